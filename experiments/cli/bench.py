@@ -11,6 +11,14 @@ from ringlight.experiments.cli.common import fail, say, show_json, table
 
 Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
 Algorithm = Annotated[str, typer.Option("--algorithm", help="Algorithm; default: the first of the kind.")]
+Ranks = Annotated[
+    str,
+    typer.Option(
+        "--ranks",
+        metavar="GPU,GPU,…",
+        help="GPUs in rank order; default: those of the file's jobs, in their order, or all.",
+    ),
+]
 Sizes = Annotated[
     str, typer.Option("--sizes", metavar="FIRST..LAST", help="Range of sizes, such as 64KiB..256MiB.")
 ]
@@ -26,6 +34,10 @@ Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time ins
 
 def bench(
     scenario: options.ScenarioFile,
+    arm: options.OneArm = None,
+    point: options.OnePoint = None,
+    sets: options.Sets = None,
+    ranks: Ranks = "",
     collective: Kind = "all-reduce",
     algorithm: Algorithm = "",
     sizes: Sizes = "64KiB..16MiB",
@@ -54,9 +66,13 @@ def bench(
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
     split = Split(skew=skew) if collective == "all-to-all-v" else None
-    first = load_checked(scenario).plans[0]
+    experiment = load_checked(scenario, sets=sets or ())
+    first = experiment.plans_of([arm] if arm else [], [point] if point else [])[0]
+    gpus = [word.strip() for word in ranks.split(",")] if ranks else None
     try:
-        plan = benching.bench_plan(first, Collective(collective, algorithm, split=split), chosen, calls)
+        plan = benching.bench_plan(first, Collective(collective, algorithm, split=split), chosen, calls, gpus)
+    except benching.RanksError as error:
+        fail(f"--ranks: {error}", 2)
     except ValueError as error:
         fail(f"--collective: {error}", 2)
     backend: Backend = SimulationBackend()
@@ -75,11 +91,14 @@ def bench(
         show_json(
             {
                 "collective": collective, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
+                "arm": first.arm, "point": first.point_name, "gpus": list(plan.jobs[0].ranks),
                 "label": backend.label, "sizes": [asdict(one) for one in found], "results_checked": checked,
                 "slow_links": [[one.link, one.direction, one.set_bps, one.measured_bps] for one in slow],
             }
         )  # fmt: skip
     else:
+        for line in benching.words_on(first, plan, experiment, whose=not ranks):
+            typer.echo(line)
         heads = ("size", "time", "algorithm bandwidth", "bus bandwidth", "result")
         table(heads, benching.lines_of(found, checked))
     for one in slow:

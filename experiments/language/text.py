@@ -74,6 +74,25 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
     return raw
 
 
+def read_sets(texts: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted path of ``PATH=VALUE``, each value read as YAML reads it. Raises ValueError, which
+    begins with ``--set``, the option of commands that gives them."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not (path and equals):
+            raise ValueError(f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5")
+        try:
+            found[path] = yaml.load(value, Loader=_Loader)
+        except ScenarioError as error:
+            raise ValueError(f"--set {path}: {error}") from None
+        except yaml.YAMLError as error:
+            raise ValueError(f"--set {path}: {value!r:.60} is not YAML: {_yaml_problem(error)}") from None
+        except RecursionError:
+            raise ValueError(f"--set {path}: its mappings and lists are nested too deep") from None
+    return found
+
+
 def resolved(value: Any, where: str, parameters: Any) -> Any:
     """``value``, which stands at ``where``, with every ``$name`` replaced. Raises ValueError naming the
     key."""

@@ -43,16 +43,15 @@ class Done:
     failures: tuple[str, ...]
 
 
-def choose(experiment: Experiment, backend: Backend, arms: Collection[str] = ()) -> Chosen:
-    """The runs of some arms, all by default.
+def choose(
+    experiment: Experiment, backend: Backend, arms: Collection[str] = (), points: Collection[str] = ()
+) -> Chosen:
+    """The runs of some arms, at some points of their sweeps; all by default.
 
-    Raises ScenarioError for an arm that is not there or is asked for and refused, and when none is left.
+    Raises ScenarioError for an arm or a point that is not there, for an arm that is asked for and refused,
+    and when no run is left.
     """
-    for arm in arms:
-        if arm not in experiment.arms:
-            known = ", ".join(experiment.arms)
-            raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {known}")
-    wanted = [plan for plan in experiment.plans if not arms or plan.arm in arms]
+    wanted = experiment.plans_of(arms, points)
     refused: dict[str, str] = {}
     for plan in wanted:
         if plan.arm not in refused and (why := backend.refuses(plan)) is not None:

@@ -176,10 +176,8 @@ def wanted(
         path = beside if beside.exists() else root / scenario
         text = read_text(path)
     experiment = parse(text, str(path))
-    plans = [plan for plan in experiment.plans if arm is None or plan.arm == arm]
+    plans = experiment.plans_of([arm] if arm else [])
     arms = ", ".join(experiment.arms)
-    if not plans:
-        raise ScenarioError(f"{path}: there is no arm {arm}; there are {arms}")
     setting = plans[0].setting
     if any(plan.setting is not setting for plan in plans):
         raise ScenarioError(f"{path}: it has several fabrics; name an arm: {arms}")
