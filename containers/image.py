@@ -150,7 +150,7 @@ def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
         client = docker.APIClient(version="auto", timeout=timeout_s)
     except (docker.errors.DockerException, requests.RequestException) as error:
         if "Permission denied" in str(error):
-            raise ImageError("you may not use Docker here; run again with sudo") from None
+            raise ImageError("you may not use Docker here; root may") from None
         raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
     try:
         yield client

@@ -220,12 +220,13 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Nodes of a lab: kind, state and addresses."""
+    from ringlight.testbed import services
     from ringlight.testbed.emulation.console.attached import attach, labs_up, of_lab
     from ringlight.testbed.lab import Lab
 
     if every:
         if os.geteuid() != 0:
-            fail("root is needed to look into a lab; run again with sudo")
+            fail(services.root_needed("look into a lab"))
         labs = [_about(of_lab(Lab(name))) for name in labs_up()]
         answer(labs, as_json, lambda found: listing(found, "lab", "runtime", "scenario", "nodes", "rest"))
         return

@@ -66,12 +66,13 @@ def setting_of(
     together. Raises UserError, and ScenarioError naming those to choose from."""
     from ringlight.experiments.language.expand import load
     from ringlight.fabric.plugged import plugged
+    from ringlight.fabric.schema import under
 
     found = load(scenario, sets=sets or ()).one_setting(arm, point)
     try:
         plugged(found.fabric)
     except ValueError as error:
-        fail(f"{scenario}: fabric.{error}", 2)
+        fail(f"{scenario}: {under('fabric', error)}", 2)
     return found
 
 
@@ -108,11 +109,12 @@ def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
 ) -> None:
     """End labs that `up` left running."""
+    from ringlight.testbed import services
     from ringlight.testbed.processes import end_standing
 
     # Another user does not see whether there is one.
     if os.geteuid() != 0:
-        fail("root is needed to end a lab; run again with sudo")
+        fail(services.root_needed("end a lab"))
     ended = end_standing(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
 
@@ -187,10 +189,11 @@ def doctor(as_json: options.Json = False) -> None:
 
 def clean(as_json: options.Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
+    from ringlight.testbed import services
     from ringlight.testbed.emulation.clean import clean as clean_machine
 
     if os.geteuid() != 0:
-        fail("root is needed to remove networks and containers; run again with sudo")
+        fail(services.root_needed("remove networks and containers"))
 
     def write(found: dict[str, list[str]]) -> None:
         for line in found["removed"]:

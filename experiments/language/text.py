@@ -162,13 +162,18 @@ def first_problem(
     like an unknown one.
     """
     problems = error.errors(include_url=False)
-    # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
-    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    # An unknown key is most often a misspelt one: say so rather than that the right one is missing. But
+    # which keys an event has follows from what it does.
+    unknown = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    first = next((p for p in problems if p["type"] == "literal_error" and p["loc"][-1:] == ("do",)), unknown)
     location = tuple(part for part in first["loc"] if not str(part).startswith(_NO_KEYS))
     key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
         right = near(location)
         return f"{key}: unknown key" + (f"; the nearest is {right}" if right else "")
+    if first["type"] == "literal_error" and location[-1:] == ("do",):
+        there = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{key}: {first['input']!r:.60} is no do; there are {there}"
     if first["type"] == "missing":
         return f"{key}: missing"
     origin = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Collection, Iterable, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,33 @@ def carry_out_experiment(
                 experiment.directory,
             )
             reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
-        with folder:
+        with folder, _resumable(folder, experiment, backend, reporter):
             repeat = max(plan.repeat for plan in experiment.plans)
             folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path, experiment)
+
+
+@contextmanager
+def _resumable(
+    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter
+) -> Iterator[None]:
+    """Says how to go on with runs that somebody interrupts."""
+    whole = False
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        # A cross-check runs what is no file of the user's.
+        with suppress(ScenarioError):
+            whole = read_text(experiment.path) == experiment.text
+        if whole and "backend" in folder.environment:
+            verb = "simulate" if isinstance(backend, SimulationBackend) else "run"
+            options = shlex.join([verb, experiment.path, "--resume", str(folder.path)])
+            reporter.say(f"runs that have ended are kept; go on with: ringlight {options}")
+        raise
 
 
 def _pool(

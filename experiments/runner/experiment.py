@@ -22,6 +22,7 @@ from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
+from ringlight.fabric.schema import under
 
 #: Of a sweep, a line of progress at most so often, seconds.
 _LINE_S = 5.0
@@ -59,8 +60,8 @@ def choose(
     left = tuple(plan for plan in wanted if plan.arm not in refused)
     for arm, why in refused.items():
         if arm in arms or not left:
-            where = f"arms.{arm}." if len(experiment.arms) > 1 else ""
-            raise ScenarioError(f"{experiment.path}: {where}{why}")
+            said = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
+            raise ScenarioError(f"{experiment.path}: {said}")
     return Chosen(left, refused)
 
 
