@@ -83,7 +83,17 @@ def base_tag() -> str:
 
 def code_files() -> dict[str, Path]:
     """The files a worker imports or reads, by their names below a folder in PYTHONPATH; sorted."""
-    modules = ("__init__", "alltoall", "collectives", "gathers", "kinds", "schedules", "steps", "wrht")
+    modules = (
+        "__init__",
+        "alltoall",
+        "collectives",
+        "gathers",
+        "kinds",
+        "schedules",
+        "steps",
+        "verify",
+        "wrht",
+    )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "splits")]

@@ -9,8 +9,13 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say, show_json, table
 
-Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
-Algorithm = Annotated[str, typer.Option("--algorithm", help="Algorithm; default: the first of the kind.")]
+Kind = Annotated[
+    str, typer.Option("--collective", help="Kind of collective; default: that of a file, or all-reduce.")
+]
+Algorithm = Annotated[
+    str,
+    typer.Option("--algorithm", metavar="NAME|FILE", help="Name, or MSCCL file; default: the kind's first."),
+]
 Ranks = Annotated[
     str,
     typer.Option(
@@ -38,7 +43,7 @@ def bench(
     point: options.OnePoint = None,
     sets: options.Sets = None,
     ranks: Ranks = "",
-    collective: Kind = "all-reduce",
+    collective: Kind = "",
     algorithm: Algorithm = "",
     sizes: Sizes = "64KiB..16MiB",
     factor: Growth = 2.0,
@@ -59,22 +64,20 @@ def bench(
     from ringlight.experiments.runner import bench as benching
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.experiment import one_alone
-    from ringlight.workloads.graph import Collective, Split
 
     try:
         chosen = benching.parse_sizes(sizes, factor)
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
-    split = Split(skew=skew) if collective == "all-to-all-v" else None
     experiment = load_checked(scenario, sets=sets or ())
     first = experiment.plans_of([arm] if arm else [], [point] if point else [])[0]
     gpus = [word.strip() for word in ranks.split(",")] if ranks else None
     try:
-        plan = benching.bench_plan(first, Collective(collective, algorithm, split=split), chosen, calls, gpus)
+        plan = benching.bench_plan(first, benching.what_of(collective, algorithm, skew), chosen, calls, gpus)
     except benching.RanksError as error:
         fail(f"--ranks: {error}", 2)
     except ValueError as error:
-        fail(f"--collective: {error}", 2)
+        fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
     backend: Backend = SimulationBackend()
     if not simulate:
         backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
@@ -90,7 +93,7 @@ def bench(
     if as_json:
         show_json(
             {
-                "collective": collective, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
+                "collective": plan.title, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
                 "arm": first.arm, "point": first.point_name, "gpus": list(plan.jobs[0].ranks),
                 "label": backend.label, "sizes": [asdict(one) for one in found], "results_checked": checked,
                 "slow_links": [[one.link, one.direction, one.set_bps, one.measured_bps] for one in slow],

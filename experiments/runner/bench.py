@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ringlight.experiments.language.checks import check_standing
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.language.workloads import algorithm_of_file
 from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
-from ringlight.fabric.kinds import bus_factor, collective_steps
+from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate, format_size, format_time, parse_size
 from ringlight.workloads.devices import scaled
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Book, Collective, Split, Writer
 
 JOB = "bench"
 #: A link that gives less than this share of what is stated is named.
@@ -61,6 +63,23 @@ class RanksError(ValueError):
     """GPUs that cannot be the ranks of a collective."""
 
 
+def is_file(algorithm: str) -> bool:
+    """Whether a file is meant, and no name."""
+    return algorithm.endswith(".xml") or "/" in algorithm
+
+
+def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
+    """A collective by its kind and the name of its algorithm, or by the MSCCL file of one; no ``kind`` is
+    that of the file, or an all-reduce. ``skew``: of an all-to-all-v. Raises ValueError."""
+    if is_file(algorithm):
+        found = algorithm_of_file(Path(algorithm))
+        if kind not in ("", found.kind):
+            raise ValueError(f"{algorithm} is an {found.kind}, and --collective says {kind}")
+        return found
+    split = Split(skew=skew) if kind == "all-to-all-v" else None
+    return Collective(kind or "all-reduce", algorithm, split=split)
+
+
 def bench_plan(
     plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int, ranks: Sequence[str] | None = None
 ) -> RunPlan:
@@ -73,7 +92,7 @@ def bench_plan(
     if ranks is not None:
         gpus = _checked(ranks, fabric)
     check_standing(plan.setting.fabric, gpus)
-    collective_steps(what.kind, what.algorithm, len(gpus))
+    what.steps(len(gpus))
     book = Book()
     group = book.group(range(len(gpus)))
     writer = Writer(book)
@@ -110,9 +129,18 @@ def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: boo
     of = f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else "the fabric"
     asked = f" (the order of {of}; another with --ranks)" if whose else ""
     return [
-        f"arm {plan.place} on {plan.setting.name}{more}{less}",
+        f"{_called(made)}, arm {plan.place} on {plan.setting.name}{more}{less}",
         f"{len(gpus)} ranks in this order: {' '.join(gpus)}{asked}",
     ]
+
+
+def _called(made: RunPlan) -> str:
+    workload = made.jobs[0].workload
+    assert workload is not None
+    what = workload.collectives[0]
+    if what.own is not None:
+        return f"{what.kind} as {what.own.name}, {len(what.own.rows)} steps"
+    return f"{what.kind} by {what.algorithm or KINDS[what.kind][0]}"
 
 
 def _scales(plan: RunPlan) -> tuple[float, float]:
