@@ -131,7 +131,8 @@ def test_a_bench_says_its_arm_and_its_ranks_in_their_order(tmp_path: Path) -> No
     done = ringlight(*bench)
     assert done.returncode == 0, done.stderr
     first, second, *_ = done.stdout.splitlines()
-    assert first.startswith(f"arm tree-1 ({RATE} = 10 Gbit/s, training.iterations = 1) on fabric; one of 8")
+    where = f"arm tree-1 ({RATE} = 10 Gbit/s, training.iterations = 1) on fabric"
+    assert first == f"all-reduce by ring, {where}; one of 8, choose with --point"
     assert second == "4 ranks in this order: g0 g2 g1 g3 (the order of jobs a, b; another with --ranks)"
     other = ringlight(*bench, "--ranks", "g3,g2,g0,g1")
     assert other.stdout.splitlines()[1] == "4 ranks in this order: g3 g2 g0 g1"
