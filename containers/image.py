@@ -83,7 +83,17 @@ def base_tag() -> str:
 
 def code_files() -> dict[str, Path]:
     """The files a worker imports or reads, by their names below a folder in PYTHONPATH; sorted."""
-    modules = ("__init__", "alltoall", "collectives", "gathers", "kinds", "schedules", "steps", "wrht")
+    modules = (
+        "__init__",
+        "alltoall",
+        "collectives",
+        "gathers",
+        "kinds",
+        "schedules",
+        "steps",
+        "verify",
+        "wrht",
+    )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
     chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "splits")]
@@ -150,7 +160,7 @@ def docker_client(timeout_s: float) -> Iterator[docker.APIClient]:
         client = docker.APIClient(version="auto", timeout=timeout_s)
     except (docker.errors.DockerException, requests.RequestException) as error:
         if "Permission denied" in str(error):
-            raise ImageError("you may not use Docker here; run again with sudo") from None
+            raise ImageError("you may not use Docker here; root may") from None
         raise ImageError("Docker is not running or does not answer; run: ringlight doctor") from None
     try:
         yield client

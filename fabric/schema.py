@@ -845,6 +845,17 @@ def _averager(name: str, spec: AveragerSpec, cables: Iterable[Link]) -> Averager
     )
 
 
+#: How a problem begins that names its key.
+_KEYED = re.compile(r"[^\s:.\[\]]+(\.[^\s:.\[\]]+|\[\d+\])*: ")
+
+
+def under(where: str, problem: object) -> str:
+    """A problem of the section ``where`` as ``path: sentence``: most name a key of the section, others are a
+    sentence about all of it."""
+    text = str(problem)
+    return f"{where}.{text}" if _KEYED.match(text) else f"{where}: {text}"
+
+
 def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tuple[str, LinkSpec]]]:
     """All averagers, and all links that are written out with where they are, those of ``averaging`` first.
 
@@ -856,7 +867,7 @@ def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tu
     try:
         made, cables = spec.averaging.written()
     except ValueError as error:
-        raise ValueError(f"averaging.{error}") from None
+        raise ValueError(under("averaging", error)) from None
     for name in spec.averagers:
         if name in made:
             raise ValueError(f"averagers.{name}: averaging has an averager of this name")
@@ -867,7 +878,7 @@ def _interconnected(spec: InterconnectSpec) -> Fabric:
     try:
         made = spec.made()
     except ValueError as error:
-        raise ValueError(f"interconnect.{error}") from None
+        raise ValueError(under("interconnect", error)) from None
     gpus = [Gpu.numbered(f"g{index}", f"s{index}", spec.gpu, index) for index in range(spec.gpus)]
     return Fabric({gpu.name: gpu for gpu in gpus}, {}, {}, (), interconnect=made)
 

@@ -62,6 +62,48 @@ class Steps:
         return self.make()
 
 
+#: Source, destination, first chunk and count of a transfer.
+Row = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class WrittenSteps:
+    """A schedule with every transfer written out, as plain data that can be compared and kept: one that no
+    name stands for. ``rows``: the operation and the transfers of each step."""
+
+    name: str
+    world_size: int
+    chunks: int
+    step_by_step: bool
+    rows: tuple[tuple[Op, tuple[Row, ...]], ...]
+
+    @classmethod
+    def of(cls, steps: Steps) -> WrittenSteps:
+        rows = tuple(
+            (step.op, tuple(zip(*(column.tolist() for column in _columns(step)), strict=True)))
+            for step in steps
+        )
+        return cls(steps.name, steps.world_size, steps.chunks, steps.step_by_step, rows)
+
+    def __hash__(self) -> int:
+        # Thousands of transfers; whoever looks one up has mostly the same object.
+        return hash((self.name, self.world_size, self.chunks, len(self.rows)))
+
+    def steps(self) -> Steps:
+        """The schedule itself."""
+        made = []
+        for op, rows in self.rows:
+            sources, destinations, first, count = map(frozen, np.reshape(rows, (-1, 4)).T)
+            made.append(Step(sources, destinations, first, count, op))
+        return Steps(
+            self.name, self.world_size, self.chunks, len(made), lambda: iter(made), self.step_by_step
+        )
+
+
+def _columns(step: Step) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    return step.sources, step.destinations, step.first, step.count
+
+
 def without_steps(name: str, world_size: int) -> Steps:
     """A collective in which no rank sends anything to another."""
     return Steps(name, world_size, 1, 0, lambda: iter(()))

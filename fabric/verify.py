@@ -11,6 +11,16 @@ import numpy as np
 from ringlight.fabric.kinds import holds, needs
 from ringlight.fabric.steps import BoolArray, IntArray, Step, Steps
 
+#: Numbers that the checker may need: those of an all-reduce of 256 ranks in 256 chunks.
+CHECK_LIMIT = 1 << 24
+
+
+def checkable(kind: str, ranks: int, chunks: int) -> None:
+    """Raises ValueError where a schedule of so many ranks and chunks is too large for :func:`verify`."""
+    contributors = ranks if kind in ("all-reduce", "reduce-scatter", "reduce") else 1
+    if ranks * chunks * contributors > CHECK_LIMIT:
+        raise ValueError(f"{ranks} GPUs and {chunks} chunks are more than can be checked")
+
 
 def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
     """The schedule, if it is one for ``kind`` (``fabric.kinds``).

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,8 @@ UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 30.0
 RESTARTS = 3
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
+#: State of a socket that waits for callers, in /proc/net/tcp.
+_LISTENS = "0A"
 #: Which applications of others the testbed is to run, and which controller it is to keep running.
 _APPS, _KEEPS = "apps-plan.json", "controller-plan.json"
 
@@ -70,37 +72,85 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
             raise LabError(f"Docker is not running; {remedy}")
         if not image_present():
             raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
-    _check_free(addresses.rest, "--rest")
-    _check_free(addresses.openflow, "--openflow")
-    if apps:
-        _check_apps(apps, addresses)
-
-
-def _check_apps(files: Sequence[Path], addresses: Addresses) -> None:
-    """Raise LabError for what is in the way of applications."""
-    for path in files:
+    for path in apps:
         if not path.is_file():
             raise LabError(f"--app {path}: there is no such file")
-    _check_free(addresses.app_openflow, "--app-openflow")
-    _check_free(addresses.app_rest, "--app-rest")
+    wanted = {"--rest": addresses.rest, "--openflow": addresses.openflow}
+    if apps:
+        wanted |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
+        _check_loopback(addresses)
+    _check_free(wanted)
+
+
+def _check_loopback(addresses: Addresses) -> None:
+    """Raise LabError where others could call applications."""
     host = addresses.app_rest.rpartition(":")[0].strip("[]")
     if host not in ("127.0.0.1", "::1", "localhost"):
         raise LabError(f"--app-rest {addresses.app_rest}: not a loopback address, and it asks for no token")
 
 
-def _check_free(address: str, what: str) -> None:
-    """Raise LabError when another program holds a TCP port that the controller needs."""
+def _check_free(wanted: Mapping[str, str]) -> None:
+    """Raise LabError naming all TCP ports that are needed and taken, and the labs that have them.
+
+    ``wanted``: addresses by the options that choose them.
+    """
+    taken: dict[str, str] = {}
+    for option, address in wanted.items():
+        if (why := _why_taken(address, option)) is not None:
+            taken[option] = why
+    if not taken:
+        return
+    ports = {option: int(wanted[option].rpartition(":")[2]) for option in taken}
+    said = " and ".join(f"port {port} ({option})" for option, port in ports.items())
+    reasons = "; ".join(dict.fromkeys(taken.values()))
+    labs = labs_at(ports.values())
+    owner = "; ".join(_ending(lab) for lab in labs) if labs else "another program has it; stop that one"
+    others = " and ".join(ports)
+    raise LabError(f"{said} cannot be used: {reasons}; {owner}, or choose other ports with {others}")
+
+
+def _why_taken(address: str, option: str) -> str | None:
+    """Why nobody can listen at an address now. Raises LabError for one that is none."""
     host, _, number = address.rpartition(":")
     if not host or not number.isdigit() or not 0 < int(number) < 65536:
-        raise LabError(f"{what}: {address!r} is not host:port, such as 127.0.0.1:8080")
+        raise LabError(f"{option}: {address!r} is not host:port, such as 127.0.0.1:8080")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), int(number)))
         except OSError as error:
-            reason = error.strerror or str(error)
-            remedy = f"stop its user or choose another with {what}"
-            raise LabError(f"port {number} ({what}) cannot be used: {reason}; {remedy}") from None
+            return error.strerror or str(error)
+    return None
+
+
+def _ending(lab: str) -> str:
+    """Who has a port, and how it is ended."""
+    if (STATE_ROOT / lab / _STANDING).exists():
+        return f"lab {lab} has it, which ends with: ringlight down {lab}"
+    return f"lab {lab} has it, whose run or shell goes on"
+
+
+def labs_at(ports: Iterable[int]) -> list[str]:
+    """Labs of which a process listens at one of these TCP ports."""
+    wanted = {f"{port:04X}" for port in ports}
+    sockets = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        with suppress(OSError):
+            for line in table.read_text(encoding="ascii").splitlines()[1:]:
+                words = line.split()
+                if words[3] == _LISTENS and words[1].rpartition(":")[2] in wanted:
+                    sockets.add(f"socket:[{words[9]}]")
+    found: dict[str, None] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        # It may end, or be another user's.
+        with suppress(OSError):
+            if not any(os.readlink(open_file) in sockets for open_file in process.glob("fd/*")):
+                continue
+            for entry in (process / "environ").read_bytes().split(b"\0"):
+                name, _, lab = entry.decode(errors="replace").partition("=")
+                if name == ENVIRONMENT:
+                    found[lab] = None
+    return list(found)
 
 
 class LabProcesses:

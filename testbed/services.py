@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,8 @@ DOCKER_LOG = Path("/var/log/ringlight-dockerd.log")
 BPF_FS = Path("/sys/fs/bpf")
 #: Deadline of a command that starts a service, seconds.
 START_S = 60.0
+#: What runs where there is no command of that name.
+_COMMAND = "ringlight.experiments.cli.app"
 #: Without them root can make no networks: bits of a capability set (capabilities(7)).
 _CAPABILITIES = {12: "NET_ADMIN", 21: "SYS_ADMIN"}
 
@@ -186,10 +190,28 @@ def lacking_capabilities(status: str) -> list[str]:
     return [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
 
 
+def root_needed(what: str) -> str:
+    """That only root can do something, and this very command for root.
+
+    The program is named by its path: sudo looks for programs elsewhere, and finds another Python, for which
+    the launcher would make the environment anew.
+    """
+    installed = Path(sys.prefix, "bin/ringlight")
+    program = [str(installed)] if installed.exists() else [sys.executable, "-m", _COMMAND]
+    kept = [name for name in sorted(os.environ) if name.startswith("RINGLIGHT_")]
+    command = shlex.join([*program, *sys.argv[1:]])
+    if Path(sys.argv[0]).name not in ("ringlight", "app.py"):
+        return f"root is needed to {what}; run this program as root"
+    if shutil.which("sudo"):
+        keep = f"--preserve-env={','.join(kept)} " if kept else ""
+        return f"root is needed to {what}; run: sudo {keep}{command}"
+    return f"root is needed to {what}; run: su -c {shlex.quote(command)}"
+
+
 def check_privileges() -> None:
     """Raise ServiceError unless this process is root and may build networks."""
     if os.geteuid() != 0:
-        raise ServiceError("root is needed to build networks; run again with sudo")
+        raise ServiceError(root_needed("build networks"))
     if lacking := lacking_capabilities(Path("/proc/self/status").read_text()):
         raise ServiceError(
             f"root lacks the capabilities {', '.join(lacking)} here; a container that builds labs must be "

@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.steps import IntArray, frozen
+from ringlight.fabric.kinds import collective_steps
+from ringlight.fabric.steps import IntArray, Steps, WrittenSteps, check_ranks, frozen
 
 FloatArray = npt.NDArray[np.float64]
 #: Bytes of one operation: below it sums and floats of them are exact enough, and nobody means as many.
@@ -61,6 +62,7 @@ class Collective(NamedTuple):
     """Kind and algorithm as ``fabric.kinds`` has them; ``root``: group rank of a broadcast.
 
     ``split``: of an all-to-all-v; ``sizes``: or the bytes that each group rank (row) sends to each (column).
+    ``own``: a schedule of the user's, in place of an algorithm.
     """
 
     kind: str
@@ -68,6 +70,15 @@ class Collective(NamedTuple):
     root: int = 0
     split: Split | None = None
     sizes: tuple[tuple[int, ...], ...] | None = None
+    own: WrittenSteps | None = None
+
+    def steps(self, ranks: int) -> Steps:
+        """The schedule for a group of so many ranks. Raises ValueError where there is none."""
+        if self.own is None:
+            return collective_steps(self.kind, self.algorithm, ranks, self.root)
+        found = self.own.steps()
+        check_ranks(found, ranks)
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,14 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ringlight.fabric.steps import WrittenSteps
+from ringlight.fabric.verify import checkable, verify
 from ringlight.workloads.graph import Collective, Kind, Program, Split, Workload, check
 
 MAGIC = b"RLW1"
@@ -29,6 +32,8 @@ MESSAGES_LIMIT = 20_000_000
 _STORED = ("<i1", "<i2", "<i4", "<i8")
 _COLUMNS = {field.name: "<f8" if field.name in ("seconds", "flops") else "<i8" for field in fields(Program)}
 _COLUMNS["kind"] = "<i1"
+#: Where a collective in the header has its schedule, if that is the user's own.
+_OWN = 5
 #: What a Python string takes besides its text.
 _STRING = 64
 #: Types of the fields of a split, as JSON has them.
@@ -96,6 +101,7 @@ def _arrays(workload: Workload) -> list[Array]:
     members = np.concatenate([*workload.groups, np.zeros(0, dtype=np.int64)])
     found: list[Array] = [workload.program_of, lengths, members, workload.communicators, workload.peers]
     found += [np.array(one.sizes, dtype=np.int64) for one in workload.collectives if one.sizes is not None]
+    found += [_transfers(one.own) for one in workload.collectives if one.own is not None]
     return found + [getattr(program, name) for program in workload.programs for name in _COLUMNS]
 
 
@@ -111,7 +117,34 @@ def _small(array: Array) -> Array:
 
 def _said(one: Collective) -> list[Any]:
     split = None if one.split is None else asdict(one.split)
-    return [one.kind, one.algorithm, one.root, split, None if one.sizes is None else len(one.sizes)]
+    said = [one.kind, one.algorithm, one.root, split, None if one.sizes is None else len(one.sizes)]
+    if one.own is None:
+        return said
+    steps = [[op, len(rows)] for op, rows in one.own.rows]
+    return [*said, [one.own.name, one.own.world_size, one.own.chunks, one.own.step_by_step, steps]]
+
+
+def _transfers(own: WrittenSteps) -> Array:
+    """All transfers of a schedule, [transfers, 4]."""
+    return np.array([row for _, rows in own.rows for row in rows], dtype=np.int64).reshape(-1, 4)
+
+
+def _own(kind: str, root: int, said: list[Any], transfers: Array) -> WrittenSteps:
+    """A schedule of the user's, checked as one that was read from a file. Raises ValueError."""
+    if len(said) != len(WrittenSteps.__dataclass_fields__):
+        raise ValueError("a packed workload: a schedule is not described by what it should be")
+    name, world_size, chunks, step_by_step, steps = said
+    ends = np.cumsum([0, *(_count(length) for _, length in steps)])
+    if transfers.size != 4 * ends[-1] or any(op not in ("reduce", "replace") for op, _ in steps):
+        raise ValueError("a packed workload: the transfers of a schedule do not fit its steps")
+    rows = [tuple(row) for row in transfers.reshape(-1, 4).tolist()]
+    of_steps = tuple(
+        (op, tuple(rows[begin:end])) for (op, _), (begin, end) in zip(steps, pairwise(ends), strict=True)
+    )
+    own = WrittenSteps(str(name), _count(world_size), _count(chunks), bool(step_by_step), of_steps)
+    checkable(kind, own.world_size, own.chunks)
+    verify(kind, own.steps(), root)
+    return own
 
 
 def split_of(said: object) -> Split:
@@ -169,11 +202,12 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
     if ranks > RANKS_LIMIT:
         raise ValueError(f"a packed workload: it has {ranks} ranks, {RANKS_LIMIT} are allowed")
     sized = [one for one in header["collectives"] if one[4] is not None]
+    owned = [one for one in header["collectives"] if len(one) > _OWN]
     names, text = map(_count, header["names"])
     needed = 8 * sum(size for _, size in listed) + names * _STRING + text
     if needed > limit:
         raise ValueError(f"a packed workload: it takes {needed} bytes of memory, {limit} are allowed")
-    if len(listed) != 5 + len(sized) + programs * len(_COLUMNS):
+    if len(listed) != 5 + len(sized) + len(owned) + programs * len(_COLUMNS):
         raise ValueError(f"a packed workload: {len(listed)} arrays are not those of {programs} programs")
     words = _names(stream.read(text), names)
 
@@ -199,6 +233,10 @@ def _workload(header: dict[str, Any], stream: _Stream, limit: int) -> Workload:
         sizes = None if one[4] is None else _matrix(array(), _count(one[4]))
         split = None if one[3] is None else split_of(one[3])
         collectives.append(Collective(str(one[0]), str(one[1]), int(one[2]), split, sizes))
+    for number, one in enumerate(header["collectives"]):
+        if len(one) > _OWN:
+            kind, root = collectives[number].kind, collectives[number].root
+            collectives[number] = collectives[number]._replace(own=_own(kind, root, one[_OWN], array()))
     return Workload(
         str(header["name"]),
         ranks,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.collectives import chunk_bounds
-from ringlight.fabric.kinds import collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.kinds import matrix_bounds, vector_bytes
 from ringlight.fabric.steps import IntArray, Steps
 from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
 from ringlight.workloads.splits import ELEMENT_BYTES, split_bytes
@@ -149,7 +149,7 @@ def _collectives(
 
 
 def _whole(what: Collective, ranks: int, size: int) -> IntArray:
-    chunks = collective_steps(what.kind, what.algorithm, ranks, what.root).chunks
+    chunks = what.steps(ranks).chunks
     return _bounds_in_whole(chunks, vector_bytes(what.kind, ranks, size))
 
 
@@ -163,7 +163,7 @@ def _bounds_in_whole(chunks: int, size: int) -> IntArray:
 
 def _sent(what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = None) -> FloatArray:
     """[ranks, ranks]: bytes by a collective's schedule; without ``bounds`` those of a size of one byte."""
-    steps = collective_steps(what.kind, what.algorithm, ranks, what.root)
+    steps = what.steps(ranks)
     if bounds is None:
         return sent_in_steps(steps, vector_bytes(what.kind, ranks, 1))
     return _between(steps, bounds)

@@ -30,7 +30,7 @@ from ringlight.containers.worker.rendezvous import Line, Lines, connect_all, des
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
 from ringlight.containers.worker.transport import ITEM_BYTES, Transport, partners, retransmits
 from ringlight.fabric.collectives import Schedule, chunk_bounds, local_bounds, schedule_of
-from ringlight.fabric.kinds import collective_steps, holds, matrix_bounds, needs, vector_bytes
+from ringlight.fabric.kinds import holds, matrix_bounds, needs, vector_bytes
 from ringlight.fabric.steps import BoolArray, IntArray
 from ringlight.workloads.graph import Collective, Kind, Program, Workload, calls, covered_s
 from ringlight.workloads.packed import unpack
@@ -172,8 +172,12 @@ class _Graph:
         return one_way(self.rank, peer, _MESSAGES, out=kind == Kind.SEND)
 
 
-def _shape(what: Collective, ranks: int) -> tuple[str, str, int, int]:
-    return what.kind, what.algorithm, ranks, what.root
+#: What a collective's schedule follows from: all but how bytes divide, and the ranks of its group.
+_Shape = tuple[Collective, int]
+
+
+def _shape(what: Collective, ranks: int) -> _Shape:
+    return what._replace(split=None, sizes=None), ranks
 
 
 @lru_cache(_KEPT)
@@ -183,8 +187,8 @@ def _terms(kind: str, ranks: int, chunks: int, root: int) -> tuple[BoolArray, Bo
 
 
 @lru_cache(_KEPT)
-def _schedule(kind: str, algorithm: str, ranks: int, root: int) -> Schedule:
-    return schedule_of(collective_steps(kind, algorithm, ranks, root))
+def _schedule(what: Collective, ranks: int) -> Schedule:
+    return schedule_of(what.steps(ranks))
 
 
 def _bounds(what: Collective, schedule: Schedule, ranks: int, size: int, key: tuple[int, ...]) -> list[int]:
@@ -459,9 +463,7 @@ class _Run:
             self._buffers[slot] = np.empty(length, dtype=np.float32)
         return self._buffers[slot][:length]
 
-    def _transport(
-        self, slot: int, shape: tuple[str, str, int, int], bounds: Sequence[int], mine: int
-    ) -> Transport:
+    def _transport(self, slot: int, shape: _Shape, bounds: Sequence[int], mine: int) -> Transport:
         """Those whose chunks are the same again and again are kept."""
         key, kept = (*shape, tuple(bounds)), self._transports[slot]
         found = kept.pop(key, None)

@@ -7,8 +7,8 @@ from typing import Any
 
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.analysis.table import Table
-from ringlight.experiments.language.expand import Experiment
-from ringlight.experiments.language.text import parse_yaml, resolved
+from ringlight.experiments.language.expand import Experiment, with_sets
+from ringlight.experiments.language.text import parse_yaml, read_sets, resolved
 
 AS_WRITTEN: Mapping[str, Any] = {}
 
@@ -18,7 +18,7 @@ class AtBase:
 
     def __init__(self, experiment: Experiment, table: Table) -> None:
         self.experiment, self.table, self.titles = experiment, table, experiment.titles
-        self._raw = parse_yaml(experiment.text, experiment.path)
+        self._raw = with_sets(parse_yaml(experiment.text, experiment.path), read_sets(experiment.sets))
         self._values: dict[str, Any] = {}
 
     def value(self, path: str) -> Any:

@@ -139,17 +139,17 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def document(found: Analysis, records: Iterable[Record], environment: Mapping[str, Any]) -> dict[str, Any]:
     """The object of result.json. ``environment``: the run's environment.json; of it ``run``, ``backend``,
-    ``arms``, ``not_run`` and facts on machine and code are used."""
+    ``arms``, ``points``, ``not_run`` and facts on machine and code are used."""
     experiment = found.experiment
     whole = {run.plan.name for run in found.runs}
-    arms = environment.get("arms") or experiment.arms
+    asked = experiment.plans_of(environment.get("arms") or (), environment.get("points") or ())
     failed = (record for record in records if isinstance(record, RunFailed))
     return {
         "schema": SCHEMA_VERSION,
         "experiment": experiment.spec.name,
         "run": environment.get("run"),
         "backend": environment.get("backend"),
-        "complete": all(plan.name in whole for plan in experiment.plans if plan.arm in arms),
+        "complete": all(plan.name in whole for plan in asked),
         **as_json(found.rows),
         "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
         "failed": [{"run": record.run, "why": record.reason} for record in failed],

@@ -180,6 +180,7 @@ def _machine() -> dict[str, str]:
 
 def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping[str, Make]:
     from ringlight.fabric.optical_profiles import PROFILES
+    from ringlight.testbed import services
     from ringlight.testbed.acceptance.rigs import RIGS
     from ringlight.testbed.acceptance.rigs.emulated import (
         HOSTS,
@@ -197,7 +198,7 @@ def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping
     if strange := next((name for name in drivers or () if name not in RIGS), None):
         fail(f"--driver: there is no emulated switch for {strange}; there are {', '.join(RIGS)}", 2)
     if os.geteuid() != 0:
-        fail("root is needed to build networks; run again with sudo, or name a --target")
+        fail(f"{services.root_needed('build networks')}; or name a --target")
     chosen = {name: rig for name, rig in RIGS.items() if not drivers or name in drivers}
     for name in [name for name, rig in chosen.items() if rig.missing()]:
         say(f"{name} is left out: {chosen.pop(name).missing()}")

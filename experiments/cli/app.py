@@ -47,6 +47,8 @@ def main() -> None:
     """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
+    # Where su or cron starts us, tc and ip are found nowhere.
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     # Without a home directory it says in three lines that it has no place for its cache, and goes on.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:

@@ -9,8 +9,21 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say, show_json, table
 
-Kind = Annotated[str, typer.Option("--collective", help="Kind of collective, such as all-reduce.")]
-Algorithm = Annotated[str, typer.Option("--algorithm", help="Algorithm; default: the first of the kind.")]
+Kind = Annotated[
+    str, typer.Option("--collective", help="Kind of collective; default: that of a file, or all-reduce.")
+]
+Algorithm = Annotated[
+    str,
+    typer.Option("--algorithm", metavar="NAME|FILE", help="Name, or MSCCL file; default: the kind's first."),
+]
+Ranks = Annotated[
+    str,
+    typer.Option(
+        "--ranks",
+        metavar="GPU,GPU,…",
+        help="GPUs in rank order; default: those of the file's jobs, in their order, or all.",
+    ),
+]
 Sizes = Annotated[
     str, typer.Option("--sizes", metavar="FIRST..LAST", help="Range of sizes, such as 64KiB..256MiB.")
 ]
@@ -26,7 +39,11 @@ Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time ins
 
 def bench(
     scenario: options.ScenarioFile,
-    collective: Kind = "all-reduce",
+    arm: options.OneArm = None,
+    point: options.OnePoint = None,
+    sets: options.Sets = None,
+    ranks: Ranks = "",
+    collective: Kind = "",
     algorithm: Algorithm = "",
     sizes: Sizes = "64KiB..16MiB",
     factor: Growth = 2.0,
@@ -47,18 +64,20 @@ def bench(
     from ringlight.experiments.runner import bench as benching
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.experiment import one_alone
-    from ringlight.workloads.graph import Collective, Split
 
     try:
         chosen = benching.parse_sizes(sizes, factor)
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
-    split = Split(skew=skew) if collective == "all-to-all-v" else None
-    first = load_checked(scenario).plans[0]
+    experiment = load_checked(scenario, sets=sets or ())
+    first = experiment.plans_of([arm] if arm else [], [point] if point else [])[0]
+    gpus = [word.strip() for word in ranks.split(",")] if ranks else None
     try:
-        plan = benching.bench_plan(first, Collective(collective, algorithm, split=split), chosen, calls)
+        plan = benching.bench_plan(first, benching.what_of(collective, algorithm, skew), chosen, calls, gpus)
+    except benching.RanksError as error:
+        fail(f"--ranks: {error}", 2)
     except ValueError as error:
-        fail(f"--collective: {error}", 2)
+        fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
     backend: Backend = SimulationBackend()
     if not simulate:
         backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
@@ -74,12 +93,15 @@ def bench(
     if as_json:
         show_json(
             {
-                "collective": collective, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
+                "collective": plan.title, "algorithm": algorithm, "ranks": plan.jobs[0].gpus,
+                "arm": first.arm, "point": first.point_name, "gpus": list(plan.jobs[0].ranks),
                 "label": backend.label, "sizes": [asdict(one) for one in found], "results_checked": checked,
                 "slow_links": [[one.link, one.direction, one.set_bps, one.measured_bps] for one in slow],
             }
         )  # fmt: skip
     else:
+        for line in benching.words_on(first, plan, experiment, whose=not ranks):
+            typer.echo(line)
         heads = ("size", "time", "algorithm bandwidth", "bus bandwidth", "result")
         table(heads, benching.lines_of(found, checked))
     for one in slow:

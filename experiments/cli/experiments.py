@@ -50,12 +50,14 @@ def demo(
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=options.check_runtime(runtime))
-    run(BUNDLED, None, runtime, repeat, None, rest, openflow, runs=runs, as_json=as_json)
+    run(BUNDLED, runtime=runtime, repeat=repeat, rest=rest, openflow=openflow, runs=runs, as_json=as_json)
 
 
 def run(
     scenario: options.ScenarioFile,
     arm: options.Arms = None,
+    point: options.Points = None,
+    sets: options.Sets = None,
     runtime: options.Runtime = "docker",
     repeat: options.Repeat = None,
     resume: options.Resume = None,
@@ -74,10 +76,12 @@ def run(
 
     addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
     backend = EmulationBackend(options.check_runtime(runtime), addresses, app or [])
-    experiment = load_checked(scenario, repeat, resume)
+    experiment = load_checked(scenario, repeat, resume, sets or ())
     if app or app_all:
         experiment = _with_applications(experiment, app or [], app_all)
-    done, result = carry_out_experiment(experiment, backend, runs, arms=arm or (), resume=resume)
+    done, result = carry_out_experiment(
+        experiment, backend, runs, arms=arm or (), points=point or (), resume=resume
+    )
     _show(result, done, as_json)
 
 
@@ -93,6 +97,8 @@ def _with_applications(experiment: Experiment, apps: list[Path], every: bool) ->
 def simulate(
     scenario: options.ScenarioFile,
     arm: options.Arms = None,
+    point: options.Points = None,
+    sets: options.Sets = None,
     repeat: options.Repeat = None,
     resume: options.Resume = None,
     mtu: Mtu = None,
@@ -107,10 +113,11 @@ def simulate(
     from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
     done, result = carry_out_experiment(
-        load_checked(scenario, repeat, resume),
+        load_checked(scenario, repeat, resume, sets or ()),
         _simulation(mtu, latency),
         runs,
         arms=arm or (),
+        points=point or (),
         resume=resume,
         suffix="-simulated",
         processes=processes,
@@ -190,12 +197,13 @@ def crosscheck(
         raise typer.Exit(1)
 
 
-def check(scenario: options.ScenarioFile, as_json: options.Json = False) -> None:
+def check(scenario: options.ScenarioFile, sets: options.Sets = None, as_json: options.Json = False) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from ringlight.experiments.cli.show import check_document, show_check
     from ringlight.experiments.runner.command import load_checked
 
-    answer(check_document(load_checked(scenario)), as_json, show_check)
+    experiment = load_checked(scenario, sets=sets or ())
+    answer(check_document(experiment), as_json, show_check)
 
 
 def report(

@@ -16,6 +16,7 @@ from ringlight.experiments.cli.common import answer, fail, listing, say, table
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
+    from ringlight.experiments.language.plan import Setting
     from ringlight.testbed.emulation.console.attached import Attached
     from ringlight.testbed.processes import Addresses
 
@@ -93,9 +94,9 @@ def shell(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
     ] = None,
-    arm: Annotated[
-        str | None, typer.Option("--arm", help="The arm whose fabric to use, if the scenario has several.")
-    ] = None,
+    arm: options.OneArm = None,
+    point: options.OnePoint = None,
+    sets: options.Sets = None,
     runtime: options.Runtime = "docker",
     rest_at: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
@@ -105,12 +106,14 @@ def shell(
     app_rest: options.AppRest = options.APP_REST,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
+    from ringlight.experiments.cli.machine import setting_of_lab
     from ringlight.testbed.emulation.console.attached import attach
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
         addresses = options.addresses(rest_at, openflow, app_openflow=app_openflow, app_rest=app_rest)
-        with _own_lab(Path(where), arm, runtime, addresses, app or [], app_all) as lab:
+        setting = setting_of_lab(Path(where), arm, point, sets, app or [], every=app_all)
+        with _own_lab(setting, runtime, addresses, app or []) as lab:
             errors = _prompt(lab, lines)
     elif app or app_all:
         fail("--app: only of a lab that is built now; give a scenario file, or give it to ringlight up", 2)
@@ -133,15 +136,11 @@ def _lines(file: Path | None) -> Iterable[str] | None:
 
 
 @contextmanager
-def _own_lab(
-    scenario: Path, arm: str | None, runtime: str, addresses: Addresses, apps: list[Path], every: bool
-) -> Iterator[Attached]:
-    """A lab of a scenario file's fabric, removed afterwards."""
+def _own_lab(setting: Setting, runtime: str, addresses: Addresses, apps: list[Path]) -> Iterator[Attached]:
+    """A lab of its own, removed afterwards."""
     from ringlight.experiments.backends.emulation.backend import processes_of
-    from ringlight.experiments.cli.machine import setting_of_lab
     from ringlight.testbed.emulation.console.attached import of_lab
 
-    setting = setting_of_lab(scenario, arm, apps, every=every)
     processes = processes_of(
         setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, kept=True, notice=say
     )

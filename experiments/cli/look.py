@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,9 +114,9 @@ def graph(
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="mermaid, dot or graphml.")] = "mermaid",
-    arm: Annotated[
-        str | None, typer.Option("--arm", help="The arm whose fabric to use, if the scenario has several.")
-    ] = None,
+    arm: options.OneArm = None,
+    point: options.OnePoint = None,
+    sets: options.Sets = None,
 ) -> None:
     """A fabric as Mermaid, DOT or GraphML: nodes, cables, and the circuits that are lit."""
     from ringlight.fabric import graphs
@@ -127,7 +128,7 @@ def graph(
     }
     if form not in forms:
         fail(f"--format: {form!r} is not one of {', '.join(forms)}", 2)
-    fabric, lit = _fabric_of(where, arm)
+    fabric, lit = _fabric_of(where, arm, point, sets)
     typer.echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
 
 
@@ -136,15 +137,16 @@ def is_scenario(where: str | None) -> bool:
     return where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where)
 
 
-def _fabric_of(where: str | None, arm: str | None) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
-    """A fabric and its lit circuits: those that a scenario begins with, or those of a lab as they are now."""
+def _fabric_of(
+    where: str | None, arm: str | None, point: str | None, sets: Sequence[str] | None
+) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
+    """A fabric and its lit circuits: those that a scenario begins with, or of a lab those of now."""
     from ringlight.fabric.plugged import plugged
 
     if where is not None and is_scenario(where):
         from ringlight.experiments.cli.machine import setting_of
-        from ringlight.experiments.language.expand import load
 
-        fabric = plugged(setting_of(load(Path(where)), arm).fabric)
+        fabric = plugged(setting_of(Path(where), arm, point, sets).fabric)
         return fabric, fabric.circuits
     from ringlight.testbed.emulation.console.attached import attach
 
@@ -171,12 +173,13 @@ def inspect(
     as_json: options.Json = False,
 ) -> None:
     """Nodes of a lab: kind, state and addresses."""
+    from ringlight.testbed import services
     from ringlight.testbed.emulation.console.attached import attach, labs_up, of_lab
     from ringlight.testbed.lab import Lab
 
     if every:
         if os.geteuid() != 0:
-            fail("root is needed to look into a lab; run again with sudo")
+            fail(services.root_needed("look into a lab"))
         labs = [_about(of_lab(Lab(name))) for name in labs_up()]
         answer(labs, as_json, lambda found: listing(found, "lab", "runtime", "scenario", "nodes", "rest"))
         return

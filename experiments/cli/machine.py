@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +18,6 @@ from ringlight.experiments.cli.applications import for_applications
 from ringlight.experiments.cli.common import Column, answer, fail, listing, say
 
 if TYPE_CHECKING:
-    from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.language.plan import Setting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def up(
     scenario: options.ScenarioFile,
-    arm: Annotated[
-        str | None, typer.Option("--arm", help="The arm whose fabric to build, if the file has several.")
-    ] = None,
+    arm: options.OneArm = None,
+    point: options.OnePoint = None,
+    sets: options.Sets = None,
     runtime: options.Runtime = "docker",
     rest: options.Rest = options.REST,
     openflow: options.OpenFlow = options.OPENFLOW,
@@ -41,7 +41,7 @@ def up(
     from ringlight.experiments.backends.emulation.backend import processes_of
     from ringlight.experiments.record.writing import writing
 
-    setting = setting_of_lab(scenario, arm, app or [], every=app_all)
+    setting = setting_of_lab(scenario, arm, point, sets, app or [], every=app_all)
     addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
     processes = processes_of(
         setting,
@@ -59,29 +59,36 @@ def up(
     answer(lab, as_json, lambda _: typer.echo(up))
 
 
-def setting_of(experiment: Experiment, arm: str | None) -> Setting:
-    """The setting of an arm, or the only one. Raises UserError naming the arms."""
-    from ringlight.fabric.plugged import plugged
-
-    wanted = [plan.setting for plan in experiment.plans if arm is None or plan.arm == arm]
-    arms = ", ".join(experiment.arms)
-    if not wanted:
-        fail(f"{experiment.path}: there is no arm {arm}; there are {arms}", 2)
-    if len({id(setting) for setting in wanted}) > 1:
-        fail(f"{experiment.path}: it has several fabrics; name one by its arm with --arm: {arms}", 2)
-    try:
-        plugged(wanted[0].fabric)
-    except ValueError as error:
-        fail(f"{experiment.path}: fabric.{error}", 2)
-    return wanted[0]
-
-
-def setting_of_lab(scenario: Path, arm: str | None, apps: list[Path], *, every: bool = False) -> Setting:
-    """The same of a file, for a lab whose switches all have somebody who drives them. Raises UserError."""
-    from ringlight.experiments.backends.emulation.requests import cannot_drive
+def setting_of(
+    scenario: Path, arm: str | None, point: str | None = None, sets: Sequence[str] | None = None
+) -> Setting:
+    """The setting of a file's arm, of a point of its sweep, or the only one, whose parts can be plugged
+    together. Raises UserError, and ScenarioError naming those to choose from."""
     from ringlight.experiments.language.expand import load
+    from ringlight.fabric.plugged import plugged
+    from ringlight.fabric.schema import under
 
-    setting = setting_of(load(scenario), arm)
+    found = load(scenario, sets=sets or ()).one_setting(arm, point)
+    try:
+        plugged(found.fabric)
+    except ValueError as error:
+        fail(f"{scenario}: {under('fabric', error)}", 2)
+    return found
+
+
+def setting_of_lab(
+    scenario: Path,
+    arm: str | None,
+    point: str | None,
+    sets: Sequence[str] | None,
+    apps: list[Path],
+    *,
+    every: bool = False,
+) -> Setting:
+    """The same, for a lab whose switches all have somebody who drives them. Raises likewise."""
+    from ringlight.experiments.backends.emulation.requests import cannot_drive
+
+    setting = setting_of(scenario, arm, point, sets)
     if (why := cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
     (found,) = for_applications(scenario, [setting], apps, every)
@@ -102,11 +109,12 @@ def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
 ) -> None:
     """End labs that `up` left running."""
+    from ringlight.testbed import services
     from ringlight.testbed.processes import end_standing
 
     # Another user does not see whether there is one.
     if os.geteuid() != 0:
-        fail("root is needed to end a lab; run again with sudo")
+        fail(services.root_needed("end a lab"))
     ended = end_standing(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
 
@@ -181,10 +189,11 @@ def doctor(as_json: options.Json = False) -> None:
 
 def clean(as_json: options.Json = False) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
+    from ringlight.testbed import services
     from ringlight.testbed.emulation.clean import clean as clean_machine
 
     if os.geteuid() != 0:
-        fail("root is needed to remove networks and containers; run again with sudo")
+        fail(services.root_needed("remove networks and containers"))
 
     def write(found: dict[str, list[str]]) -> None:
         for line in found["removed"]:

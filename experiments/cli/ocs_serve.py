@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -99,7 +100,7 @@ def serve(
     try:
         server = OpticalSwitchServer(settings)
     except (OSError, ValueError) as error:
-        fail(f"ocs serve: {_line(error)}")
+        fail(f"ocs serve: {_line(error)}{_other_port(error)}")
     server.stop_on_signals()
     where = server.addresses | ({} if server.rest_address is None else {"rest": server.rest_address})
     _tell(where, profile, ports, next(iter(settings.users), ""), server.resumed, as_json)
@@ -124,6 +125,16 @@ def _tell(
         table(["protocol", "address", "try"], rows)
     # Whoever started this process waits for it.
     typer.get_text_stream("stdout").flush()
+
+
+def _other_port(error: Exception) -> str:
+    """What to do about a port that somebody has."""
+    if getattr(error, "errno", None) != errno.EADDRINUSE:
+        return ""
+    name, _, address = _line(error).partition(" at ")
+    host = address.partition(": ")[0].rpartition(":")[0]
+    option = f"--rest {host}:0" if name == "rest" else f"--serve {name}={host}:0"
+    return f"; choose another, or let the system choose a free one: {option}"
 
 
 def _line(error: Exception) -> str:

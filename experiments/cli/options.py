@@ -35,6 +35,26 @@ ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario
 Arms = Annotated[
     list[str] | None, typer.Option("--arm", metavar="ARM", help="Only this arm; may be repeated.")
 ]
+OneArm = Annotated[
+    str | None,
+    typer.Option("--arm", metavar="ARM", help="The arm whose fabric to use, if there are several."),
+]
+Points = Annotated[
+    list[str] | None,
+    typer.Option("--point", metavar="NAME", help="Only this point of a sweep, as ring-3; may be repeated."),
+]
+OnePoint = Annotated[
+    str | None, typer.Option("--point", metavar="NAME", help="The point of a sweep to use, such as ring-3.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Value (YAML) for a dotted path, in place of the file's, its arms' and its sweep's; may be "
+        "repeated.",
+    ),
+]
 Repeat = Annotated[
     int | None,
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),

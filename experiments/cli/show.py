@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import typer
 
+from ringlight.experiments.analysis.carrying import LATE, Demand, alike, demand_of
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.cli.common import listing, table
@@ -51,13 +54,23 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
         name: {**fabric_document(setting.fabric), "notes": _notes(setting)}
         for name, setting in settings.items()
     }
+    for name, arm in arms.items():
+        arm["carried"] = {} if "emulation" in arm["refused"] else _carried(experiment, name)
     return {
+        "processors": os.cpu_count(),
         "name": experiment.spec.name,
         "file": experiment.path,
         "runs": len(experiment.plans),
         "fabrics": fabrics,
         "arms": arms,
     }
+
+
+def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
+    """What an emulation of an arm asks of a machine, by point; of very many points the first ones."""
+    plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][:_MOST_CARRIED]
+    found = {plan.point_name: demand_of(plan) for plan in plans}
+    return {name: asdict(demand) for name, demand in found.items() if demand is not None}
 
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
@@ -159,14 +172,50 @@ def show_check(found: Mapping[str, Any]) -> None:
     )
     for line in left_out({name: arm["points"] for name, arm in found["arms"].items()}):
         typer.echo(line)
-    for name, arm in found["arms"].items():
-        for event in arm["events"]:
-            typer.echo(f"{name}: {event['name']}: {event['do']} {event['target']}".rstrip())
-        for backend, why in arm["refused"].items():
-            typer.echo(f"{name}: not by the {backend}: {why}")
-    for fabric in found["fabrics"].values():
-        for line in fabric["notes"]:
-            typer.echo(line)
+    events = [
+        (name, f"{event['name']}: {event['do']} {event['target']}".rstrip())
+        for name, arm in found["arms"].items()
+        for event in arm["events"]
+    ]
+    refused = [
+        (name, f"not by the {backend}: {why}")
+        for name, arm in found["arms"].items()
+        for backend, why in arm["refused"].items()
+    ]
+    notes = [note.partition(": ")[::2] for fabric in found["fabrics"].values() for note in fabric["notes"]]
+    for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(found)):
+        typer.echo(line)
+
+
+def _what_is_carried(found: Mapping[str, Any]) -> Iterator[str]:
+    """Whether this machine carries an emulation of each arm and point.
+
+    One line for all that it carries and one for all that it does not, with the figures of the one that asks
+    for the most.
+    """
+    processors = found["processors"]
+    demands = {
+        name: Demand(**said) for arm in found["arms"].values() for name, said in arm["carried"].items()
+    }
+    for too_much in (False, True):
+        those = {name: one for name, one in demands.items() if one.too_much(processors) == too_much}
+        if not those:
+            continue
+        most = max(those, key=lambda name: (those[name].processors, those[name].late))
+        one = those[most]
+        said = (
+            f"{one.messages_per_s:,.0f} messages/s of {format_size(one.message_bytes)} in "
+            f"{one.frames_per_message:.3g} frames, {one.frames_per_s:,.0f} frames/s: about "
+            f"{one.processors:.2g} of {processors} processors"
+        )
+        said += f", {100 * one.late:.0f} % of the time is latency of steps" if one.late > LATE else ""
+        which = f", the most at {most}" if len(those) > 1 else ""
+        verdict = (
+            "this machine does not carry it: times will be longer than simulated; enlarge scale.time"
+            if too_much
+            else "this machine carries it"
+        )
+        yield from alike((name, f"{verdict}{which}: {said}") for name in those)
 
 
 def _counted(number: int, what: str) -> str:
@@ -206,6 +255,8 @@ _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
     ("parameters_identical", "exact", lambda v: "yes" if v else "NO"),
 )
+#: Points of an arm for which it is looked at whether a machine carries them.
+_MOST_CARRIED = 50
 #: More arms or points than this are not printed; they are in the report and in rows.csv.
 _MOST_LINES = 40
 

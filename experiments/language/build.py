@@ -46,7 +46,7 @@ from ringlight.experiments.language.spec import (
 from ringlight.experiments.language.text import first_problem, references_in, resolved
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.schedules import fitted
-from ringlight.fabric.schema import Strict, build_fabric
+from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.wdm import reach
 from ringlight.workloads.graph import Workload
@@ -226,7 +226,7 @@ class Builder:
             try:
                 self._fabrics[key] = build_fabric(spec)
             except ValueError as error:
-                raise ValueError(f"{where}.{error}") from None
+                raise ValueError(under(where, error)) from None
         return self._fabrics[key]
 
     def _setting(self, found: Setting, where: str) -> Setting:
@@ -244,7 +244,7 @@ class Builder:
             try:
                 _ = found.frames
             except ValueError as error:
-                raise ValueError(f"{where}.{error}") from None
+                raise ValueError(under(where, error)) from None
             self._settings[key] = found
         return self._settings[key]
 
@@ -283,7 +283,7 @@ class Builder:
                 try:
                     self.files |= dict.fromkeys(container_files(job, self._directory))
                 except ValueError as error:
-                    raise ValueError(f"{where}.{error}") from None
+                    raise ValueError(under(where, error)) from None
             elif job.workload is not None:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
@@ -379,7 +379,7 @@ class Builder:
             key = str(error).partition(":")[0].removeprefix("training.")
             if key in common and key not in own:
                 raise
-            raise ValueError(f"{where}.{error}") from None
+            raise ValueError(under(where, error)) from None
         return found
 
 

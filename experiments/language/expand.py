@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 from ringlight.experiments.language.build import Builder, Concrete, checked
 from ringlight.experiments.language.checks import agents, check_file, circle_in
 from ringlight.experiments.language.paths import like, put
-from ringlight.experiments.language.plan import ControlFaults, RunPlan
+from ringlight.experiments.language.plan import ControlFaults, RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
-from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text, resolved
+from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_sets, read_text, resolved
 
 #: The arm of a file that has none.
 BASE = "base"
@@ -35,18 +36,54 @@ _OF_ARMS = ("title", "like")
 @dataclass(frozen=True)
 class Experiment:
     """A checked scenario file. ``spec``: what it says of all its runs; ``text``: the file; ``files``: what
-    workloads were read from, by the names that lead there from the file's directory."""
+    workloads were read from, by the names that lead there from the file's directory. ``sets``: what was put
+    in place of the file's, each ``PATH=VALUE``."""
 
     path: str
     text: str
     spec: FileSpec
     plans: tuple[RunPlan, ...]
     files: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
 
     @property
     def arms(self) -> tuple[str, ...]:
         """In the order of the file."""
         return tuple(self.titles)
+
+    def plans_of(self, arms: Collection[str] = (), points: Collection[str] = ()) -> list[RunPlan]:
+        """The runs of some arms, at some points (``RunPlan.point_name``); all by default.
+
+        Raises ScenarioError, naming what there is, for an arm or a point that is not there.
+        """
+        for arm in arms:
+            if arm not in self.arms:
+                raise ScenarioError(f"{self.path}: there is no arm {arm}; there are {', '.join(self.arms)}")
+        plans = [plan for plan in self.plans if not arms or plan.arm in arms]
+        names = {plan.point_name for plan in plans}
+        for point in points:
+            if point not in names:
+                of = f" of arm {', '.join(arms)}" if arms and point in map(_point_name, self.plans) else ""
+                raise ScenarioError(f"{self.path}: there is no point {point}{of}; there are {places(plans)}")
+        return [plan for plan in plans if not points or plan.point_name in points]
+
+    def one_setting(self, arm: str | None = None, point: str | None = None) -> Setting:
+        """The setting of an arm, of a point, or the only one. Raises ScenarioError naming those to choose."""
+        plans = self.plans_of([arm] if arm else [], [point] if point else [])
+        settings: dict[int, RunPlan] = {}
+        for plan in plans:
+            settings.setdefault(id(plan.setting), plan)
+        if len(settings) == 1:
+            return plans[0].setting
+        of_arms = {plan.arm: {id(p.setting) for p in plans if p.arm == plan.arm} for plan in plans}
+        if all(len(found) == 1 for found in of_arms.values()):
+            raise ScenarioError(
+                f"{self.path}: it has several fabrics; name one by its arm with --arm: {', '.join(of_arms)}"
+            )
+        raise ScenarioError(
+            f"{self.path}: its sweep has {len(settings)} fabrics; choose one with --point, or say with "
+            f"--set PATH=VALUE what is not to be swept; there are {places(list(settings.values()))}"
+        )
 
     @property
     def directory(self) -> Path:
@@ -57,6 +94,18 @@ class Experiment:
     def titles(self) -> Mapping[str, str]:
         """What tables call each arm."""
         return {plan.arm: plan.title for plan in self.plans}
+
+
+def _point_name(plan: RunPlan) -> str:
+    return plan.point_name
+
+
+def places(plans: Sequence[RunPlan], most: int = 12) -> str:
+    """Points of some runs with their values, for a line; of very many the first and the last."""
+    found = list(dict.fromkeys(plan.place for plan in plans))
+    if len(found) > most:
+        found = [*found[: most - 2], f"… ({len(found)} in all)", found[-1]]
+    return ", ".join(found)
 
 
 @dataclass(frozen=True)
@@ -73,15 +122,17 @@ def load(
     path: str | Path,
     *,
     repeat: int | None = None,
+    sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
     parts: Collection[str] | None = None,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
-    ``repeat``: in place of the file's. ``metrics``: of results, with their units, and ``parts``: of a report,
-    to check what the file says of them.
+    ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of what the file, its arms
+    and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
+    what the file says of them.
     """
-    return parse(read_text(path), str(path), repeat=repeat, metrics=metrics, parts=parts)
+    return parse(read_text(path), str(path), repeat=repeat, sets=sets, metrics=metrics, parts=parts)
 
 
 def parse(
@@ -89,21 +140,35 @@ def parse(
     path: str,
     *,
     repeat: int | None = None,
+    sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
     parts: Collection[str] | None = None,
 ) -> Experiment:
     """As :func:`load`, from text; ``path`` is what errors call it."""
     raw = parse_yaml(text, path)
     try:
+        values = read_sets(sets)
+        raw = with_sets(raw, values)
         spec = _file_spec(raw)
         builder = Builder(Path(path).parent)
-        plans = _plans(raw, spec, repeat or spec.repeat, builder)
+        plans = _plans(raw, spec, repeat or spec.repeat, builder, values)
         jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
         check_file(spec, list(jobs), jobs, metrics, parts)
     except ValueError as error:
         raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
     files = (file.relative_to(Path(path).parent).as_posix() for file in builder.files)
-    return Experiment(path, text, spec, plans, tuple(files))
+    return Experiment(path, text, spec, plans, tuple(files), tuple(sets))
+
+
+def with_sets(raw: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says without arms and sweeps, with these values (``read_sets``).
+
+    A path that leads somewhere in its arms alone changes nothing here.
+    """
+    for path, value in sets.items():
+        with suppress(ValueError):
+            raw = put(raw, path, value)
+    return dict(raw)
 
 
 def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
@@ -142,7 +207,9 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
     ]
 
 
-def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder) -> tuple[RunPlan, ...]:
+def _plans(
+    raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder, sets: Mapping[str, Any]
+) -> tuple[RunPlan, ...]:
     if raw.get("jobs") is None:
         raw = {**raw, "jobs": ONLY_JOB}
     builder.check_fabrics(raw)
@@ -156,11 +223,12 @@ def _plans(raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder
                 raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
     found: list[RunPlan] = []
     put_once = _Put(raw)
+    last = [_Override(path, value, f"--set {path}") for path, value in sets.items()]
     for arm, overrides in arms.items():
-        points = _points(spec, arm)
+        points = _points(spec, arm, sets)
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
-            found.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point]))
+            found.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
     names: dict[str, str] = {}
     for plan in found:
         if plan.name in names:
@@ -236,7 +304,7 @@ def _of_override(
     """A problem under the key where the user wrote the value, else with the arm and point that show it."""
     key, _, what = problem.partition(": ")
     for override in reversed(overrides):
-        if key == override.path or key.startswith((f"{override.path}.", f"{override.path}[")):
+        if _is_set(key, [override.path]):
             return f"{override.where}{key.removeprefix(override.path)}: {what}"
     at = ", ".join(f"{path} = {value}" for path, value in point.items())
     run = f"arm {arm}" if spec.arms else "a run"
@@ -271,20 +339,27 @@ def _arms(spec: FileSpec) -> dict[str, list[_Override]]:
     return {name: overrides(name) for name in spec.arms}
 
 
-def _points(spec: FileSpec, arm: str) -> list[list[_Override]]:
-    """The points of an arm's sweeps; one without anything where it is not swept."""
+def _points(spec: FileSpec, arm: str, sets: Collection[str]) -> list[list[_Override]]:
+    """The points of an arm's sweeps; one without anything where it is not swept. Nothing is swept over what
+    is set."""
     found: list[list[_Override]] = []
     for number, sweep in enumerate(spec.sweep):
-        if sweep.arms is None or arm in sweep.arms:
+        over = [path for path in sweep.over if not _is_set(path, sets)]
+        if over and (sweep.arms is None or arm in sweep.arms):
             axes = [
                 [
                     _Override(path, value, f"sweep[{number}].over.{path}[{i}]", True)
-                    for i, value in enumerate(values)
+                    for i, value in enumerate(sweep.over[path])
                 ]
-                for path, values in sweep.over.items()
+                for path in over
             ]
             found += [list(point) for point in itertools.product(*axes)]
     return found or [[]]
+
+
+def _is_set(path: str, sets: Collection[str]) -> bool:
+    """Whether a value for one of ``sets`` is one for ``path``, too."""
+    return any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in sets)
 
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:

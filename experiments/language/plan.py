@@ -263,3 +263,14 @@ class RunPlan:
     def job(self, name: str) -> JobPlan:
         """Raises KeyError."""
         return next(job for job in self.jobs if job.name == name)
+
+    @property
+    def point_name(self) -> str:
+        """What all repeats of this run are called: its arm, and the number of its point where it is swept."""
+        return self.name.removesuffix(f"-r{self.repeat}") if self.repeat > 1 else self.name
+
+    @property
+    def place(self) -> str:
+        """The same for a person, with the values of its point."""
+        at = ", ".join(f"{path} = {value}" for path, value in self.point.items())
+        return f"{self.point_name} ({at})" if at else self.point_name

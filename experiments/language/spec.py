@@ -28,12 +28,20 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+def _no_file(found: object) -> object:
+    if isinstance(found, Mapping):
+        raise ValueError(
+            "an algorithm of a file is a job's workload: workload: {collective: {file: FILE}, size: SIZE}"
+        )
+    return found
+
+
 def _known_collective(name: str) -> str:
     return str(parse_collective(name))
 
 
 #: Name of an all-reduce; for which numbers of ranks it can be made shows with the job.
-Collective = Annotated[str, AfterValidator(_known_collective)]
+Collective = Annotated[str, BeforeValidator(_no_file), AfterValidator(_known_collective)]
 
 
 def _listed(value: object) -> object:

@@ -74,6 +74,25 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
     return raw
 
 
+def read_sets(texts: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted path of ``PATH=VALUE``, each value read as YAML reads it. Raises ValueError, which
+    begins with ``--set``, the option of commands that gives them."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not (path and equals):
+            raise ValueError(f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5")
+        try:
+            found[path] = yaml.load(value, Loader=_Loader)
+        except ScenarioError as error:
+            raise ValueError(f"--set {path}: {error}") from None
+        except yaml.YAMLError as error:
+            raise ValueError(f"--set {path}: {value!r:.60} is not YAML: {_yaml_problem(error)}") from None
+        except RecursionError:
+            raise ValueError(f"--set {path}: its mappings and lists are nested too deep") from None
+    return found
+
+
 def resolved(value: Any, where: str, parameters: Any) -> Any:
     """``value``, which stands at ``where``, with every ``$name`` replaced. Raises ValueError naming the
     key."""
@@ -143,13 +162,18 @@ def first_problem(
     like an unknown one.
     """
     problems = error.errors(include_url=False)
-    # An unknown key is most often a misspelt one: say so rather than that the right one is missing.
-    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    # An unknown key is most often a misspelt one: say so rather than that the right one is missing. But
+    # which keys an event has follows from what it does.
+    unknown = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
+    first = next((p for p in problems if p["type"] == "literal_error" and p["loc"][-1:] == ("do",)), unknown)
     location = tuple(part for part in first["loc"] if not str(part).startswith(_NO_KEYS))
     key = joined((where, *location) if where else location)
     if first["type"] == "extra_forbidden":
         right = near(location)
         return f"{key}: unknown key" + (f"; the nearest is {right}" if right else "")
+    if first["type"] == "literal_error" and location[-1:] == ("do",):
+        there = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{key}: {first['input']!r:.60} is no do; there are {there}"
     if first["type"] == "missing":
         return f"{key}: missing"
     origin = ""

@@ -5,16 +5,16 @@ It is generated from a model and how that is spread over ranks, read from files,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from ringlight.experiments.language.plan import Scale
-from ringlight.fabric.schema import Duration, Size, Strict
+from ringlight.fabric.schema import KIND_TAG, Duration, Size, Strict
 from ringlight.workloads.graph import Book, Collective, Kind, Split, Workload, Writer
 
 if TYPE_CHECKING:
@@ -63,6 +63,23 @@ class SplitSpec(Strict):
     same_order: bool = False
 
 
+class AlgorithmSpec(Strict):
+    """An algorithm of the user's: an MSCCL file below the scenario's directory."""
+
+    file: FileName
+
+
+def _algorithm_tag(found: object) -> str:
+    return f"{KIND_TAG}{'file' if isinstance(found, Mapping | AlgorithmSpec) else 'name'}"
+
+
+#: A kind by its name, or the file of an algorithm, which says its kind.
+WhichCollective = Annotated[
+    Annotated[str, Tag(f"{KIND_TAG}name")] | Annotated[AlgorithmSpec, Tag(f"{KIND_TAG}file")],
+    Discriminator(_algorithm_tag),
+]
+
+
 class WorkloadSpec(Strict):
     """One of ``model``, ``placed``, ``files`` and ``collective``; the other keys belong to one of them.
 
@@ -97,7 +114,7 @@ class WorkloadSpec(Strict):
     groups: FileName | None = None
     model_ranks: Count | None = None
     shape: tuple[Count, ...] = ()
-    collective: str | None = None
+    collective: WhichCollective | None = None
     algorithm: str = ""
     size: Size | None = None
     placed: str | None = None
@@ -118,6 +135,8 @@ class WorkloadSpec(Strict):
         (source,) = given
         for key in sorted(self.model_fields_set - _KEYS[source]):
             raise ValueError(f"{key}: a workload of {source} has no such key")
+        if isinstance(self.collective, AlgorithmSpec) and self.algorithm:
+            raise ValueError(f"algorithm: it is that of {self.collective.file}; leave this key out")
         if source == "collective" and self.size is None:
             raise ValueError("size: a workload of one collective needs it")
         if source in ("model", "placed") and self.device is None:
@@ -177,6 +196,8 @@ def _spread(found: WorkloadSpec, ranks: int) -> int:
 def files_of(found: WorkloadSpec, ranks: int, directory: Path) -> list[Path]:
     """All files that :func:`workload_of` reads. Raises ValueError as it does."""
     tables = [directory / found.device] if found.device is not None and _is_table(found.device) else []
+    if isinstance(found.collective, AlgorithmSpec):
+        return [directory / found.collective.file]
     if not found.files:
         return tables
     from ringlight.workloads.formats.reading import files_read
@@ -196,7 +217,7 @@ def emulated(workload: Workload, scale: Scale) -> Workload:
 
 def problem_of(where: str, error: ValueError) -> str:
     """An error of a workload under the key where it stands, of those of the section ``where``."""
-    key = str(error).partition(":")[0]
+    key = str(error).partition(":")[0].partition(".")[0]
     return f"{where}{'.' if key in WorkloadSpec.model_fields else ': '}{error}"
 
 
@@ -219,7 +240,7 @@ def _options(found: WorkloadSpec, ranks: int, directory: Path) -> Options:
 
 def _made(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     if found.collective is not None:
-        return _collective(found, ranks)
+        return _collective(found, ranks, directory)
     if found.placed is not None:
         return _placed(found)
     timing = _timing(found, directory)
@@ -299,21 +320,39 @@ def _keyed(key: str, make: Callable[[Any], T], value: Any) -> T:
         raise ValueError(f"{key}: {error}") from None
 
 
-def _collective(found: WorkloadSpec, ranks: int) -> Workload:
-    from ringlight.fabric.kinds import KINDS, collective_steps
+def _collective(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
+    from ringlight.fabric.kinds import KINDS
 
     assert found.collective is not None
     assert found.size is not None
-    wrong = "algorithm" if found.collective in KINDS else "collective"
-    _keyed(wrong, lambda kind: collective_steps(kind, found.algorithm, ranks), found.collective)
-    split = Split(**found.split.model_dump()) if found.collective == "all-to-all-v" else None
+    if isinstance(found.collective, AlgorithmSpec):
+        wrong, path = "collective.file", directory / found.collective.file
+        what = _keyed(wrong, algorithm_of_file, path)
+        name = f"{what.kind} of {path.name}"
+    else:
+        what, name = Collective(found.collective, found.algorithm), found.collective
+        wrong = "algorithm" if found.collective in KINDS else "collective"
+    _keyed(wrong, what.steps, ranks)
+    if what.kind == "all-to-all-v":
+        what = what._replace(split=Split(**found.split.model_dump()))
+    elif "split" in found.model_fields_set:
+        raise ValueError(f"split: only an all-to-all-v is divided so; this is an {what.kind}")
     book = Book()
     group = book.group(range(ranks))
     writer = Writer(book)
-    what = Collective(found.collective, found.algorithm, split=split)
-    writer.collective(found.collective, what, found.size, 0)
+    writer.collective(name, what, found.size, 0)
     nobody = np.empty((ranks, 0))
-    return book.workload(found.collective, [writer.done()], [0] * ranks, [[group]] * ranks, nobody)
+    return book.workload(name, [writer.done()], [0] * ranks, [[group]] * ranks, nobody)
+
+
+def algorithm_of_file(path: Path) -> Collective:
+    """The algorithm of an MSCCL file. Raises ValueError, one line naming the file and the line in it."""
+    from ringlight.workloads.formats.msccl.reader import read_msccl
+
+    found = read_msccl(path)
+    if found.kind == "all-to-all-v":
+        raise ValueError(f"{path}: the parts of an all-to-all-v differ, and an MSCCL file has equal chunks")
+    return found.collective()
 
 
 def _parallel(found: WorkloadSpec) -> Parallel:

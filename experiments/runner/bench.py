@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ringlight.experiments.language.checks import check_standing
+from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.language.workloads import algorithm_of_file
 from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
-from ringlight.fabric.kinds import bus_factor, collective_steps
+from ringlight.fabric.kinds import KINDS, bus_factor
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate, format_size, format_time, parse_size
 from ringlight.workloads.devices import scaled
-from ringlight.workloads.graph import Book, Collective, Writer
+from ringlight.workloads.graph import Book, Collective, Split, Writer
 
 JOB = "bench"
 #: A link that gives less than this share of what is stated is named.
@@ -55,15 +59,40 @@ def parse_sizes(text: str, factor: float) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes))
 
 
-def bench_plan(plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int) -> RunPlan:
+class RanksError(ValueError):
+    """GPUs that cannot be the ranks of a collective."""
+
+
+def is_file(algorithm: str) -> bool:
+    """Whether a file is meant, and no name."""
+    return algorithm.endswith(".xml") or "/" in algorithm
+
+
+def what_of(kind: str, algorithm: str, skew: float = 0.0) -> Collective:
+    """A collective by its kind and the name of its algorithm, or by the MSCCL file of one; no ``kind`` is
+    that of the file, or an all-reduce. ``skew``: of an all-to-all-v. Raises ValueError."""
+    if is_file(algorithm):
+        found = algorithm_of_file(Path(algorithm))
+        if kind not in ("", found.kind):
+            raise ValueError(f"{algorithm} is an {found.kind}, and --collective says {kind}")
+        return found
+    split = Split(skew=skew) if kind == "all-to-all-v" else None
+    return Collective(kind or "all-reduce", algorithm, split=split)
+
+
+def bench_plan(
+    plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int, ranks: Sequence[str] | None = None
+) -> RunPlan:
     """The run whose only job calls the collective for each size once, then ``calls`` times.
 
-    Its ranks are those of all jobs of ``plan``. Raises ValueError.
+    ``ranks``: its GPUs in rank order; without them, those of all jobs of ``plan``. Raises ValueError.
     """
-    named = dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)
-    gpus = list(named) or list(plan.setting.fabric.gpus)
+    fabric = plan.setting.fabric
+    gpus = list(dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)) or list(fabric.gpus)
+    if ranks is not None:
+        gpus = _checked(ranks, fabric)
     check_standing(plan.setting.fabric, gpus)
-    collective_steps(what.kind, what.algorithm, len(gpus))
+    what.steps(len(gpus))
     book = Book()
     group = book.group(range(len(gpus)))
     writer = Writer(book)
@@ -74,6 +103,44 @@ def bench_plan(plan: RunPlan, what: Collective, sizes: Sequence[int], calls: int
     real = book.workload(what.kind, [writer.done()], np.zeros(len(gpus)), slots, nobody)
     job = JobPlan(JOB, JOB, tuple(gpus), len(gpus), 1, workload=scaled(real, *_scales(plan)))
     return replace(plan, name=JOB, title=what.kind, jobs=(job,), events=())
+
+
+def _checked(ranks: Sequence[str], fabric: Fabric) -> list[str]:
+    """Raises RanksError."""
+    for number, gpu in enumerate(ranks):
+        if gpu not in fabric.gpus:
+            raise RanksError(f"there is no GPU {gpu!r}; there are {', '.join(fabric.gpus)}")
+        if gpu in ranks[:number]:
+            raise RanksError(f"GPU {gpu} is named twice")
+    if len(ranks) < 2:
+        raise RanksError("a collective needs at least 2 GPUs")
+    return list(ranks)
+
+
+def words_on(plan: RunPlan, made: RunPlan, experiment: Experiment, *, whose: bool) -> list[str]:
+    """What a table is of, in lines for a person: the arm of ``plan``, and the ranks of the run that was made
+    from it. ``whose``: say that these are the file's own."""
+    there = len({other.point_name for other in experiment.plans})
+    option = "--point" if any(other.point for other in experiment.plans) else "--arm"
+    more = f"; one of {there}, choose with {option}" if there > 1 else ""
+    less = "; without its events, light is as at the start" if plan.events else ""
+    gpus = made.jobs[0].ranks
+    jobs = [job.name for job in plan.jobs if job.ranks]
+    of = f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}" if jobs else "the fabric"
+    asked = f" (the order of {of}; another with --ranks)" if whose else ""
+    return [
+        f"{_called(made)}, arm {plan.place} on {plan.setting.name}{more}{less}",
+        f"{len(gpus)} ranks in this order: {' '.join(gpus)}{asked}",
+    ]
+
+
+def _called(made: RunPlan) -> str:
+    workload = made.jobs[0].workload
+    assert workload is not None
+    what = workload.collectives[0]
+    if what.own is not None:
+        return f"{what.kind} as {what.own.name}, {len(what.own.rows)} steps"
+    return f"{what.kind} by {what.algorithm or KINDS[what.kind][0]}"
 
 
 def _scales(plan: RunPlan) -> tuple[float, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Collection, Iterable
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,23 @@ _READABLE = 2000
 MANY = 24
 
 
-def load_checked(scenario: Path, repeat: int | None = None, resume: Path | None = None) -> Experiment:
+def load_checked(
+    scenario: Path,
+    repeat: int | None = None,
+    resume: Path | None = None,
+    sets: Sequence[str] = (),
+) -> Experiment:
     """A scenario file that names only metrics and parts of a page that there are.
 
-    ``repeat``: in place of the file's; else that of a run folder to ``resume``. Raises ScenarioError.
+    ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
+    to ``resume``. Raises ScenarioError.
     """
-    if resume is not None and repeat is None:
-        repeat = _environment(resume).get("repeat")
+    if resume is not None:
+        before = _environment(resume)
+        repeat = before.get("repeat") if repeat is None else repeat
+        sets = sets or before.get("sets") or ()
     units = {name: found.unit for name, found in metrics().items()}
-    found = load(scenario, repeat=repeat, metrics=units, parts=parts())
+    found = load(scenario, repeat=repeat, sets=sets, metrics=units, parts=parts())
     model = found.spec.paper.model if found.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(
@@ -60,6 +69,7 @@ def carry_out_experiment(
     parent: Path,
     *,
     arms: Collection[str] = (),
+    points: Collection[str] = (),
     resume: Path | None = None,
     suffix: str = "",
     processes: int | None = None,
@@ -76,7 +86,7 @@ def carry_out_experiment(
     if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
         # Fabrics that are compared have the same frames.
         backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
-    chosen = choose(experiment, backend, arms)
+    chosen = choose(experiment, backend, arms, points)
     spread = _pool(len(chosen.plans), backend, processes, dask, executor)
     backend.check_ready()
     with ExitStack() as opened:
@@ -97,11 +107,33 @@ def carry_out_experiment(
                 experiment.directory,
             )
             reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
-        with folder:
-            folder.describe(repeat=max(plan.repeat for plan in experiment.plans))
+        with folder, _resumable(folder, experiment, backend, reporter):
+            repeat = max(plan.repeat for plan in experiment.plans)
+            folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path, experiment)
+
+
+@contextmanager
+def _resumable(
+    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter
+) -> Iterator[None]:
+    """Says how to go on with runs that somebody interrupts."""
+    whole = False
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        # A cross-check runs what is no file of the user's.
+        with suppress(ScenarioError):
+            whole = read_text(experiment.path) == experiment.text
+        if whole and "backend" in folder.environment:
+            verb = "simulate" if isinstance(backend, SimulationBackend) else "run"
+            options = shlex.join([verb, experiment.path, "--resume", str(folder.path)])
+            reporter.say(f"runs that have ended are kept; go on with: ringlight {options}")
+        raise
 
 
 def _pool(
@@ -144,6 +176,8 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
     ):
         if environment.get(key) != now:
             raise ScenarioError(f"{path}: its runs were {what.format(environment.get(key))}; begin anew")
+    if tuple(environment.get("sets") or ()) != experiment.sets:
+        raise ScenarioError(f"{path}: its runs were made with another --set; begin anew")
     facts = backend.facts()
     for key, option in (("latency_s", "--latency"), ("payload_share", "--mtu"), ("apps", "--app")):
         if environment.get(key) != facts.get(key):
@@ -183,10 +217,12 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
 
 
 def experiment_of(path: Path) -> Experiment:
-    """The experiment of a run folder, with the repeats that were asked for. Raises ScenarioError."""
-    repeat = _environment(path).get("repeat")
+    """The experiment of a run folder, with the repeats and the values that were asked for. Raises
+    ScenarioError."""
+    environment = _environment(path)
     file = path / "scenario.yaml"
-    return parse(read_text(file), str(file), repeat=repeat)
+    repeat, sets = environment.get("repeat"), environment.get("sets") or ()
+    return parse(read_text(file), str(file), repeat=repeat, sets=sets)
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:

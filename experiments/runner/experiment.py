@@ -23,6 +23,7 @@ from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
+from ringlight.fabric.schema import under
 
 #: Of a sweep, a line of progress at most so often, seconds.
 _LINE_S = 5.0
@@ -44,16 +45,15 @@ class Done:
     failures: tuple[str, ...]
 
 
-def choose(experiment: Experiment, backend: Backend, arms: Collection[str] = ()) -> Chosen:
-    """The runs of some arms, all by default.
+def choose(
+    experiment: Experiment, backend: Backend, arms: Collection[str] = (), points: Collection[str] = ()
+) -> Chosen:
+    """The runs of some arms, at some points of their sweeps; all by default.
 
-    Raises ScenarioError for an arm that is not there or is asked for and refused, and when none is left.
+    Raises ScenarioError for an arm or a point that is not there, for an arm that is asked for and refused,
+    and when no run is left.
     """
-    for arm in arms:
-        if arm not in experiment.arms:
-            known = ", ".join(experiment.arms)
-            raise ScenarioError(f"{experiment.path}: there is no arm {arm}; there are {known}")
-    wanted = [plan for plan in experiment.plans if not arms or plan.arm in arms]
+    wanted = experiment.plans_of(arms, points)
     refused: dict[str, str] = {}
     for plan in wanted:
         if plan.arm not in refused and (why := backend.refuses(plan)) is not None:
@@ -61,8 +61,8 @@ def choose(experiment: Experiment, backend: Backend, arms: Collection[str] = ())
     left = tuple(plan for plan in wanted if plan.arm not in refused)
     for arm, why in refused.items():
         if arm in arms or not left:
-            where = f"arms.{arm}." if len(experiment.arms) > 1 else ""
-            raise ScenarioError(f"{experiment.path}: {where}{why}")
+            said = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
+            raise ScenarioError(f"{experiment.path}: {said}")
     return Chosen(left, refused)
 
 

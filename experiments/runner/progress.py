@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 #: Seconds between two lines about one run where there is no terminal.
 LINE_EVERY_S = 5.0
@@ -28,8 +29,8 @@ class Reporter:
     def say(self, text: str, style: str | None = None) -> None:
         """One line, with the seconds since the start in front."""
         elapsed = time.monotonic() - self._started
-        self.console.print(f"[dim]{elapsed:6.1f} s[/dim]  ", end="")
-        self.console.print(text, style=style, markup=False)
+        # In one piece: a bar is drawn anew after each, over a line that has not ended.
+        self.console.print(Text.assemble((f"{elapsed:6.1f} s", "dim"), "  ", (text, style or "")))
 
     def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
         """Begin to show a run: iterations to do, by job."""

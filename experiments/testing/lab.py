@@ -34,6 +34,7 @@ from ringlight.experiments.runner.bench import (
     measured,
     parse_sizes,
     slow_links,
+    what_of,
     words_of,
 )
 from ringlight.experiments.runner.foretold import Foreteller
@@ -44,7 +45,6 @@ from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, parse_rate, parse_size
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import Addresses, check_ready
-from ringlight.workloads.graph import Collective, Split
 
 #: What making a lab raises for reasons that one line says.
 FORESEEN = (ScenarioError, BackendError, LabError, WriteError)
@@ -177,10 +177,8 @@ def wanted(
         path = beside if beside.exists() else root / scenario
         text = read_text(path)
     experiment = parse(text, str(path))
-    plans = [plan for plan in experiment.plans if arm is None or plan.arm == arm]
+    plans = experiment.plans_of([arm] if arm else [])
     arms = ", ".join(experiment.arms)
-    if not plans:
-        raise ScenarioError(f"{path}: there is no arm {arm}; there are {arms}")
     setting = plans[0].setting
     if any(plan.setting is not setting for plan in plans):
         raise ScenarioError(f"{path}: it has several fabrics; name an arm: {arms}")
@@ -246,10 +244,9 @@ class RinglightLab:
         Raises ScenarioError for what there is not, BackendError where it does not come about.
         """
         __tracebackhide__ = True
-        split = Split(skew=skew) if collective == "all-to-all-v" else None
         try:
             chosen = parse_sizes(sizes, factor)
-            plan = bench_plan(self._plans[0], Collective(collective, algorithm, split=split), chosen, calls)
+            plan = bench_plan(self._plans[0], what_of(collective, algorithm, skew), chosen, calls)
         except ValueError as error:
             raise ScenarioError(f"bench: {error}") from None
         records = self._carry_out(plan)

@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> int:
     lab = Lab(chosen.lab)
     if os.geteuid() != 0:
-        raise LabError("root is needed to build networks; run again with sudo")
+        raise LabError("root is needed to build networks")
     fabric = load_fabric(chosen.fabric)
     # Every process that this one starts carries the label; so must this one, which clean looks for.
     if os.environ.get(ENVIRONMENT) != lab.id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from ringlight.fabric.kinds import collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.kinds import matrix_bounds, vector_bytes
 from ringlight.fabric.steps import Steps
 from ringlight.testbed.simulation.together import in_bytes
 from ringlight.workloads.graph import Kind, Workload
@@ -39,7 +39,7 @@ class Calls:
         what = self._workload.collectives[collective]
         steps = self._steps.get((collective, ranks))
         if steps is None:
-            steps = collective_steps(what.kind, what.algorithm, ranks, what.root)
+            steps = what.steps(ranks)
             if what.sizes is not None:
                 steps = in_bytes(steps, matrix_bounds(what.sizes))
             self._steps[collective, ranks] = steps

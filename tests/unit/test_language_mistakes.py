@@ -35,6 +35,9 @@ SAMPLE = 2
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 QUANTITY = re.compile(r"[0-9.]+ ([mµn]?s|[kMGT]?(bit/s|B))")
 
+#: A key of the file, in which only titles of limits have spaces, or a line, and a sentence.
+SAID = re.compile(r"a\.yaml: (line [0-9]+|([^\s:]|paper\.limits\.[^:]*)+): .+")
+
 Path_ = tuple[str | int, ...]
 Mistake = tuple[dict[str, Any], str]
 
@@ -90,7 +93,7 @@ def free(path: Path_) -> bool:
 def unknown_keys(raw: dict[str, Any]) -> Iterator[Mistake]:
     for path, value in places(raw):
         if isinstance(value, dict) and not free(path):
-            yield changed(raw, (*path, "quite new"), 1), "quite new"
+            yield changed(raw, (*path, "quite_new"), 1), "quite_new"
 
 
 def wrong_types(raw: dict[str, Any]) -> Iterator[Mistake]:
@@ -298,9 +301,34 @@ def test_a_mistake_is_one_line_with_file_and_key(
     for raw, key in random.Random(f"{kind.__name__} {name}").sample(mistakes, min(SAMPLE, len(mistakes))):
         said = refusal(raw)
         assert said is not None, f"accepted; it should name {key}: {raw}"
-        assert said.startswith("a.yaml: ")
-        assert "\n" not in said
+        assert SAID.fullmatch(said), said
         assert key in said
+
+
+#: Four GPUs behind two packet switches and an optical one, and what is wrong with each, under its key.
+FOUR = (ROOT / "tests/data/mini.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("tor0: {", "g0: {", "fabric: the name g0 is used by two nodes"),
+        ('[g0, "tor0:1"]', "[g0, g0]", "fabric: circuit g0:0-g0:0: both ends are one port"),
+        ('[g0, "tor0:1"]', '[g0, "tor0:99"]', "fabric.circuits[0]: tor0 has ports 1 to"),
+    ],
+)
+def test_no_path_is_glued_to_a_sentence(before: str, after: str, said: str) -> None:
+    assert before in FOUR
+    assert f"a.yaml: {said}" in str(refusal(FOUR.replace(before, after, 1)))
+
+
+@pytest.mark.parametrize("do", ["loss", "lost", 3, None])
+@pytest.mark.parametrize("more", [{}, {"gpu": "g0"}, {"jobs": "red"}])
+def test_an_event_that_does_what_there_is_not_is_told_before_its_keys(do: Any, more: Any) -> None:
+    event = {"when": {"at": "1 s"}, "do": do, **more}
+    said = refusal({**raw_of("tests/data/mini.yaml"), "arms": {"one": {"events": [event]}}, "compare": []})
+    assert said is not None
+    assert said.startswith(f"a.yaml: arms.one.events.1.do: {do!r} is no do; there are regroup, circuits,")
 
 
 def test_two_arms_of_one_name() -> None:
@@ -325,7 +353,7 @@ def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
     everywhere = [path for path, _ in places(raw) if path]
     for _ in range(12):
         said = refusal(changed(raw, chance.choice(everywhere), chance.choice(anything)))
-        assert said is None or ("\n" not in said and said.startswith("a.yaml: "))
+        assert said is None or SAID.fullmatch(said), said
 
 
 @pytest.mark.parametrize(

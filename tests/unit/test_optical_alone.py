@@ -160,7 +160,10 @@ def test_a_taken_port_is_one_line() -> None:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError) as caught:
             serve(served=[f"calient-tl1={where}"])
-    assert str(caught.value) == f"ocs serve: calient-tl1 at {where}: Address already in use"
+    assert str(caught.value) == (
+        f"ocs serve: calient-tl1 at {where}: Address already in use; choose another, or let the system "
+        "choose a free one: --serve calient-tl1=127.0.0.1:0"
+    )
     assert caught.value.exit_code == 1
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ringlight.testbed import processes, services
-from ringlight.testbed.lab import Lab
+from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.services import ServiceError
 
 
@@ -40,3 +44,61 @@ def test_a_standing_labs_process_may_end_before_it_is_told_to(monkeypatch: pytes
     os.waitpid(gone, 0)
     processes._end_stranger(Lab("test"), "controller", gone, told.append)
     assert told == []
+
+
+def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both ports at once, as who changes one meets the other; here a child of ours is lab ``abcd``."""
+    listen = (
+        "import socket, sys, time\n"
+        "held = [socket.create_server(('127.0.0.1', 0)) for _ in range(2)]\n"
+        "print(*(one.getsockname()[1] for one in held), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(processes, "STATE_ROOT", tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", listen],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, ENVIRONMENT: "abcd"},
+    ) as child:
+        try:
+            assert child.stdout is not None
+            rest, openflow = child.stdout.readline().split()
+            wanted = {"--rest": f"127.0.0.1:{rest}", "--openflow": f"127.0.0.1:{openflow}"}
+            with pytest.raises(LabError) as refused:
+                processes._check_free(wanted)
+            both = f"port {rest} (--rest) and port {openflow} (--openflow) cannot be used"
+            assert str(refused.value).startswith(both)
+            assert "lab abcd has it, whose run or shell goes on" in str(refused.value)
+            (tmp_path / "abcd").mkdir()
+            (tmp_path / "abcd" / "standing.json").touch()
+            with pytest.raises(LabError, match="lab abcd has it, which ends with: ringlight down abcd"):
+                processes._check_free(wanted)
+        finally:
+            child.kill()
+    processes._check_free(wanted)
+
+
+def test_what_only_root_can_do_is_told_with_a_command_that_does_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ringlight").touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["/x/cli/app.py", "up", "a b.yaml"])
+    for name in [name for name in os.environ if name.startswith("RINGLIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(shutil, "which", {"sudo": "/usr/bin/sudo"}.get)
+    # The program by its path: sudo's own search finds neither it nor the Python that it was made for.
+    assert (
+        services.root_needed("x") == f"root is needed to x; run: sudo {tmp_path}/bin/ringlight up 'a b.yaml'"
+    )
+    monkeypatch.setenv("RINGLIGHT_TOKEN", "secret")
+    assert "sudo --preserve-env=RINGLIGHT_TOKEN " in services.root_needed("x")
+    monkeypatch.setattr(shutil, "which", {}.get)
+    inner = f"{tmp_path}/bin/ringlight up 'a b.yaml'"
+    assert services.root_needed("x").endswith(f"run: su -c {shlex.quote(inner)}")
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert services.root_needed("x") == "root is needed to x; run this program as root"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,12 +24,14 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.cli.common import Interrupted
+from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import PortRate, Record, RunEnded, RunFailed, read_records
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
 from ringlight.experiments.record.version import code_version
+from ringlight.experiments.runner import command, experiment
 from ringlight.experiments.runner.command import finish
 from ringlight.experiments.runner.executors import by_entry_point, dask, processes
 from ringlight.experiments.runner.experiment import carry_out, choose, one_alone, runs_in
@@ -236,9 +240,9 @@ def test_wrong_executors_are_one_line() -> None:
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone: list[Row]) -> None:
     """SIGKILL of everything when about so much is done; nothing is computed twice afterwards."""
     file = tmp_path / "swept.yaml"
-    experiment = swept()
-    file.write_text(experiment.text)
-    command = [
+    whole = swept()
+    file.write_text(whole.text)
+    words = [
         sys.executable,
         "-m",
         "ringlight.experiments.cli.app",
@@ -247,9 +251,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone
         "--processes",
         "2",
     ]
-    command += ["--runs", str(tmp_path / "runs")]
+    words += ["--runs", str(tmp_path / "runs")]
     process = subprocess.Popen(
-        command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        words, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         wait_for(lambda: ended_in(tmp_path / "runs") >= share * 24, process)
@@ -259,7 +263,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone
     (folder,) = (tmp_path / "runs").iterdir()
     before = runs_in(folder)
     done = subprocess.run(
-        [*command, "--resume", str(folder)],
+        [*words, "--resume", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -269,8 +273,37 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, share: float, alone
     assert done.returncode == 0, done.stderr
     assert f"{len(before)} of its runs are there" in done.stderr
     ends = [r.run for r in read_records(folder / "events.jsonl") if isinstance(r, RunEnded)]
-    assert sorted(ends) == sorted(plan.name for plan in experiment.plans)
-    assert rows_of(experiment, folder) == alone
+    assert sorted(ends) == sorted(plan.name for plan in whole.plans)
+    assert rows_of(whole, folder) == alone
+
+
+def test_who_interrupts_is_told_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "swept.yaml"
+    file.write_text(swept().text)
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiment, "_spread", interrupted)
+        with pytest.raises(Interrupted):
+            command.carry_out_experiment(load(file), SimulationBackend(), tmp_path / "runs")
+    said = capsys.readouterr().err.splitlines()[-1]
+    _, _, words = said.partition("go on with: ringlight ")
+    assert words.startswith(f"simulate {file} --resume {tmp_path}/runs/")
+    # What it says does it.
+    done = subprocess.run(
+        [sys.executable, "-m", "ringlight.experiments.cli.app", *shlex.split(words), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["complete"]
 
 
 def test_what_is_there_of_a_run_that_did_not_end_is_made_anew(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from ringlight.experiments.record.environment import describe_setting
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schema import under
 from ringlight.fabric.topology import canonical
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 
@@ -75,7 +76,7 @@ class EmulationBackend:
             if self.runtime != "docker":
                 return f"{where}.image: it needs containers, and the runtime is {self.runtime}"
             if (why := problem_of(wanted)) is not None:
-                return f"{where}.{why}"
+                return under(where, why)
             if not self._has_image(wanted.image):
                 remedy = "build it, load it, or make one of Debian packages: ringlight image NAME PACKAGE…"
                 return f"{where}.image: Docker has no image {wanted.image} here; {remedy}"

@@ -20,6 +20,7 @@ from ringlight.fabric.averagers import averaging_of
 from ringlight.fabric.interconnect import divided_anew
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 from ringlight.workloads.packed import pack
@@ -149,7 +150,7 @@ def only_simulated(plan: RunPlan) -> str | None:
     try:
         plugged(plan.setting.fabric)
     except ValueError as error:
-        return f"fabric.{error}"
+        return under("fabric", error)
     for name, averager in plan.setting.fabric.averagers.items():
         if not averager.imperfect.ideal:
             return f"fabric.averagers.{name}.imperfect: only computed; light is ideal in an emulated averager"

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from ringlight.fabric.topology import Fabric, Port
+from ringlight.testbed import services
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.lab import NIC, SECOND_NIC, STATE_ROOT, Lab, LabError
 from ringlight.testbed.processes import dead_labs, gone
@@ -159,7 +160,7 @@ class Attached:
 def attach(lab_id: str | None) -> Attached:
     """The lab of that id, or the only one that is up. Raises LabError."""
     if os.geteuid() != 0:
-        raise LabError("root is needed to look into a lab; run again with sudo")
+        raise LabError(services.root_needed("look into a lab"))
     up = labs_up()
     if lab_id is not None:
         lab = Lab(lab_id)

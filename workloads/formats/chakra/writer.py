@@ -140,6 +140,8 @@ def _computation(seconds: float, flops: float, node: Any) -> list[tuple[str, str
 def _communication(what: Collective, size: int, ranks: int) -> list[tuple[str, str, Any]]:
     if what.kind not in TYPES:
         raise ValueError(f"a Chakra trace has no collective {what.kind}")
+    if what.own is not None:
+        raise ValueError(f"a Chakra trace has no place for the schedule {what.own.name}")
     part = -(-size // ranks) if what.kind == "all-gather" else size
     said: list[tuple[str, str, Any]] = [
         ("comm_type", "int64_val", int(TYPES[what.kind])),

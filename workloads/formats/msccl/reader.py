@@ -15,18 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ringlight.fabric.steps import Step, Steps, frozen
-from ringlight.fabric.verify import verify
+from ringlight.fabric.steps import Row, Step, Steps, WrittenSteps, frozen
+from ringlight.fabric.verify import checkable, verify
 from ringlight.workloads.formats.files import read_text
 from ringlight.workloads.formats.msccl.buffers import chunks_of
 from ringlight.workloads.formats.msccl.elements import Program, parse
 from ringlight.workloads.formats.msccl.play import Piece, Played, play
+from ringlight.workloads.graph import Collective
 
-#: Numbers that the checker may need: those of an all-reduce of 256 ranks in 256 chunks.
-CHECK_LIMIT = 1 << 24
 #: Steps of all thread blocks; a file of 64 ranks' ring has 16,000, the longest of others that we know 5,300.
 STEPS_LIMIT = 1 << 16
-Row = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,10 @@ class Algorithm:
     kind: str
     steps: Steps
     root: int = 0
+
+    def collective(self) -> Collective:
+        """What a workload calls."""
+        return Collective(self.kind, root=self.root, own=WrittenSteps.of(self.steps))
 
 
 def read_msccl(path: Path) -> Algorithm:
@@ -47,9 +49,10 @@ def algorithm_of(data: bytes, file: str) -> Algorithm:
     """The algorithm in ``data``, which is called ``file``. Raises ValueError likewise."""
     program = parse(data, file)
     n, chunks = program.ranks, chunks_of(program)
-    contributors = n if program.kind in ("all-reduce", "reduce-scatter", "reduce") else 1
-    if n * chunks * contributors > CHECK_LIMIT:
-        program.wrong(program.line, f"{n} GPUs and {chunks} chunks are more than can be checked")
+    try:
+        checkable(program.kind, n, chunks)
+    except ValueError as error:
+        program.wrong(program.line, str(error))
     length = sum(len(block.actions) for gpu in program.gpus.values() for block in gpu.blocks.values())
     if length > STEPS_LIMIT:
         program.wrong(program.line, f"{length} steps; {STEPS_LIMIT} can be checked")

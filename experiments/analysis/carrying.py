@@ -1,0 +1,234 @@
+"""What the messages of a plan ask of the processors that emulate it, before anything runs.
+
+A container per GPU sends real messages over TCP, and Open vSwitch forwards each frame in one program. So
+small messages, or many of them, cost processor time that no rate of a link tells of. The costs below are
+those of one class of machine: they say whether a plan is far from what it can carry, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringlight.experiments.analysis.prediction import nic_rate_bps, predict_jobs
+from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.fabric.kinds import vector_bytes
+from ringlight.fabric.paths import Router
+from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.steps import IntArray, Steps
+from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.workloads.graph import FloatArray, Kind, Workload
+
+#: Of Ethernet's payload, TCP and IP with time stamps take so many bytes.
+HEADERS_BYTES = 52
+#: Full frames that a receiver acknowledges together.
+ACKED = 2
+#: GPUs of a job up to which its messages are counted; more have never been emulated on one machine.
+MOST_GPUS = 64
+#: Transfers of a schedule up to which they are counted.
+MOST_TRANSFERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one processor: of a ``message`` at its two ends, of a ``frame`` at its two ends, and of a
+    frame that a packet switch forwards (``switched``), acknowledgements too. ``step``: seconds that a step of
+    a schedule takes besides its bytes, however small they are."""
+
+    message: float
+    frame: float
+    switched: float
+    step: float
+
+
+#: Measured by ``benchmarks/carrying.py`` on 2 processors of an Intel Xeon, Open vSwitch 3.1 with its netdev
+#: datapath, frames of 9,000 bytes, 2026-11-23, beside other work: its seven cases took 0.89 to 1.32 times the
+#: processor time that these say. The step is the fastest of 1,500 calls over one packet switch.
+MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3)
+#: Of the processors; from here on timers and threads wait for each other, and times grow.
+BUSY = 0.8
+#: Of an iteration's time, what its steps may take besides their bytes before it is said.
+LATE = 0.1
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a job sends in ``seconds`` of the emulation: ``messages``, ``frames``, and ``switched``, how often
+    a packet switch forwards one. ``steps``: that follow each other."""
+
+    seconds: float
+    messages: float
+    frames: float
+    switched: float
+    bytes: float
+    steps: float
+
+    def processors(self, costs: Costs = MEASURED) -> float:
+        """How many it keeps busy."""
+        used = self.messages * costs.message + self.frames * costs.frame + self.switched * costs.switched
+        return used / self.seconds
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What all jobs of a run ask for together: numbers a second, and what an average message is like.
+
+    ``late``: the part of an iteration's time that steps take besides their bytes, in the job with the most.
+    """
+
+    messages_per_s: float
+    frames_per_s: float
+    frames_per_message: float
+    message_bytes: float
+    processors: float
+    late: float
+
+    def too_much(self, processors: int) -> bool:
+        """Whether so many processors are too few for it, or steps are too short for any."""
+        return self.processors > BUSY * processors or self.late > LATE
+
+
+def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
+    """Of the jobs that run at once from the start; None where nobody knows what they send."""
+    together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
+    jobs = [found for job in together if (found := carried(plan, job)) is not None]
+    messages = sum(job.messages / job.seconds for job in jobs)
+    if not messages:
+        return None
+    frames = sum(job.frames / job.seconds for job in jobs)
+    each = sum(job.bytes / job.seconds for job in jobs) / messages
+    processors = sum(job.processors(costs) for job in jobs)
+    late = max(job.steps * costs.step / job.seconds for job in jobs)
+    return Demand(messages, frames, frames / messages, each, processors, late)
+
+
+def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
+    """Of one iteration of a job; None of a container, of averaged gradients, and of very many ranks."""
+    if job.container is not None or job.gpus > MOST_GPUS:
+        return None
+    if job.training is not None and parse_collective(job.loop.collective).averaged:
+        return None
+    gpus = list(job.ranks or plan.setting.fabric.gpus)[: job.gpus]
+    switches = _Switches(plan, gpus)
+    payload = plan.setting.frames.mtu_bytes - HEADERS_BYTES
+    counted, messages, frames, switched, steps = 0, 0.0, 0.0, 0.0, np.zeros(len(gpus))
+    sent = np.zeros(len(gpus))
+    for calls, sources, destinations, sizes in _sends(job):
+        counted += len(sources)
+        if counted > MOST_TRANSFERS:
+            return None
+        in_frames = np.maximum(1, np.ceil(sizes / payload))
+        messages += calls * len(sources)
+        frames += calls * float(in_frames.sum())
+        switched += (
+            calls * float((in_frames * switches.between(sources, destinations)).sum()) * (1 + 1 / ACKED)
+        )
+        np.add.at(sent, sources, calls * sizes)
+        steps[np.unique(destinations)] += calls
+    rate_bps = min(nic_rate_bps(plan.setting, gpu) for gpu in gpus)
+    seconds = _modelled_s(plan, job) or _compute_s(job) + 8 * float(sent.max(initial=0.0)) / rate_bps
+    if not seconds:
+        return None
+    return Carried(seconds, messages, frames, switched, float(sent.sum()), float(steps.max(initial=0.0)))
+
+
+#: How often, sources, destinations and bytes of transfers.
+_Sends = tuple[float, IntArray, IntArray, FloatArray]
+
+
+def _sends(job: JobPlan) -> Iterator[_Sends]:
+    """The transfers of an iteration, by ranks of the job."""
+    if job.training is not None:
+        everyone = np.arange(job.gpus)
+        yield from _of_steps(1, steps_named(job.loop.collective, job.gpus), job.loop.gradient_bytes, everyone)
+        return
+    assert job.workload is not None
+    yield from _of_collectives(job.workload)
+    yield from _of_messages(job.workload)
+
+
+def _of_steps(calls: float, steps: Steps, vector: float, ranks: IntArray) -> Iterator[_Sends]:
+    for step in steps:
+        sizes = step.count.astype(np.float64) * (vector / steps.chunks)
+        yield calls, ranks[step.sources], ranks[step.destinations], sizes
+
+
+def _of_collectives(workload: Workload) -> Iterator[_Sends]:
+    done = set()
+    for rank, slots in enumerate(workload.communicators.tolist()):
+        program = workload.programs[int(workload.program_of[rank])]
+        for slot, group in enumerate(slots):
+            if group < 0 or (group, slot) in done:
+                continue
+            done.add((group, slot))
+            mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
+            pairs = np.stack((program.collective[mine], program.bytes[mine]))
+            found, counts = np.unique(pairs, axis=1, return_counts=True)
+            members = workload.groups[group]
+            for (which, size), calls in zip(found.T.tolist(), counts.tolist(), strict=True):
+                what = workload.collectives[which]
+                vector = vector_bytes(what.kind, len(members), size)
+                yield from _of_steps(calls, what.steps(len(members)), vector, members)
+
+
+def _of_messages(workload: Workload) -> Iterator[_Sends]:
+    for number, program in enumerate(workload.programs):
+        sends = program.kind == Kind.SEND
+        ranks = np.flatnonzero(workload.program_of == number)
+        for slot, size in zip(program.slot[sends].tolist(), program.bytes[sends].tolist(), strict=True):
+            yield 1, ranks, workload.peers[ranks, slot], np.full(len(ranks), float(size))
+
+
+class _Switches:
+    """How many packet switches are on the way of a frame: 0 over light alone, or where there is no way."""
+
+    def __init__(self, plan: RunPlan, gpus: Sequence[str]) -> None:
+        fabric = plan.setting.fabric
+        lit = [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits]
+        graph = electrical_graph(fabric, circuit_cross_connects(fabric, lit))
+        self._router = Router(fabric, graph) if fabric.packet_switches else None
+        self._gpus = gpus
+        # Only of pairs that send, as each takes its time to find.
+        self._known = np.full((len(gpus), len(gpus)), -1.0)
+
+    def between(self, sources: IntArray, destinations: IntArray) -> FloatArray:
+        for i, j in zip(sources.tolist(), destinations.tolist(), strict=True):
+            if self._known[i, j] < 0:
+                self._known[i, j] = self._count(self._gpus[i], self._gpus[j])
+        return self._known[sources, destinations]
+
+    def _count(self, source: str, destination: str) -> int:
+        try:
+            return 0 if self._router is None else len(self._router.path(source, destination)) - 1
+        except ValueError:
+            return 0
+
+
+def _compute_s(job: JobPlan) -> float:
+    if job.training is not None:
+        return job.loop.compute_s
+    assert job.workload is not None
+    return max(float(np.nansum(program.seconds)) for program in job.workload.programs)
+
+
+def _modelled_s(plan: RunPlan, job: JobPlan) -> float | None:
+    """Seconds of an iteration by the models, which know of jobs that share links; None where they do not."""
+    known: Mapping[str, Sequence[str]] = {one.name: one.ranks for one in plan.jobs if one.start.at_once}
+    if job.training is None or job.name not in known or not all(known.values()):
+        return None
+    try:
+        return predict_jobs(plan, known)[job.name].jct_s / job.iterations
+    except (KeyError, ValueError):
+        return None
+
+
+def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:
+    """``who: text``, a line for all who have the same text; of many the first, the last and how many."""
+    of_text: dict[str, list[str]] = {}
+    for who, text in lines:
+        of_text.setdefault(text, []).append(who)
+    for text, names in of_text.items():
+        short = names if len(names) <= most else [*names[: most - 2], "…", f"{names[-1]} ({len(names)})"]
+        yield f"{', '.join(short).replace(', …, ', ' … ')}: {text}"

@@ -1,0 +1,67 @@
+"""What a person sees of a run's progress: on a terminal, where a bar is drawn anew, and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from ringlight.experiments.runner.progress import Reporter
+
+LINE = re.compile(r" *[0-9]+\.[0-9] s  (?P<text>.+)")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def screen(written: str) -> list[str]:
+    """The lines that stay on a terminal: a bar goes to the line's beginning, up, and erases lines."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|.", written, re.DOTALL):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.startswith("\x1b["):
+            count = int(re.sub(r"\D", "", part) or 1)
+            if part.endswith("A"):
+                row -= count
+            elif part == "\x1b[2K":
+                lines[row] = ""
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize("jobs", [{"red": 5}, {"red": 5, "blue": 5}])
+def test_lines_keep_their_time_when_the_bar_is_drawn_again(
+    jobs: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stderr", written)
+    reporter = Reporter()
+    reporter.start_run("the run", jobs)
+    for number in range(5):
+        reporter.advance(dict.fromkeys(jobs, number))
+        reporter.say(f"[event] {number}", style="yellow")
+    reporter.end_run()
+    reporter.say("end")
+    found = [LINE.fullmatch(line) for line in screen(written.getvalue())]
+    texts = [one["text"] for one in found if one is not None]
+    assert texts == ["the run", *(f"[event] {number}" for number in range(5)), "end"]
+    assert len(texts) == len(found)
+
+
+def test_where_there_is_no_terminal_lines_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter()
+    reporter.start_run("the run", {"red": 5})
+    reporter.say("[event] /x/y.yaml", style="yellow")
+    reporter.end_run()
+    assert [LINE.fullmatch(line) is not None for line in capsys.readouterr().err.splitlines()] == [True, True]
