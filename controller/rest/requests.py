@@ -42,6 +42,8 @@ PathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g0"])]
 OtherPathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g2"])]
 EventId = Annotated[int | None, Query(ge=0, le=2**53)]
 LastEventId = Annotated[int | None, Header(ge=0, le=2**53)]
+#: A moment, CLOCK_MONOTONIC seconds.
+Moment = Annotated[float, Query(ge=0, le=1e12, allow_inf_nan=False)]
 StreamLength = Annotated[float | None, Query(ge=0, le=86_400)]
 OfSwitch = Annotated[str | None, Query(description="Of this optical switch only", max_length=256)]
 OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entries older than this one")]
@@ -222,14 +224,6 @@ _TRAINING: JsonValue = {
     "iterations": 3,
     "seed": 7,
 }
-
-
-class PackedWorkload(Body):
-    """``PUT /v1/workloads/{sha256}``. ``packed``: what ``workloads.packed.pack`` makes of it, in Base64."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"packed": "UkxXMQ=="}]})
-
-    packed: str = Field(max_length=1 << 27)
 
 
 class ContainerMount(Body):

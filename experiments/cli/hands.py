@@ -103,13 +103,26 @@ def shell(
     app_all: options.AppAll = False,
     app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
     app_rest: options.AppRest = options.APP_REST,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    rest_insecure: options.RestInsecure = False,
+    openflow_insecure: options.OpenFlowInsecure = False,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
     from ringlight.testbed.emulation.console.attached import attach
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
-        addresses = options.addresses(rest_at, openflow, app_openflow=app_openflow, app_rest=app_rest)
+        addresses = options.addresses(
+            rest_at,
+            openflow,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            rest_insecure=rest_insecure,
+            openflow_insecure=openflow_insecure,
+            app_openflow=app_openflow,
+            app_rest=app_rest,
+        )
         with _own_lab(Path(where), arm, runtime, addresses, app or [], app_all) as lab:
             errors = _prompt(lab, lines)
     elif app or app_all:
@@ -146,8 +159,8 @@ def _own_lab(
         setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, kept=True, notice=say
     )
     with processes:
-        say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{addresses.rest}/docs")
-        calls.address.update(controller=addresses.rest)
+        say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
+        calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)
 
 

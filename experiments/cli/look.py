@@ -34,7 +34,7 @@ LabId = Annotated[
 def controller_of(lab: Attached) -> None:
     """The lab's own controller is asked, unless another was named."""
     if lab.rest is not None and calls.address["controller"] == options.REST:
-        calls.address["controller"] = lab.rest
+        calls.is_at(lab.rest, lab.cacert)
 
 
 # --- captures

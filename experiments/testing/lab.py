@@ -151,7 +151,8 @@ def _addresses() -> Addresses:
     with closing(socket.socket()) as one, closing(socket.socket()) as other:
         for probe in (one, other):
             probe.bind(("127.0.0.1", 0))
-        return Addresses(*(f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other)))
+        rest, openflow = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other))
+        return Addresses(rest, openflow)
 
 
 def wanted(
