@@ -35,9 +35,10 @@ from ringlight.controller.rest.requests import (
 )
 from ringlight.controller.service import Controller
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
-from ringlight.controller.web.bounds import BoundedBodies, Shared
+from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.fabric.topology import Port
 
+_HEALTH = "/v1/health"
 #: Streams of events at a time.
 _MOST_STREAMS = 256
 #: A silent event stream says so every so many seconds.
@@ -84,6 +85,7 @@ def create_app(
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
     app.add_middleware(OwnPagesOnly, names=hosts)
+    app.add_middleware(InTurn, first=[_HEALTH])
     return app
 
 
@@ -94,7 +96,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
     health_thread = CapacityLimiter(1)
     current = Shared(lambda: to_thread.run_sync(controller.health, limiter=health_thread))
 
-    @app.get("/v1/health", tags=["controller"], **answers(shapes.Health))
+    @app.get(_HEALTH, tags=["controller"], **answers(shapes.Health))
     async def health() -> Any:
         """Whether every switch and the server agent can be reached."""
         return JSONResponse(await current())
@@ -231,7 +233,7 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
 def _add_observation(app: FastAPI, controller: Controller) -> None:
     registry = CollectorRegistry()
     registry.register(Metrics(controller))
-    metrics_thread = CapacityLimiter(1)
+    metrics_thread, sending = CapacityLimiter(1), Turns()
     exposition = Shared(lambda: to_thread.run_sync(generate_latest, registry, limiter=metrics_thread))
 
     @app.get(
@@ -242,7 +244,10 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
     )
     async def metrics() -> Response:
         """Counters for Prometheus."""
-        return Response(await exposition(), media_type=CONTENT_TYPE_LATEST)
+        text = await exposition()
+        # All who have waited for it have it now; they send it in turn.
+        await sending()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/port-bytes", tags=["observation"], **answers(list[shapes.PortBytes], 503))
     def port_bytes() -> Any:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -148,6 +148,32 @@ async def _pieces(receive: Any, limit: int) -> AsyncIterator[bytes]:
         yield piece
         if not message.get("more_body", False):
             return
+
+
+class Turns:
+    """Lets a few go on in each round of the event loop, so that whoever must not wait is looked at between."""
+
+    def __init__(self, at_once: int = 4) -> None:
+        self._places = asyncio.Semaphore(at_once)
+
+    async def __call__(self) -> None:
+        async with self._places:
+            await asyncio.sleep(0)
+
+
+class InTurn:
+    """ASGI middleware: of many requests that come together a few are begun at a time, and those for the paths
+    ``first`` at once."""
+
+    def __init__(self, app: Any, first: Collection[str] = ()) -> None:
+        self._app = app
+        self._first = frozenset(first)
+        self._turn = Turns()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] not in self._first:
+            await self._turn()
+        await self._app(scope, receive, send)
 
 
 class Shared(Generic[Found]):

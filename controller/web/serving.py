@@ -22,8 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger(__name__)
 
-#: Connections of one server. Those that wait for a request are ended for others, the longest-waiting first.
-MOST_CONNECTIONS = 1024
+#: Connections of one server. Those that wait for a request are ended for others: first those that have never
+#: sent a whole one, the longest-waiting first.
+MOST_CONNECTIONS = 2048
 #: Longest that a client may take for the head of a request, and for reading what it is sent, seconds.
 HEAD_S, UNREAD_S = 10.0, 30.0
 #: Longest head of a request, bytes.
@@ -42,11 +43,14 @@ _FULL = (
 
 
 class _Connection(HttpToolsProtocol):
-    """``crowd``: the connections of this server that wait for a whole request, the longest-waiting first."""
+    """``new`` and ``idle``: the connections of this server that wait for a whole request, their first or the
+    next, the longest-waiting first."""
 
-    def __init__(self, *, crowd: dict[_Connection, None], most: int, **more: Any) -> None:
+    def __init__(
+        self, *, new: dict[_Connection, None], idle: dict[_Connection, None], most: int, **more: Any
+    ) -> None:
         super().__init__(**more)
-        self._crowd, self._most = crowd, most
+        self._new, self._idle, self._most = new, idle, most
         self._head_bytes: int | None = 0
         self._patience: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -54,18 +58,23 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         if len(self.connections) > self._most:
-            longest = next(iter(self._crowd), None)
+            longest = next(iter(self._new), None) or next(iter(self._idle), None)
             if longest is None:
                 transport.write(_FULL)
                 transport.close()
                 return
-            del self._crowd[longest]
+            longest.busy()
             longest.transport.abort()
-        self._crowd[self] = None
+        self._new[self] = None
         self._be_patient()
 
+    def busy(self) -> None:
+        """It no more waits for a request."""
+        self._new.pop(self, None)
+        self._idle.pop(self, None)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._crowd.pop(self, None)
+        self.busy()
         for timer in (self._patience, self._unread):
             if timer is not None:
                 timer.cancel()
@@ -95,7 +104,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         # From here on it is up to us.
-        self._crowd.pop(self, None)
+        self.busy()
         self._be_impatient()
         if self.cycle is not None:
             self.cycle.more_body = False
@@ -122,8 +131,8 @@ class _Connection(HttpToolsProtocol):
 
     def _begin_again(self) -> None:
         self._head_bytes = 0
-        self._crowd.pop(self, None)
-        self._crowd[self] = None
+        self.busy()
+        self._idle[self] = None
 
     def _be_patient(self) -> None:
         self._be_impatient()
@@ -169,7 +178,7 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             http=functools.partial(  # type: ignore[arg-type]
-                _Connection, crowd={}, most=_connections()
+                _Connection, new={}, idle={}, most=_connections()
             ),
             ws="none",
             log_config=None,
