@@ -23,6 +23,8 @@ from ringlight.controller.errors import StartError
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
+#: A file of tokens, bytes.
+_TOKENS_BYTES = 1 << 16
 #: What a body is that is no JSON.
 BINARY = "application/octet-stream"
 #: What the audit log calls a caller whose token has no name, and one that needs none.
@@ -36,9 +38,15 @@ def read_tokens(path: Path) -> dict[str, str]:
     is too short, or two are the same.
     """
     try:
-        lines = path.read_text().strip().splitlines()
+        with path.open("rb") as file:
+            text = file.read(_TOKENS_BYTES + 1).decode()
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise StartError(f"{path}: it is no text in UTF-8") from None
+    if len(text) > _TOKENS_BYTES:
+        raise StartError(f"{path}: a file of tokens has at most {_TOKENS_BYTES} bytes")
+    lines = text.strip().splitlines()
     found: dict[str, str] = {}
     for number, line in enumerate(lines or [""], start=1):
         name, _, token = line.strip().rpartition(" ")

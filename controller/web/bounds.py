@@ -151,7 +151,7 @@ async def _pieces(receive: Any, limit: int) -> AsyncIterator[bytes]:
 
 
 class Turns:
-    """Lets a few go on in each round of the event loop, so that whoever must not wait is looked at between."""
+    """Lets a few go on in each round of the event loop, so that others are looked at between."""
 
     def __init__(self, at_once: int = 4) -> None:
         self._places = asyncio.Semaphore(at_once)

@@ -138,10 +138,12 @@ def shell(
 def _lines(file: Path | None) -> Iterable[str] | None:
     """The commands of a file, or of standard input where nobody types; None to ask for them."""
     if file is not None and str(file) != "-":
+        from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
+
         try:
-            return file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            fail(f"--file: {file}: {getattr(error, 'strerror', None) or error}", 2)
+            return read_text(file, SCENARIO_BYTES).splitlines()
+        except ScenarioError as error:
+            fail(f"--file: {error}", 2)
     return None if file is None and sys.stdin.isatty() else sys.stdin
 
 

@@ -20,7 +20,7 @@ from ringlight.experiments.language.checks import agents, check_file, circle_in
 from ringlight.experiments.language.paths import like, put
 from ringlight.experiments.language.plan import ControlFaults, RunPlan
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
-from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text, resolved
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, parse_yaml, read_text, resolved
 
 #: The arm of a file that has none.
 BASE = "base"
@@ -81,7 +81,7 @@ def load(
     ``repeat``: in place of the file's. ``metrics``: of results, with their units, and ``parts``: of a report,
     to check what the file says of them.
     """
-    return parse(read_text(path), str(path), repeat=repeat, metrics=metrics, parts=parts)
+    return parse(read_text(path, SCENARIO_BYTES), str(path), repeat=repeat, metrics=metrics, parts=parts)
 
 
 def parse(

@@ -16,7 +16,7 @@ from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load, parse
-from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
@@ -185,7 +185,7 @@ def experiment_of(path: Path) -> Experiment:
     """The experiment of a run folder, with the repeats that were asked for. Raises ScenarioError."""
     repeat = _environment(path).get("repeat")
     file = path / "scenario.yaml"
-    return parse(read_text(file), str(file), repeat=repeat)
+    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat)
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:

@@ -22,7 +22,7 @@ from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan, Setting
-from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.record.events import LinkRate, PortRate, Record
 from ringlight.experiments.record.writing import WriteError
 from ringlight.experiments.runner.bench import (
@@ -175,7 +175,7 @@ def wanted(
     else:
         beside = test.parent / scenario
         path = beside if beside.exists() else root / scenario
-        text = read_text(path)
+        text = read_text(path, SCENARIO_BYTES)
     experiment = parse(text, str(path))
     plans = [plan for plan in experiment.plans if arm is None or plan.arm == arm]
     arms = ", ".join(experiment.arms)
