@@ -15,8 +15,8 @@ TEXT_LIMIT, FILE_LIMIT = 16 << 20, 4 << 30
 def read_bytes(path: Path, count: int = -1, limit: int = FILE_LIMIT, *, pipe: bool = False) -> bytes:
     """What is in a file, or its first ``count`` bytes.
 
-    Raises ValueError when it has more than ``limit`` bytes, or is neither a regular file nor, with ``pipe``, a
-    pipe: a device never ends.
+    Raises ValueError when it has more than ``limit`` bytes, or is neither a regular file nor, with ``pipe``,
+    a pipe: a device never ends.
     """
     try:
         with path.open("rb") as file:
