@@ -83,6 +83,9 @@ class TlsFront:
             finally:
                 for way in ways:
                     way.cancel()
+        except asyncio.CancelledError:
+            # We end; asyncio would tell the log of a connection that was cancelled.
+            return
         except OSError as error:
             log.warning("the connection of a switch at %s ended: %s", peer, error)
         finally:
