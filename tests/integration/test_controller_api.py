@@ -547,9 +547,11 @@ def test_rest_over_tls_asks_for_a_token_all_the_same(rig: ControllerRig, tmp_pat
                     return False
 
                 rig.wait(healthy, "not healthy over TLS")
-            with Api(f"127.0.0.1:{rig.rest}", cacert=str(cert), anywhere=True) as api:
-                with pytest.raises(ApiError, match="Authorization"):
-                    api.get("/v1/health")
+            with (
+                Api(f"127.0.0.1:{rig.rest}", cacert=str(cert), anywhere=True) as api,
+                pytest.raises(ApiError, match="Authorization"),
+            ):
+                api.get("/v1/health")
             with pytest.raises(httpx.TransportError):
                 rig.api.get("/v1/health")
         finally:
