@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import gc
 import json
@@ -10,14 +11,12 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
-import time
 from importlib import import_module
 from pathlib import Path
 
-import uvicorn
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from ringlight.controller.circuits.drift import Policy
@@ -26,9 +25,11 @@ from ringlight.controller.inventory import wait_for_inventory
 from ringlight.controller.logs import configure
 from ringlight.controller.openflow.errors import ListenError
 from ringlight.controller.openflow.plane import OpenFlowPlane
-from ringlight.controller.rest.access import is_loopback, read_tokens
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
+from ringlight.controller.web.access import check_doors, check_tls, read_tokens
+from ringlight.controller.web.listening import listen
+from ringlight.controller.web.serving import HttpServer
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric, circuit_switches
@@ -63,6 +64,24 @@ def _arguments() -> argparse.ArgumentParser:
         type=Path,
         help="file with the token that every call then needs, or a line NAME TOKEN for each of several",
     )
+    parser.add_argument("--tls-cert", type=Path, help="file of REST's certificate, with its chain (PEM)")
+    parser.add_argument("--tls-key", type=Path, help="file of the certificate's private key (PEM)")
+    parser.add_argument(
+        "--rest-insecure",
+        action="store_true",
+        help="REST beyond loopback may go without TLS: whoever sees the traffic has the token",
+    )
+    parser.add_argument(
+        "--openflow-ca",
+        type=Path,
+        help="OpenFlow over TLS, with the certificate and key of --tls-cert and --tls-key: switches must have"
+        " a certificate that these authorities (a file, PEM) have signed",
+    )
+    parser.add_argument(
+        "--openflow-insecure",
+        action="store_true",
+        help="OpenFlow beyond loopback may go without TLS: whoever reaches the port can be a switch",
+    )
     parser.add_argument(
         "--allow-host",
         action="append",
@@ -89,12 +108,21 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
     tokens = None if options.token_file is None else read_tokens(options.token_file)
     rest_host, rest_port = _address("--rest", options.rest)
     openflow_host, openflow_port = _address("--openflow", options.openflow)
-    if tokens is None and not is_loopback(rest_host):
-        raise StartError(f"--rest {options.rest}: not a loopback address; that needs --token-file")
+    tls = check_tls(options.tls_cert, options.tls_key)
+    openflow_tls = _openflow_tls(tls, options.openflow_ca)
+    check_doors(
+        options.rest,
+        options.openflow,
+        token=tokens is not None,
+        tls=tls is not None,
+        rest_insecure=options.rest_insecure,
+        openflow_tls=openflow_tls is not None,
+        openflow_insecure=options.openflow_insecure,
+    )
     fabric = read_fabric(options.fabric)
     # The ports come first: a second controller must end before it touches anything.
     with _listen(rest_host, rest_port) as rest:
-        plane = OpenFlowPlane(openflow_host, openflow_port)
+        plane = OpenFlowPlane(openflow_host, openflow_port, openflow_tls)
         plane.start()
         try:
             inventory = wait_for_inventory(
@@ -106,31 +134,33 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
             try:
                 controller.start(options.switches_timeout)
                 app = create_app(controller, tokens, [rest_host, *options.allow_host])
-                _serve(app, controller, rest, stopped)
+                _serve(HttpServer(app, rest, tls=tls), controller, rest, stopped)
             finally:
                 controller.stop()
         finally:
             plane.stop()
 
 
-def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: threading.Event) -> None:
+def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ssl.SSLContext | None:
+    """How switches are met that must show a certificate. Raises StartError."""
+    if authorities is None:
+        return None
+    if tls is None:
+        raise StartError("--openflow-ca: it needs --tls-cert and --tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(*tls)
+        context.load_verify_locations(authorities)
+    except OSError as error:
+        raise StartError(f"--openflow-ca {authorities}: {error.strerror or error}") from error
+    return context
+
+
+def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stopped: threading.Event) -> None:
     """Answer REST calls until ``stopped``; the server's thread is ended here."""
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-        # Longer than clients keep an idle connection, or one sends on it as it is closed (httpx: 5 s).
-        timeout_keep_alive=60,
-    )
-    server = uvicorn.Server(config)
-    # uvicorn handles signals in the main thread only; there it would end the process before us.
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [rest]}, name="rest", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 10.0
-    while thread.is_alive() and not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
+    with contextlib.suppress(TimeoutError):
+        server.start()
     # What the start has made stays: no full collection shall look through it again while a call waits.
     gc.freeze()
     # Needed by the first regroup, which should not wait for it, and by nothing before.
@@ -139,11 +169,10 @@ def _serve(app: FastAPI, controller: Controller, rest: socket.socket, stopped: t
     host, port = rest.getsockname()[:2]
     log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
     while not stopped.wait(0.5):
-        if not thread.is_alive():
+        if not server.alive:
             raise StartError("the REST server ended by itself")
     controller.bus.close()
-    server.should_exit = True
-    thread.join(5.0)
+    server.stop()
 
 
 def read_fabric(path: Path) -> Fabric:
@@ -169,19 +198,11 @@ def _address(option: str, text: str) -> tuple[str, int]:
 
 def _listen(host: str, port: int) -> socket.socket:
     """The REST port, held from now on; who connects early is answered once all is up."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where a socket says that it is TCP. With it the body of an
-    # answer waits for the acknowledgement of the head, which the client delays for 40 ms.
-    rest = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        rest.bind((host, port))
-        rest.listen(128)
+        return listen(host, port)
     except OSError as error:
-        rest.close()
         reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
         raise StartError(f"REST port {host}:{port} {reason}") from error
-    return rest
 
 
 if __name__ == "__main__":

@@ -77,6 +77,11 @@ class EventBus:
             self._subscriptions.add(subscription)
         return subscription
 
+    @property
+    def listeners(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._subscriptions)
+
     def forget(self, subscription: Subscription) -> None:
         with self._lock:
             self._subscriptions.discard(subscription)

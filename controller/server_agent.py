@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,8 +50,7 @@ class AgentClient:
 
     def put_workload(self, digest: str, data: bytes, *, timeout_s: float = 30.0) -> None:
         """Give the agent a packed workload for workers that it is to start."""
-        body = {"packed": base64.b64encode(data).decode()}
-        self._call("PUT", f"/v1/workloads/{digest}", json=body, timeout_s=timeout_s)
+        self._call("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=timeout_s)
 
     def release(self, ids: Sequence[str], at: float, *, timeout_s: float = 10.0) -> None:
         """Let these workers start at ``at`` (CLOCK_MONOTONIC seconds)."""
@@ -119,10 +117,17 @@ class AgentClient:
         self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)
 
     def _call(
-        self, method: str, path: str, *, timeout_s: float, json: Any = None, missing_ok: bool = False
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float,
+        json: Any = None,
+        data: bytes | None = None,
+        missing_ok: bool = False,
     ) -> Any:
         try:
-            answer = self._client.request(method, path, json=json, timeout=timeout_s)
+            answer = self._client.request(method, path, json=json, content=data, timeout=timeout_s)
         except (httpx.HTTPError, RuntimeError) as error:
             # httpx raises RuntimeError on a client that was closed meanwhile.
             raise UnavailableError(f"the server agent at {self.address} does not answer: {error}") from error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+
+from ringlight.testbed.certificates import trusting
 
 #: Seconds that one call may take; a regroup or a job is a resource to watch, not a long call.
 CALL_TIMEOUT_S = 30.0
@@ -30,14 +33,28 @@ class Unreachable(RuntimeError):
 
 class Api:
     """One controller at ``address`` (``host:port`` or a URL). Use as a context manager. ``what``: who answers
-    there, if that is another."""
+    there, if that is another.
 
-    def __init__(self, address: str, token: str | None = None, what: str = "controller") -> None:
+    ``cacert``: file of the authorities that its certificate must come from (or the certificate itself), else
+    those of this machine; with it an address without ``http:`` is one of TLS. ``anywhere``: the certificate
+    need not name the address; for the machine that the certificate is on.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None = None,
+        what: str = "controller",
+        cacert: str | None = None,
+        anywhere: bool = False,
+    ) -> None:
         self._what = what
-        self.url = address if "://" in address else f"http://{address}"
+        self.url = address if "://" in address else f"http{'s' if cacert else ''}://{address}"
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # To read the certificates of this machine takes longer than most calls, and few are encrypted.
-        verify = self.url.startswith("https:")
+        verify: bool | ssl.SSLContext = self.url.startswith("https:")
+        if verify and cacert:
+            verify = self._trusting(cacert, anywhere)
         try:
             self._client = httpx.Client(
                 base_url=self.url, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False, verify=verify
@@ -54,6 +71,13 @@ class Api:
     def close(self) -> None:
         self._client.close()
 
+    def _trusting(self, cacert: str, anywhere: bool) -> ssl.SSLContext:
+        try:
+            return trusting(cacert, anywhere=anywhere)
+        except OSError as error:
+            reason = error.strerror or getattr(error, "reason", None) or error
+            raise Unreachable(f"{cacert}: certificates cannot be read from it: {reason}") from None
+
     def get(self, path: str, **query: Any) -> Any:
         return self.call("GET", path, query=query)
 
@@ -66,11 +90,19 @@ class Api:
     def delete(self, path: str) -> Any:
         return self.call("DELETE", path)
 
+    def send(self, path: str, data: bytes) -> Any:
+        """Put bytes that are no JSON. Answers and raises as :meth:`call`."""
+        kind = {"content-type": "application/octet-stream"}
+        return self._answer("PUT", path, content=data, headers=kind)
+
     def call(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> Any:
         """The decoded answer. Raises ApiError for a refusal, Unreachable for no answer or one of others."""
         parameters = {k: v for k, v in (query or {}).items() if v is not None}
+        return self._answer(method, path, json=body, params=parameters)
+
+    def _answer(self, method: str, path: str, **more: Any) -> Any:
         try:
-            answer = self._client.request(method, path, json=body, params=parameters)
+            answer = self._client.request(method, path, **more)
         except _NO_ANSWER as error:
             raise self._unreachable(error) from None
         if answer.is_error:
@@ -100,6 +132,13 @@ class Api:
     def _unreachable(self, error: Exception) -> Unreachable:
         if isinstance(error, httpx.InvalidURL | UnicodeError):
             return Unreachable(f"{self.url}: this is no address, such as 127.0.0.1:8080")
+        if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+            reason = str(error).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or str(
+                error
+            )
+            return Unreachable(
+                f"the {self._what} at {self.url} has a certificate that is not trusted: {reason}"
+            )
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"no {self._what} answers at {self.url}{self._remedy()}")
         return Unreachable(f"the {self._what} at {self.url} did not answer: {error or type(error).__name__}")

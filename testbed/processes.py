@@ -24,6 +24,7 @@ import httpx
 from ringlight import IMPORT_PATH
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import services
+from ringlight.testbed.certificates import trusting
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import dying_with_starter, ended
 
@@ -46,6 +47,8 @@ class Addresses:
     """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller.
 
     ``app_openflow`` and ``app_rest``: where applications of others wait for their switches and for calls.
+    ``tls``: files of REST's certificate and its key. ``insecure``: which of ``rest`` and ``openflow`` may be
+    open beyond loopback without TLS.
     """
 
     rest: str = "127.0.0.1:8080"
@@ -53,6 +56,18 @@ class Addresses:
     token: str | None = None
     app_openflow: str = "127.0.0.1:6654"
     app_rest: str = "127.0.0.1:8081"
+    tls: tuple[Path, Path] | None = None
+    insecure: frozenset[str] = frozenset()
+
+    @property
+    def url(self) -> str:
+        """Of the REST API."""
+        return f"http{'s' if self.tls else ''}://{self.rest}"
+
+    @property
+    def cacert(self) -> str | None:
+        """What its certificate is checked with."""
+        return None if self.tls is None else str(self.tls[0].absolute())
 
 
 def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -> None:
@@ -72,6 +87,7 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
             raise LabError(f"Docker is not running; {remedy}")
         if not image_present():
             raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
+    _check_doors(addresses)
     for path in apps:
         if not path.is_file():
             raise LabError(f"--app {path}: there is no such file")
@@ -80,6 +96,26 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
         wanted |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
         _check_loopback(addresses)
     _check_free(wanted)
+
+
+def _check_doors(addresses: Addresses) -> None:
+    """Raise LabError for what would be open to more than was stated."""
+    # Here, as a simulation loads this module with the backends.
+    from ringlight.controller.errors import StartError
+    from ringlight.controller.web.access import check_doors, check_tls
+
+    try:
+        check_tls(*(addresses.tls or (None, None)))
+        check_doors(
+            addresses.rest,
+            addresses.openflow,
+            token=addresses.token is not None,
+            tls=addresses.tls is not None,
+            rest_insecure="rest" in addresses.insecure,
+            openflow_insecure="openflow" in addresses.insecure,
+        )
+    except StartError as error:
+        raise LabError(str(error)) from None
 
 
 def _check_loopback(addresses: Addresses) -> None:
@@ -248,6 +284,10 @@ class LabProcesses:
             *("--inventory", str(self.state / "inventory.json")),
             *("--state", str(self.state / "controller")),
         ]
+        command += [f"--{name}-insecure" for name in sorted(self.addresses.insecure)]
+        if self.addresses.tls is not None:
+            cert, key = (str(path.absolute()) for path in self.addresses.tls)
+            command += ["--tls-cert", cert, "--tls-key", key]
         return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
 
     @property
@@ -276,7 +316,8 @@ class LabProcesses:
             files=tuple(map(str, self._apps)),
             openflow=self.addresses.app_openflow,
             rest=self.addresses.app_rest,
-            controller=f"http://{self.addresses.rest}",
+            controller=self.addresses.url,
+            cacert=self.addresses.cacert,
             log=self.logs / "apps.log",
             token_file=self.state / "token" if self.addresses.token else None,
         ).write(self.state / _APPS)
@@ -311,9 +352,10 @@ class LabProcesses:
         """What the controller says is wrong, or that it does not answer; None when all is well."""
         token = self.addresses.token
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        url = f"http://{self.addresses.rest}/v1/health"
+        url, cacert = f"{self.addresses.url}/v1/health", self.addresses.cacert
         try:
-            health = httpx.get(url, headers=headers, timeout=ANSWER_S, trust_env=False)
+            trusted = cacert is None or trusting(cacert, anywhere=True)
+            health = httpx.get(url, headers=headers, timeout=ANSWER_S, trust_env=False, verify=trusted)
             found = health.raise_for_status().json()
         except httpx.HTTPError as error:
             return f"no answer at {url}: {error or type(error).__name__}"
@@ -403,6 +445,8 @@ class LabProcesses:
             "lab": self.lab.id,
             "runtime": self.runtime,
             "rest": self.addresses.rest,
+            "url": self.addresses.url,
+            "cacert": self.addresses.cacert,
             "openflow": self.addresses.openflow,
             "logs": str(self.logs),
             "pids": self.pids,

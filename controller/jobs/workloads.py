@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import binascii
-import hashlib
 import threading
 from pathlib import Path
 from typing import Any
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
 from ringlight.workloads.graph import FloatArray, Workload
-from ringlight.workloads.packed import unpack
+from ringlight.workloads.packed import MAGIC, unpack
 from ringlight.workloads.traffic import sent
 
-#: Memory that one may take, bytes, and how many are kept.
+#: A packed workload, bytes; the memory that one may take, bytes; and how many are kept.
+PACKED_BYTES = 96 << 20
 LIMIT_BYTES = 1 << 28
 MOST_FILES = 1024
 
@@ -22,31 +21,28 @@ class WorkloadFiles:
     """Those in ``directory``, which is made with the first. Any thread may call."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._writing = threading.Lock()
 
-    def put(self, digest: str, packed: str) -> dict[str, Any]:
-        """Keep the workload that ``packed`` (Base64) holds; the document of what was read back.
+    def put(self, digest: str, part: Path, found: str) -> dict[str, Any]:
+        """Keep the packed workload in the file ``part``, whose SHA-256 is ``found``; its document.
 
-        Raises InvalidError when it is none or not the one that ``digest`` names, ConflictError when there are
-        too many.
+        ``part`` lies in :attr:`directory` and is moved. Raises InvalidError when it is none or not the one
+        that ``digest`` names, ConflictError when there are too many.
         """
-        try:
-            data = binascii.a2b_base64(packed, strict_mode=True)
-        except ValueError as error:
-            raise InvalidError(f"packed: {error}") from None
-        if (found := hashlib.sha256(data).hexdigest()) != digest:
+        if found != digest:
             raise InvalidError(f"workload {digest}: what was sent has SHA-256 {found}")
-        _document(digest, data)
-        path = self._directory / digest
+        with part.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise InvalidError(f"workload {digest}: this is no packed workload")
+        document = _document(digest, part.read_bytes())
+        path = self.directory / digest
         with self._writing:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not path.exists() and sum(1 for _ in self._directory.iterdir()) >= MOST_FILES:
+            kept = sum(1 for one in self.directory.iterdir() if not one.name.startswith("."))
+            if not path.exists() and kept >= MOST_FILES:
                 raise ConflictError(f"workload {digest}: {MOST_FILES} are kept already")
-            temporary = path.with_suffix(".new")
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        return self.document(digest)
+            part.replace(path)
+        return document
 
     def document(self, digest: str) -> dict[str, Any]:
         """Its name, ranks and operations. Raises NotFoundError."""
@@ -59,7 +55,7 @@ class WorkloadFiles:
     def read(self, digest: str) -> bytes:
         """The packed workload. Raises NotFoundError."""
         try:
-            return (self._directory / digest).read_bytes()
+            return (self.directory / digest).read_bytes()
         except FileNotFoundError:
             raise NotFoundError(f"there is no workload {digest}") from None
 

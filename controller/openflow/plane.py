@@ -12,6 +12,7 @@ import functools
 import logging
 import queue
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -38,6 +39,7 @@ from ringlight.controller.openflow.messages import (
 )
 from ringlight.controller.openflow.ofctl import OfctlMixin
 from ringlight.controller.openflow.switch import Pending, Switch
+from ringlight.controller.openflow.tls import TlsFront
 
 __all__ = [
     "Description",
@@ -86,11 +88,14 @@ class OpenFlowPlane(OfctlMixin):
     """Listens for switches on ``host:port`` and speaks OpenFlow 1.3 with them.
 
     ``start`` raises ListenError naming the port when it is taken. ``stop`` leaves every flow where it is.
+    ``tls``: how switches are met that must show a certificate; None for plain TCP.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.host = host
         self.port = port
+        self._tls = tls
+        self._front: TlsFront | None = None
         self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}
         self._connections: dict[Switch, threading.Thread] = {}
@@ -106,17 +111,24 @@ class OpenFlowPlane(OfctlMixin):
 
     def start(self) -> None:
         """Open the port and accept switches. Port 0 picks a free one, then found in ``self.port``."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        host, port = (self.host, self.port) if self._tls is None else ("127.0.0.1", 0)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((self.host, self.port))
+            listener.bind((host, port))
             listener.listen(64)
+            if self._tls is not None:
+                self._front = TlsFront(self.host, self.port, self._tls, listener.getsockname()[1])
+                self._front.start()
+        except ListenError:
+            listener.close()
+            raise
         except OSError as error:
             listener.close()
             reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
             raise ListenError(f"OpenFlow port {self.host}:{self.port} {reason}") from error
-        self.port = listener.getsockname()[1]
+        self.port = listener.getsockname()[1] if self._front is None else self._front.port
         self._listener = listener
         self._threads = [
             threading.Thread(target=self._accept, args=(listener,), name="openflow-accept", daemon=True),
@@ -129,6 +141,8 @@ class OpenFlowPlane(OfctlMixin):
         """Close the port and every connection; flows stay. Safe to call twice."""
         deadline = time.monotonic() + timeout_s
         self._stopping = True
+        if self._front is not None:
+            self._front.stop()
         if self._listener is not None:
             # Closing alone does not wake a thread that waits in accept().
             with contextlib.suppress(OSError):

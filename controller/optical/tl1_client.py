@@ -233,7 +233,7 @@ class Tl1Client:
     def _is_gone(self, connection: socket.socket) -> bool:
         """Whether the switch has closed the connection; reports that have come meanwhile are taken in."""
         try:
-            while select.select([connection], [], [], 0)[0]:
+            while _readable(connection):
                 data = connection.recv(1 << 16)
                 if not data:
                     return True
@@ -269,3 +269,11 @@ class Tl1Client:
         except Tl1Error as error:
             raise ProtocolError(str(error), error.raw) from None
         raise Unreachable("the switch closed the connection")
+
+
+def _readable(connection: socket.socket) -> bool:
+    """Whether there is something to read, its end too; of ``select`` that cannot be asked above descriptor
+    1023, and a REST with many callers has as many."""
+    asked = select.poll()
+    asked.register(connection, select.POLLIN)
+    return bool(asked.poll(0))

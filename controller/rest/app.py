@@ -10,30 +10,37 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from ringlight.controller.errors import InvalidError, NotFoundError, UnavailableError
+from ringlight.controller.jobs.workloads import PACKED_BYTES
 from ringlight.controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
 from ringlight.controller.packets.following import attached
 from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest import grids, jobs, light, ofctl, optical, optical_faults
-from ringlight.controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
     Circuits,
     EventId,
     LastEventId,
+    Moment,
     OtherPathEnd,
     PacketSwitchName,
     PathEnd,
     StreamLength,
 )
 from ringlight.controller.service import Controller
+from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.fabric.topology import Port
 
+_HEALTH = "/v1/health"
+#: Streams of events at a time.
+_MOST_STREAMS = 256
 #: A silent event stream says so every so many seconds.
 _STILL_HERE_S = 10.0
 _EVENTS = "text/event-stream"
@@ -73,20 +80,26 @@ def create_app(
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
     # The last one added is asked first.
-    app.add_middleware(JsonBodies)
+    app.add_middleware(BoundedBodies, streamed={("PUT", jobs.WORKLOADS): PACKED_BYTES})
+    app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
     app.add_middleware(OwnPagesOnly, names=hosts)
+    app.add_middleware(InTurn, first=[_HEALTH])
     return app
 
 
 def _add_fabric(app: FastAPI, controller: Controller) -> None:
     fabric, circuits = controller.fabric, controller.circuits
 
-    @app.get("/v1/health", tags=["controller"], **answers(shapes.Health))
-    def health() -> Any:
+    # A thread of its own: whether the controller is well can be asked however many ask for other things.
+    health_thread = CapacityLimiter(1)
+    current = Shared(lambda: to_thread.run_sync(controller.health, limiter=health_thread))
+
+    @app.get(_HEALTH, tags=["controller"], **answers(shapes.Health))
+    async def health() -> Any:
         """Whether every switch and the server agent can be reached."""
-        return controller.health()
+        return JSONResponse(await current())
 
     # It never changes, so it is written out once, and no thread is needed to send it.
     plugged = JSONResponse(dict(fabric_document(fabric))).body
@@ -220,6 +233,8 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
 def _add_observation(app: FastAPI, controller: Controller) -> None:
     registry = CollectorRegistry()
     registry.register(Metrics(controller))
+    metrics_thread, sending = CapacityLimiter(1), Turns()
+    exposition = Shared(lambda: to_thread.run_sync(generate_latest, registry, limiter=metrics_thread))
 
     @app.get(
         "/metrics",
@@ -227,9 +242,12 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         response_class=Response,
         responses={200: {"content": {_METRICS: {"schema": {"type": "string"}}}}},
     )
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """Counters for Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        text = await exposition()
+        # All who have waited for it have it now; they send it in turn.
+        await sending()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/port-bytes", tags=["observation"], **answers(list[shapes.PortBytes], 503))
     def port_bytes() -> Any:
@@ -241,7 +259,7 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         ]
 
     @app.get("/v1/series", tags=["observation"], **answers(list[shapes.SeriesSample], 422))
-    def series(since: float = 0.0) -> Any:
+    def series(since: Moment = 0.0) -> Any:
         """Port throughput after ``since`` (CLOCK_MONOTONIC seconds); rx is what the switch received."""
         gpus = controller.fabric.gpus
         return [
@@ -261,7 +279,7 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         "/v1/events",
         tags=["observation"],
         response_class=Response,
-        responses={200: {"content": {_EVENTS: {"schema": _EVENT}}}, **errors(422)},
+        responses={200: {"content": {_EVENTS: {"schema": _EVENT}}}, **errors(422, 503)},
     )
     async def events(
         after: EventId = None, last_event_id: LastEventId = None, seconds: StreamLength = None
@@ -271,6 +289,8 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         ``after`` (or the header Last-Event-ID) asks for kept events with higher ids first. The stream ends
         after ``seconds``; without, it does not end.
         """
+        if controller.bus.listeners >= _MOST_STREAMS:
+            raise UnavailableError(f"{_MOST_STREAMS} listen to events already")
         stream = _stream(controller, after if after is not None else last_event_id, seconds)
         return StreamingResponse(stream, media_type=_EVENTS, headers={"cache-control": "no-store"})
 

@@ -17,15 +17,17 @@ from starlette.exceptions import HTTPException
 
 from ringlight.controller.errors import ControllerError
 from ringlight.controller.openflow.errors import OpenFlowError
-from ringlight.controller.rest.access import ANYBODY
+from ringlight.controller.web.access import ANYBODY
 
 _MEANINGS = {
     400: "The request cannot be carried out as it is written",
     401: "The call needs the header `Authorization: Bearer TOKEN`",
     403: "`Host` or `Origin` is that of a stranger",
     404: "There is no such thing",
+    408: "The body did not come in time",
     409: "The present state does not allow it",
-    415: "The body is not declared to be `application/json`",
+    413: "The body is larger than is allowed",
+    415: "The body is not declared to be what this call takes (`application/json`)",
     422: "The request names or holds what is not valid here",
     501: "OpenFlow 1.3, or this switch, has no such thing",
     502: "A device did not do all that it was told",
@@ -51,7 +53,10 @@ Who = Annotated[str, Depends(_caller)]
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI ``responses`` of an operation that gives these statuses."""
+    """OpenAPI ``responses`` of an operation that gives these statuses; what takes a body (415) gives those of
+    its size and time, too."""
+    if 415 in statuses:
+        statuses = (*sorted({*statuses, 408, 413, 503}),)
     return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from anyio import to_thread
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 
+from ringlight.controller.jobs.workloads import PACKED_BYTES
 from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
 from ringlight.controller.rest.requests import (
     Cursor,
     JobId,
     JobRequest,
-    PackedWorkload,
     RankNumber,
     RegroupId,
     RegroupRequest,
@@ -20,12 +22,18 @@ from ringlight.controller.rest.requests import (
     WorkloadDigest,
 )
 from ringlight.controller.service import Controller
+from ringlight.controller.web.access import BINARY
+from ringlight.controller.web.bounds import Uploads
+
+#: The path of a workload but for its name; its bodies are :data:`BINARY`.
+WORKLOADS = "/v1/workloads/"
 
 
 def router(controller: Controller) -> APIRouter:
     """Routes ``/v1/jobs``, ``/v1/workloads`` and ``/v1/regroup``."""
     routes = APIRouter(prefix="/v1", route_class=PlainRoute)
     jobs, regroups = controller.jobs, controller.regroups
+    uploads = Uploads(jobs.workloads.directory, PACKED_BYTES)
 
     @routes.post(
         "/jobs",
@@ -80,10 +88,22 @@ def router(controller: Controller) -> APIRouter:
         """Stop a job; one that has ended stays as it is."""
         return jobs.cancel(job_id)
 
-    @routes.put("/workloads/{sha256}", tags=["jobs"], **answers(shapes.WorkloadDocument, 409, 415, 422))
-    def put_workload(sha256: WorkloadDigest, body: PackedWorkload) -> Any:
+    @routes.put(
+        "/workloads/{sha256}",
+        tags=["jobs"],
+        **answers(shapes.WorkloadDocument, 400, 409, 415, 422, 503),
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "description": f"What `workloads.packed.pack` makes of it, at most {PACKED_BYTES} bytes",
+                "content": {BINARY: {"schema": {"type": "string", "format": "binary"}}},
+            }
+        },
+    )
+    async def put_workload(sha256: WorkloadDigest, request: Request) -> Response:
         """Keep a workload for jobs to execute."""
-        return jobs.workloads.put(sha256, body.packed)
+        async with uploads(request.receive) as (part, found):
+            return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, found))
 
     @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(shapes.WorkloadDocument, 404, 422))
     def get_workload(sha256: WorkloadDigest) -> Any:

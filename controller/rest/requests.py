@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, WithJsonSchema, model_validator
 
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.jobs.light import KINDS, STANDING, Place
@@ -40,8 +40,12 @@ OpticalPortNumber = Annotated[int, Path(ge=1, le=65535, description="Port number
 Ingress = Annotated[int, Path(ge=1, le=65535, description="Port number", examples=[1])]
 PathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g0"])]
 OtherPathEnd = Annotated[str, Query(description="Name of a GPU", examples=["g2"])]
-EventId = Annotated[int | None, Query(ge=0, le=2**53)]
-LastEventId = Annotated[int | None, Header(ge=0, le=2**53)]
+#: Neither a query nor a header can say null.
+_EVENT_ID = WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 2**53})
+EventId = Annotated[int | None, Query(ge=0, le=2**53), _EVENT_ID]
+LastEventId = Annotated[int | None, Header(ge=0, le=2**53), _EVENT_ID]
+#: A moment, CLOCK_MONOTONIC seconds.
+Moment = Annotated[float, Query(ge=0, le=1e12, allow_inf_nan=False)]
 StreamLength = Annotated[float | None, Query(ge=0, le=86_400)]
 OfSwitch = Annotated[str | None, Query(description="Of this optical switch only", max_length=256)]
 OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entries older than this one")]
@@ -63,7 +67,7 @@ class OneCrossConnect(Body):
     wavelength: Channel | None = None
     name: Label | None = None
     mode: Mode = Mode.UPDATE
-    dry_run: bool = False
+    dry_run: StrictBool = False
 
 
 class PortAdmin(Body):
@@ -71,7 +75,7 @@ class PortAdmin(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True}]})
 
-    enabled: bool
+    enabled: StrictBool
 
 
 class OpticalFaultBody(Body):
@@ -111,7 +115,7 @@ class CrossConnectSet(Body):
 
     mode: Mode = Mode.UPDATE
     cross_connects: list[CrossConnectEntry] = Field(max_length=16_384)
-    dry_run: bool = False
+    dry_run: StrictBool = False
 
 
 class SwitchTarget(Body):
@@ -132,7 +136,7 @@ class LightChange(Body):
     )
 
     optical_switches: dict[str, SwitchTarget] = Field(min_length=1, max_length=4096)
-    dry_run: bool = False
+    dry_run: StrictBool = False
 
 
 class GeneralPolicy(Body):
@@ -167,7 +171,7 @@ class Circuits(Body):
     )
 
     circuits: list[tuple[str, str]] = Field(max_length=16_384)
-    dry_run: bool = False
+    dry_run: StrictBool = False
 
 
 class LinkTest(Body):
@@ -224,20 +228,12 @@ _TRAINING: JsonValue = {
 }
 
 
-class PackedWorkload(Body):
-    """``PUT /v1/workloads/{sha256}``. ``packed``: what ``workloads.packed.pack`` makes of it, in Base64."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"packed": "UkxXMQ=="}]})
-
-    packed: str = Field(max_length=1 << 27)
-
-
 class ContainerMount(Body):
     """A file or directory of the server, and where the container sees it; read-only unless ``write``."""
 
     source: str = Field(pattern=r"^/", max_length=4096)
     target: str = Field(pattern=r"^/", max_length=4096)
-    write: bool = False
+    write: StrictBool = False
 
 
 class Container(Body):
@@ -269,7 +265,7 @@ class JobRequest(Placement):
     model_config = ConfigDict(json_schema_extra={"examples": [_TRAINING]})
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,23}$")
-    hold: bool = False
+    hold: StrictBool = False
     on_loss: Literal["fail", "swap", "shrink"] = "fail"
     spares: list[str] = Field(default=[], max_length=4096)
     checkpoint_every: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -358,4 +354,4 @@ class RegroupRequest(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}, {}]})
 
     jobs: list[str] | None = Field(default=None, max_length=4096)
-    dry_run: bool = False
+    dry_run: StrictBool = False

@@ -17,13 +17,28 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan; change n
 Switch = Annotated[str, typer.Argument(metavar="SWITCH")]
 
 #: Which controller is meant, as the options before the command say.
-address = {"controller": "127.0.0.1:8080", "token": ""}
+address = {"controller": "127.0.0.1:8080", "token": "", "cacert": ""}
 
 
 def connection() -> Api:
     from ringlight.experiments.client import Api
 
-    return Api(address["controller"], address["token"] or None)
+    # Of a lab of this machine the certificate itself is known, and need not name how it is called here.
+    own = address.get("own")
+    return Api(
+        address["controller"],
+        address["token"] or None,
+        cacert=own or address["cacert"] or None,
+        anywhere=own is not None,
+    )
+
+
+def is_at(rest: str, cacert: str | None) -> None:
+    """From now on the controller of a lab of this machine is meant, at ``rest``; ``cacert``: its certificate,
+    None where it has none."""
+    address["controller"] = rest
+    if cacert is not None:
+        address["own"] = cacert
 
 
 def call(method: str, path: str, body: Any = None, **query: Any) -> Any:

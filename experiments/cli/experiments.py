@@ -67,6 +67,10 @@ def run(
     app_all: options.AppAll = False,
     app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
     app_rest: options.AppRest = options.APP_REST,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    rest_insecure: options.RestInsecure = False,
+    openflow_insecure: options.OpenFlowInsecure = False,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
@@ -74,7 +78,16 @@ def run(
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
-    addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
+    addresses = options.addresses(
+        rest,
+        openflow,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        rest_insecure=rest_insecure,
+        openflow_insecure=openflow_insecure,
+        app_openflow=app_openflow,
+        app_rest=app_rest,
+    )
     backend = EmulationBackend(options.check_runtime(runtime), addresses, app or [])
     experiment = load_checked(scenario, repeat, resume, sets or ())
     if app or app_all:

@@ -104,6 +104,10 @@ def shell(
     app_all: options.AppAll = False,
     app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
     app_rest: options.AppRest = options.APP_REST,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    rest_insecure: options.RestInsecure = False,
+    openflow_insecure: options.OpenFlowInsecure = False,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
     from ringlight.experiments.cli.machine import setting_of_lab
@@ -111,7 +115,16 @@ def shell(
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
-        addresses = options.addresses(rest_at, openflow, app_openflow=app_openflow, app_rest=app_rest)
+        addresses = options.addresses(
+            rest_at,
+            openflow,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            rest_insecure=rest_insecure,
+            openflow_insecure=openflow_insecure,
+            app_openflow=app_openflow,
+            app_rest=app_rest,
+        )
         setting = setting_of_lab(Path(where), arm, point, sets, app or [], every=app_all)
         with _own_lab(setting, runtime, addresses, app or []) as lab:
             errors = _prompt(lab, lines)
@@ -128,10 +141,12 @@ def shell(
 def _lines(file: Path | None) -> Iterable[str] | None:
     """The commands of a file, or of standard input where nobody types; None to ask for them."""
     if file is not None and str(file) != "-":
+        from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
+
         try:
-            return file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            fail(f"--file: {file}: {getattr(error, 'strerror', None) or error}", 2)
+            return read_text(file, SCENARIO_BYTES).splitlines()
+        except ScenarioError as error:
+            fail(f"--file: {error}", 2)
     return None if file is None and sys.stdin.isatty() else sys.stdin
 
 
@@ -145,8 +160,8 @@ def _own_lab(setting: Setting, runtime: str, addresses: Addresses, apps: list[Pa
         setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, kept=True, notice=say
     )
     with processes:
-        say(f"lab {processes.lab.id} is up until this prompt ends; REST at http://{addresses.rest}/docs")
-        calls.address.update(controller=addresses.rest)
+        say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
+        calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)
 
 

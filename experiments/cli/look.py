@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +29,7 @@ LabId = Annotated[
 def controller_of(lab: Attached) -> None:
     """The lab's own controller is asked, unless another was named."""
     if lab.rest is not None and calls.address["controller"] == options.REST:
-        calls.address["controller"] = lab.rest
+        calls.is_at(lab.rest, lab.cacert)
 
 
 # --- captures

@@ -35,6 +35,10 @@ def up(
     app_all: options.AppAll = False,
     app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
     app_rest: options.AppRest = options.APP_REST,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    rest_insecure: options.RestInsecure = False,
+    openflow_insecure: options.OpenFlowInsecure = False,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
@@ -42,7 +46,16 @@ def up(
     from ringlight.experiments.record.writing import writing
 
     setting = setting_of_lab(scenario, arm, point, sets, app or [], every=app_all)
-    addresses = options.addresses(rest, openflow, app_openflow=app_openflow, app_rest=app_rest)
+    addresses = options.addresses(
+        rest,
+        openflow,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        rest_insecure=rest_insecure,
+        openflow_insecure=openflow_insecure,
+        app_openflow=app_openflow,
+        app_rest=app_rest,
+    )
     processes = processes_of(
         setting,
         options.check_runtime(runtime),
@@ -55,7 +68,7 @@ def up(
     with writing(processes.state):
         processes.start()
         lab = processes.leave_standing(scenario=str(scenario))
-    up = f"lab {lab['lab']} is up; REST at http://{rest}/docs; end it with: ringlight down {lab['lab']}"
+    up = f"lab {lab['lab']} is up; REST at {addresses.url}/docs; end it with: ringlight down {lab['lab']}"
     answer(lab, as_json, lambda _: typer.echo(up))
 
 

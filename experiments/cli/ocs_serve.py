@@ -63,7 +63,7 @@ def serve(
 ) -> None:
     """Run an emulated optical switch alone, until Ctrl-C: no testbed, no root, no packets."""
     from ringlight.controller.errors import StartError
-    from ringlight.controller.rest.access import read_tokens
+    from ringlight.controller.web.access import read_tokens
     from ringlight.fabric.optical_drivers import protocols_of
     from ringlight.fabric.optical_profiles import PROFILES
     from ringlight.testbed.emulation.optical import alone

@@ -30,6 +30,21 @@ AppOpenFlow = Annotated[
     str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
 ]
 AppRest = Annotated[str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")]
+TlsCert = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="REST's certificate, with its chain (PEM).")
+]
+TlsKey = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
+]
+RestInsecure = Annotated[
+    bool, typer.Option("--rest-insecure", help="Let REST beyond loopback go without TLS.")
+]
+OpenFlowInsecure = Annotated[
+    bool,
+    typer.Option(
+        "--openflow-insecure", help="Let OpenFlow, which asks nobody who they are, be open beyond loopback."
+    ),
+]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Arms = Annotated[
@@ -66,11 +81,33 @@ REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
 APP_REST, APP_OPENFLOW = "127.0.0.1:8081", "127.0.0.1:6654"
 
 
-def addresses(rest: str, openflow: str, **more: str) -> Addresses:
-    """Where the controller listens; the token is of the environment. ``more``: where applications do."""
+def addresses(
+    rest: str,
+    openflow: str,
+    *,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    rest_insecure: bool = False,
+    openflow_insecure: bool = False,
+    **more: str,
+) -> Addresses:
+    """Where the controller listens; the token is of the environment. ``more``: where applications do.
+
+    Raises UserError.
+    """
     from ringlight.testbed.processes import Addresses
 
-    return Addresses(rest, openflow, os.environ.get("RINGLIGHT_TOKEN") or None, **more)
+    if (tls_cert is None) != (tls_key is None):
+        fail(f"--tls-{'cert' if tls_cert is None else 'key'}: missing; TLS needs certificate and key", 2)
+    return Addresses(
+        rest,
+        openflow,
+        os.environ.get("RINGLIGHT_TOKEN") or None,
+        tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+        insecure=frozenset({"rest"} if rest_insecure else ())
+        | ({"openflow"} if openflow_insecure else set()),
+        **more,
+    )
 
 
 def check_runtime(runtime: str) -> str:

@@ -61,11 +61,15 @@ def register(app: typer.Typer) -> None:
         token: Annotated[
             str, typer.Option(envvar="RINGLIGHT_TOKEN", help="Its token; better given as variable.")
         ] = "",
+        cacert: Annotated[
+            str,
+            typer.Option(envvar="RINGLIGHT_CACERT", help="File (PEM) that its certificate is checked with."),
+        ] = "",
         version: Annotated[
             bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
         ] = False,
     ) -> None:
-        address.update(controller=controller, token=token)
+        address.update(controller=controller, token=token, cacert=cacert)
 
     for command in (fabric, topology, path, switches, flows, ports, grids, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)

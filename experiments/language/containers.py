@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -141,20 +142,36 @@ def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container
 
 
 def files_of(job: ContainerKeys, directory: Path) -> Iterator[Path]:
-    """What of a job's mounts belongs to the experiment: files below the directory of the scenario file."""
+    """What of a job's mounts belongs to the experiment: files below the directory of the scenario file.
+
+    Raises ValueError for links, and for more than a run folder should get a copy of.
+    """
     for mount in job.mounts.values():
         if not PurePosixPath(mount.path).is_absolute():
-            yield from _files_below(directory / mount.path)
+            path = directory
+            for part in PurePosixPath(mount.path).parts:
+                path = path / part
+                _check_no_link(path)
+            yield from _files_below(path)
+
+
+def _check_no_link(path: Path) -> None:
+    if path.is_symlink():
+        raise ValueError(
+            f"mounts: {path} is a link, and a run folder would get a copy of what it points to; name that by"
+            " its absolute path"
+        )
 
 
 def _files_below(path: Path) -> list[Path]:
-    """Raises ValueError for more than a run folder should get a copy of."""
     if path.is_file():
         return [path]
     found = []
-    for one in sorted(path.rglob("*")):
-        if one.is_file() and "__pycache__" not in one.parts:
-            found.append(one)
+    for place, directories, files in os.walk(path):
+        directories[:] = sorted(name for name in directories if name != "__pycache__")
+        for name in (*directories, *sorted(files)):
+            _check_no_link(Path(place, name))
+        found += [one for one in (Path(place, name) for name in sorted(files)) if one.is_file()]
         if len(found) > _MOST_FILES:
             raise ValueError(
                 f"mounts: {path} has more than {_MOST_FILES} files, and a run folder gets a copy of what is "

@@ -21,7 +21,14 @@ from ringlight.experiments.language.checks import agents, check_file, circle_in
 from ringlight.experiments.language.paths import like, put
 from ringlight.experiments.language.plan import ControlFaults, RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
-from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_sets, read_text, resolved
+from ringlight.experiments.language.text import (
+    SCENARIO_BYTES,
+    ScenarioError,
+    parse_yaml,
+    read_sets,
+    read_text,
+    resolved,
+)
 
 #: The arm of a file that has none.
 BASE = "base"
@@ -132,7 +139,8 @@ def load(
     and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
     what the file says of them.
     """
-    return parse(read_text(path), str(path), repeat=repeat, sets=sets, metrics=metrics, parts=parts)
+    text = read_text(path, SCENARIO_BYTES)
+    return parse(text, str(path), repeat=repeat, sets=sets, metrics=metrics, parts=parts)
 
 
 def parse(

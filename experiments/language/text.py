@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import yaml
 from pydantic import ValidationError
 
 from ringlight.fabric.schema import KIND_TAG
+from ringlight.workloads.formats.files import FILE_LIMIT, read_bytes
+
+#: Bytes of a scenario file, and the values in it.
+SCENARIO_BYTES, VALUES_LIMIT = 4 << 20, 1_000_000
 
 
 class ScenarioError(ValueError):
@@ -50,13 +55,18 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
-def read_text(path: str | Path) -> str:
-    """Raises ScenarioError, one line naming the file."""
+def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
+    """What is in a file or pipe, at most ``limit`` bytes. Raises ScenarioError, one line naming the file."""
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ScenarioError(f"{path}: cannot be read: {reason}") from None
+        data = read_bytes(Path(path), limit=limit, pipe=True)
+    except ValueError as error:
+        name, _, reason = str(error).rpartition(": ")
+        raise ScenarioError(f"{name}: cannot be read: {reason}") from None
+    try:
+        # As text files are read everywhere: whichever way its lines end.
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: cannot be read: it is not UTF-8 text") from None
 
 
 def parse_yaml(text: str, path: str) -> dict[str, Any]:
@@ -69,6 +79,12 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
         raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
     except RecursionError:
         raise ScenarioError(f"{path}: its mappings and lists are nested too deep") from None
+    try:
+        count = _values_in(raw, {})
+    except ValueError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    if count > VALUES_LIMIT:
+        raise ScenarioError(f"{path}: its aliases make {count} values of it, {VALUES_LIMIT} are allowed")
     if not isinstance(raw, dict):
         raise ScenarioError(f"{path}: a scenario is a mapping with name, description, fabric, training")
     return raw
@@ -91,6 +107,23 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
         except RecursionError:
             raise ValueError(f"--set {path}: its mappings and lists are nested too deep") from None
     return found
+
+
+def _values_in(value: Any, counted: dict[int, int]) -> int:
+    """How many values there are in one, those that an alias (``*name``) repeats counted each time.
+
+    Raises ValueError for one that is within itself.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    if (found := counted.get(id(value))) is not None:
+        if not found:
+            raise ValueError("an alias stands for what it is a part of")
+        return found
+    counted[id(value)] = 0
+    inner = value.values() if isinstance(value, dict) else value
+    counted[id(value)] = total = 1 + sum(_values_in(one, counted) for one in inner)
+    return total
 
 
 def resolved(value: Any, where: str, parameters: Any) -> Any:

@@ -10,6 +10,7 @@ import csv
 import filecmp
 import io
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,11 +151,15 @@ class RunFolder:
 
 
 def _copy(source: Path, path: Path) -> None:
-    """A copy that has been read back. Raises WriteError, and ScenarioError where the source is not there."""
+    """A copy that has been read back, which the same people may read. Raises WriteError, and ScenarioError
+    where the source is not there."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # Nobody else reads it before its mode says that they may.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             shutil.copyfile(source, path)
+            path.chmod(source.stat().st_mode & 0o777)
         except OSError as error:
             if error.filename == str(source):
                 raise ScenarioError(f"{source}: cannot be read: {error.strerror}") from None

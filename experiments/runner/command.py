@@ -17,7 +17,7 @@ from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load, parse
-from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
@@ -222,7 +222,7 @@ def experiment_of(path: Path) -> Experiment:
     environment = _environment(path)
     file = path / "scenario.yaml"
     repeat, sets = environment.get("repeat"), environment.get("sets") or ()
-    return parse(read_text(file), str(file), repeat=repeat, sets=sets)
+    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat, sets=sets)
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:

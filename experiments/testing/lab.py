@@ -22,7 +22,7 @@ from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.plan import RunPlan, Setting
-from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.record.events import LinkRate, PortRate, Record
 from ringlight.experiments.record.writing import WriteError
 from ringlight.experiments.runner.bench import (
@@ -152,7 +152,8 @@ def _addresses() -> Addresses:
     with closing(socket.socket()) as one, closing(socket.socket()) as other:
         for probe in (one, other):
             probe.bind(("127.0.0.1", 0))
-        return Addresses(*(f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other)))
+        rest, openflow = (f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other))
+        return Addresses(rest, openflow)
 
 
 def wanted(
@@ -175,7 +176,7 @@ def wanted(
     else:
         beside = test.parent / scenario
         path = beside if beside.exists() else root / scenario
-        text = read_text(path)
+        text = read_text(path, SCENARIO_BYTES)
     experiment = parse(text, str(path))
     plans = experiment.plans_of([arm] if arm else [])
     arms = ", ".join(experiment.arms)

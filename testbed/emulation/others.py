@@ -30,7 +30,8 @@ _FRESH_S = 0.5
 @dataclass(frozen=True)
 class Applications:
     """Files of applications of others. ``openflow`` and ``rest``: where they wait for switches and for calls,
-    ``host:port``. ``controller``: URL of our REST API, ``token_file``: with the token that it asks for.
+    ``host:port``. ``controller``: URL of our REST API, ``token_file``: with the token that it asks for,
+    ``cacert``: what its certificate is checked with.
     """
 
     files: tuple[str, ...]
@@ -39,6 +40,7 @@ class Applications:
     controller: str
     log: Path
     token_file: Path | None
+    cacert: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> Applications:
@@ -61,6 +63,8 @@ class Applications:
         environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}
         if self.token_file is not None:
             environment["RINGLIGHT_TOKEN"] = self.token_file.read_text(encoding="utf-8").strip()
+        if self.cacert is not None:
+            environment["RINGLIGHT_CACERT"] = self.cacert
         words = ["--openflow", self.openflow, "--rest", self.rest, "--ready", str(ready)]
         with self.log.open("ab") as output:
             return subprocess.Popen(

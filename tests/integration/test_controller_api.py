@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from benchmarks.doors import phase
+from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
 from ringlight.testbed.acceptance.network import run
@@ -462,7 +466,37 @@ def test_a_start_that_cannot_be_is_refused_in_one_line(rig: ControllerRig) -> No
         rig, "--rest", "127.0.0.1:0"
     )
     assert f"REST port 127.0.0.1:{rig.rest} is already in use" in refusal(rig)
-    assert "needs --token-file" in refusal(rig, "--rest", "0.0.0.0:0")
+    assert "needs a token" in refusal(rig, "--rest", "0.0.0.0:0")
+    assert "--openflow-insecure" in refusal(rig, "--rest", "127.0.0.1:0", "--openflow", "0.0.0.0:0")
+    token = rig.state / "refused-token"
+    token.write_text("correct-horse-battery")
+    assert "--rest-insecure" in refusal(rig, "--rest", "0.0.0.0:0", "--token-file", str(token))
+
+
+def test_a_flood_takes_neither_health_nor_memory(rig: ControllerRig) -> None:
+    """The long form is ``python -m benchmarks.doors``, whose limits this holds with the slack that others'
+    programs on the machine need."""
+    assert rig.controller is not None
+    url, pid = f"http://127.0.0.1:{rig.rest}", rig.controller.pid
+    found = {kind: phase(kind, url, pid, 2.0) for kind in ("bodies", "slow", "metrics")}
+    assert found["bodies"]["answers"].keys() == {"413"}, found
+    assert found["slow"]["answers"] == {"slow clients that connected": 400}, found
+    assert found["metrics"]["answers"].keys() == {"200"}, found
+    assert found["metrics"]["answers"]["200"] >= 1000, found
+    for kind in found.values():
+        assert kind["health_not_200"] == {}, found
+        assert kind["health"]["p99_ms"] <= 1000, found
+        assert kind["memory_grew_mb"] <= 100, found
+
+
+def test_a_moment_is_a_number(rig: ControllerRig) -> None:
+    for wrong in ("nan", "inf", "-inf", "-1", "1e999"):
+        for path, name in (("/v1/series", "since"), ("/v1/events", "seconds")):
+            answer = rig.api.get(path, params={name: wrong})
+            assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, name), wrong
+    for body in ('{"jobs": ["x"], "delay_s": NaN}', '{"jobs": ["x"], "delay_s": Infinity}'):
+        answer = rig.api.post("/v1/jobs/release", content=body, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, "delay_s")
 
 
 def test_token_is_needed_by_every_call(rig: ControllerRig) -> None:
@@ -485,3 +519,41 @@ def test_token_is_needed_by_every_call(rig: ControllerRig) -> None:
         assert "correct-horse" not in rig.log()
     finally:
         rig.stop_controller()
+
+
+def test_rest_over_tls_asks_for_a_token_all_the_same(rig: ControllerRig, tmp_path: Path) -> None:
+    if rig.controller is not None:
+        rig.stop_controller()
+    cert, key, token = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "token"
+    token.write_text("correct-horse-battery")
+    words = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    run(*words, "-subj", "/CN=lab.example", "-days", "2", "-keyout", str(key), "-out", str(cert))
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token))
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            rig.command(*options, "--rest", f"0.0.0.0:{rig.rest}"),
+            env=rig.lab.environment(),
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            with Api(
+                f"127.0.0.1:{rig.rest}", "correct-horse-battery", cacert=str(cert), anywhere=True
+            ) as api:
+
+                def healthy() -> bool:
+                    with contextlib.suppress(Unreachable):
+                        return bool(api.get("/v1/health")["status"] == "ok")
+                    return False
+
+                rig.wait(healthy, "not healthy over TLS")
+            with (
+                Api(f"127.0.0.1:{rig.rest}", cacert=str(cert), anywhere=True) as api,
+                pytest.raises(ApiError, match="Authorization"),
+            ):
+                api.get("/v1/health")
+            with pytest.raises(httpx.TransportError):
+                rig.api.get("/v1/health")
+        finally:
+            process.terminate()
+            assert process.wait(15) == 0

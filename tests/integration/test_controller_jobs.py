@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import os
@@ -176,8 +175,8 @@ def test_a_graph_is_executed_over_the_fabric(run: Run) -> None:
     peers = [[(rank + 1) % 4, (rank - 1) % 4] for rank in range(4)]
     packed = pack(book.workload("graph", [writer.done()], [0] * 4, slots, peers))
     digest = hashlib.sha256(packed).hexdigest()
-    body = {"packed": base64.b64encode(packed).decode()}
-    answer = run.api.put(f"/v1/workloads/{digest}", json=body)
+    kind = {"content-type": "application/octet-stream"}
+    answer = run.api.put(f"/v1/workloads/{digest}", content=packed, headers=kind)
     assert answer.status_code == 200, answer.text
     assert run.api.get(f"/v1/workloads/{digest}").json() == answer.json()
     wanted = {"name": "graph", "ranks": ["g0", "g1", "g2", "g3"], "workload": "graph", "graph": digest}

@@ -3,7 +3,6 @@ the controller's REST API."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
 from collections.abc import Iterator
@@ -76,7 +75,8 @@ def idle(run: DemandRun) -> bool:
 def submit(run: DemandRun, name: str, iterations: int) -> str:
     packed = graph()
     digest = hashlib.sha256(packed).hexdigest()
-    answer = run.api.put(f"/v1/workloads/{digest}", json={"packed": base64.b64encode(packed).decode()})
+    kind = {"content-type": "application/octet-stream"}
+    answer = run.api.put(f"/v1/workloads/{digest}", content=packed, headers=kind)
     assert answer.status_code == 200, answer.text
     wanted = {"name": name, "ranks": RANKS, "workload": "graph", "graph": digest, "hold": True}
     answer = run.api.post("/v1/jobs", json={**wanted, "iterations": iterations, "peer_timeout_s": 60})

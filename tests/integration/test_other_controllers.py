@@ -182,10 +182,8 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
         )
         lab.until_pinged()
         assert again["applications"]["since"] > process["since"]
-        assert {name: one["connected"] for name, one in lab.health()["controllers"].items()} == {
-            "p0": True,
-            "p1": True,
-        }
+        both = {"p0": True, "p1": True}
+        until(lambda: {n: one["connected"] for n, one in lab.health()["controllers"].items()} == both, 15.0)
 
 
 def test_an_application_whose_flows_stay_for_ever_follows_where_they_are_deleted(tmp_path: Path) -> None:

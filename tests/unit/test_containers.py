@@ -30,6 +30,7 @@ from ringlight.experiments.record.events import (
     RunStarted,
     WorkerDone,
 )
+from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.runs import runs_of
 from ringlight.fabric.topology import Link, Port
 from ringlight.testbed.emulation.guests import exit_or_signal
@@ -102,6 +103,37 @@ jobs:
     assert (request["workload"], request["beacon_interval_s"]) == ("container", 0.01)
     # A run folder gets a copy of what is the experiment's own.
     assert experiment.files == ("code/a.py",)
+
+
+def test_a_run_folder_gets_neither_what_a_link_points_to_nor_another_mode(tmp_path: Path) -> None:
+    secret, place = tmp_path / "secret", tmp_path / "lab"
+    (place / "code" / "part").mkdir(parents=True)
+    secret.write_text("of root alone")
+    secret.chmod(0o600)
+    text = f"{HEAD}{SWITCH}\njobs: {{own: {{ranks: [g0, g1], image: 'my/own:1', mounts: {{/app: PATH}}}}}}\n"
+
+    def parsed(path: str) -> Any:
+        return parse(text.replace("PATH", path), str(place / "own.yaml"))
+
+    (place / "code" / "a.sh").write_text("true")
+    (place / "code" / "a.sh").chmod(0o750)
+    (place / "code" / "part" / "key").write_text("key")
+    (place / "code" / "part" / "key").chmod(0o600)
+    experiment = parsed("code")
+    runs = tmp_path / "runs"
+    folder = RunFolder.new(runs, "own", experiment.text, experiment.files, place)
+    with folder:
+        pass
+    modes = {name: (folder.path / name).stat().st_mode & 0o777 for name in experiment.files}
+    assert modes == {"code/a.sh": 0o750, "code/part/key": 0o600}
+    for link, target in (("code/link", secret), ("code/part/deep", tmp_path), ("whole", place / "code")):
+        (place / link).symlink_to(target)
+        with pytest.raises(ScenarioError, match=f"mounts: {place / link} is a link, and a run folder would"):
+            parsed("whole" if link == "whole" else "code")
+        (place / link).unlink()
+    (place / "in").symlink_to(place / "code")
+    with pytest.raises(ScenarioError, match=f"mounts: {place / 'in'} is a link"):
+        parsed("in/part")
 
 
 @pytest.mark.parametrize(

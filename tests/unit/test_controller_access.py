@@ -156,8 +156,9 @@ def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
                 assert call(app, method, path, {**headers, **named}, b"{}")[0] == wanted, (method, path, kind)
             assert bool(reached.calls) == (not path.startswith("/v1/"))
             reached.calls.clear()
-            json_named = {**headers, "content-type": "Application/JSON; charset=utf-8"}
-            assert call(app, method, path, json_named, b"{}")[0] == 200
+            packed = path.startswith("/v1/workloads/")
+            kind = "Application/Octet-Stream" if packed else "Application/JSON; charset=utf-8"
+            assert call(app, method, path, {**headers, "content-type": kind}, b"{}")[0] == 200
             assert call(app, method, path, {"content-length": "0"})[0] == 200
             reached.calls.clear()
 

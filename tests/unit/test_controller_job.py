@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import threading
@@ -34,6 +33,7 @@ from ringlight.controller.store import Store
 from ringlight.workloads.graph import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.unit.test_controller_rules import FABRIC
+from tests.unit.workloads import put
 
 GPUS = ("g0", "g1", "g2", "g3", "g4", "g5")
 SWITCHES = {"g0": "tor0", "g1": "tor0", "g2": "tor0", "g3": "tor1", "g4": "tor1", "g5": None}
@@ -681,26 +681,26 @@ def test_a_recovery_outlives_the_controller(site: Site, moment: str) -> None:
     site.wait_state("red", JobState.SUCCEEDED)
 
 
-def packed_workload(ranks: int) -> tuple[str, str]:
-    """Its SHA-256, and its bytes in Base64."""
+def packed_workload(ranks: int) -> tuple[str, bytes]:
+    """Its SHA-256, and its bytes."""
     book = Book()
     writer = Writer(book)
     writer.compute("work", seconds=0.1)
     made = book.workload("work", [writer.done()], [0] * ranks, [[]] * ranks, [[]] * ranks)
     data = pack(made)
-    return hashlib.sha256(data).hexdigest(), base64.b64encode(data).decode()
+    return hashlib.sha256(data).hexdigest(), data
 
 
 def test_a_workload_that_was_put_reaches_the_workers_of_its_job(site: Site) -> None:
     digest, packed = packed_workload(2)
-    assert site.manager.workloads.put(digest, packed) == {
-        "sha256": digest, "name": "work", "ranks": 2, "operations": 2, "bytes": len(base64.b64decode(packed)),
+    assert put(site.manager.workloads, digest, packed) == {
+        "sha256": digest, "name": "work", "ranks": 2, "operations": 2, "bytes": len(packed),
     }  # fmt: skip
     site.restart()
     spec = {"workload": "graph", "graph": digest, "iterations": 3, "slower": {1: 2.5}}
     site.manager.submit("red", ["g0", "g1"], spec, hold=True)
     site.wait(lambda: "red-1" in site.agent.alive)
-    assert site.agent.workloads == {digest: base64.b64decode(packed)}
+    assert site.agent.workloads == {digest: packed}
     assert {entry["graph"] for entry in site.agent.batches[-1].values()} == {digest}
     told = [site.agent.specs[f"red-{rank}"] for rank in (0, 1)]
     assert [one["slower"] for one in told] == [1.0, 2.5]
@@ -712,15 +712,12 @@ def test_a_workload_that_is_not_there_or_for_others_is_refused(site: Site) -> No
     with pytest.raises(InvalidError, match=f"graph: there is no workload {digest}"):
         site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)
     with pytest.raises(InvalidError, match="what was sent has SHA-256"):
-        site.manager.workloads.put("0" * 64, packed)
-    with pytest.raises(InvalidError, match="packed: "):
-        site.manager.workloads.put(digest, "not Base64!")
-    junk = base64.b64encode(b"junk").decode()
+        put(site.manager.workloads, "0" * 64, packed)
     with pytest.raises(InvalidError, match="this is no packed workload"):
-        site.manager.workloads.put(hashlib.sha256(b"junk").hexdigest(), junk)
+        put(site.manager.workloads, hashlib.sha256(b"junk").hexdigest(), b"junk")
     with pytest.raises(NotFoundError, match=f"there is no workload {digest}"):
         site.manager.workloads.document(digest)
-    site.manager.workloads.put(digest, packed)
+    put(site.manager.workloads, digest, packed)
     with pytest.raises(InvalidError, match="graph: it is for 3 ranks, and the job has 2"):
         site.manager.submit("red", ["g0", "g1"], {"graph": digest}, hold=True)
 

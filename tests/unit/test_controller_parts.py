@@ -19,9 +19,9 @@ from ringlight.controller.inventory import Inventory, read_inventory, wait_for_i
 from ringlight.controller.openflow.messages import PortStats
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, lit_circuits
 from ringlight.controller.packets.stats import rates
-from ringlight.controller.rest.access import is_loopback, read_tokens
 from ringlight.controller.rest.requests import JobRequest, LightRequest
 from ringlight.controller.store import Store
+from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric

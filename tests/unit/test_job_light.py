@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import threading
 import time
@@ -25,6 +24,7 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.workloads.graph import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.unit.test_controller_job import ScriptedAgent
+from tests.unit.workloads import put
 
 ONIC = {"gpu": "titan-v", "rate": "100 Gbit/s"}
 FABRIC = build_fabric(
@@ -189,7 +189,7 @@ def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site)
     graph = {"workload": "graph", "graph": digest, "iterations": 1}
     with pytest.raises(InvalidError, match=r"^graph: there is no workload"):
         sky.manager.submit("red", ["n0", "n1"], graph, hold=True)
-    sky.manager.workloads.put(digest, base64.b64encode(data).decode())
+    put(sky.manager.workloads, digest, data)
     assert sky.manager.workloads.traffic(digest).tolist() == [[0, 0], [0, 0]]
     sky.manager.submit("red", ["n0", "n1"], graph, hold=True)
     sky.wait(lambda: "red-1" in sky.agent.alive)

@@ -8,6 +8,7 @@ import logging
 import random
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 import time
@@ -22,6 +23,9 @@ from hypothesis import strategies as st
 pytest.importorskip("pygnmi", reason="the extra gnmi is not installed")
 pytest.importorskip("h2", reason="the extra gnmi is not installed")
 
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import StreamReset
 from pygnmi.client import gNMIclient, gNMIException
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
@@ -50,7 +54,7 @@ from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import Connect, OpticalDevice, SetAdmin
-from ringlight.testbed.emulation.optical.grpc_calls import Calls
+from ringlight.testbed.emulation.optical.grpc_calls import MAX_MESSAGE_BYTES, Call, Calls
 from ringlight.testbed.emulation.optical.ocp_gnmi import GnmiSession
 from ringlight.testbed.emulation.optical.ocp_tree import Change, Names, Step, TreeError
 from ringlight.testbed.emulation.optical.session import Switch
@@ -781,3 +785,30 @@ def test_a_change_ends_in_a_matching_or_is_refused(steps: list[tuple[str, str, i
     standing = {(wire.ingress, wire.egress) for wire in device.cross_connects()}
     assert {(1, 5), (2, 6)} <= standing
     assert standing - {(1, 5), (2, 6)} <= {(a, b) for _, _, a, b in steps}
+
+
+def test_messages_that_come_at_the_same_time_are_bounded_together() -> None:
+    """A client may begin many calls and end none."""
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    server = Calls()
+    server.feed(client.data_to_send())
+    client.receive_data(server.take())
+    names = [(":method", "POST"), (":path", "/gnmi.gNMI/Set"), (":scheme", "http"), (":authority", "x")]
+    half = MAX_MESSAGE_BYTES // 2 + 1
+    touched: list[Call] = []
+    for stream in (1, 3):
+        client.send_headers(stream, [*names, ("content-type", "application/grpc")])
+        todo = struct.pack("!BI", 0, MAX_MESSAGE_BYTES) + b"x" * half
+        while todo:
+            room = min(client.local_flow_control_window(stream), 1 << 14)
+            client.send_data(stream, todo[:room])
+            todo = todo[room:]
+            touched += server.feed(client.data_to_send())
+            events = client.receive_data(server.take())
+            if any(isinstance(event, StreamReset) for event in events):
+                assert stream == 3
+                break
+        else:
+            assert stream == 1
+    assert [call.number for call in touched if call.over][:1] == [3]

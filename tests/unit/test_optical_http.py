@@ -31,7 +31,14 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.http import MAX_REPLY_BYTES, HttpClient, Reply, http_client
-from ringlight.testbed.emulation.optical.http import MAX_BODY_BYTES, Answer, HttpSession, Request, Response
+from ringlight.testbed.emulation.optical.http import (
+    MAX_BODY_BYTES,
+    REQUEST_S,
+    Answer,
+    HttpSession,
+    Request,
+    Response,
+)
 from tests.http_script import Asked, Script, answer, request
 
 # The client
@@ -401,3 +408,26 @@ def test_any_bytes_are_answered_or_end_it(pieces: list[bytes]) -> None:
     for piece in pieces:
         session.feed(piece)
         session.advance(0)
+
+
+def test_half_a_request_is_waited_for_no_longer_than_stated() -> None:
+    due_ns = int(REQUEST_S * 1e9)
+    for half in (b"GET / HT", request("POST", "/a", b"12345")[:-2]):
+        session = Echo()
+        assert session.advance(0) == b""
+        assert session.next_ns is None
+        session.feed(half)
+        assert session.advance(1000) == b""
+        # More of it does not put that off.
+        session.feed(b"X" if half.startswith(b"GET") else b"4")
+        assert session.advance(due_ns) == b""
+        assert session.next_ns == 1000 + due_ns
+        said = session.advance(1000 + due_ns)
+        assert session.over
+        assert said.startswith(b"HTTP/1.1 408 "), said
+    whole = Echo()
+    whole.feed(b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n")
+    whole.advance(0)
+    whole.feed(b"1")
+    assert replies(whole.advance(1), "POST") == [(200, b"POST 1")]
+    assert whole.next_ns is None

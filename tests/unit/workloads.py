@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.workloads.graph import Book, Collective, Kind, Program, Split, Workload, Writer
 
 
@@ -75,3 +77,14 @@ def _operation(workload: Workload, program: Program, rank: int, k: int) -> tuple
         with_whom,
         sorted(j for j in after if program.stream[j] != program.stream[k]),
     )
+
+
+def put(files: WorkloadFiles, digest: str, data: bytes) -> dict[str, Any]:
+    """Has ``files`` keep what came as a body of ``data``, and called itself ``digest``."""
+    files.directory.mkdir(exist_ok=True)
+    part = files.directory / ".part-of-a-test"
+    part.write_bytes(data)
+    try:
+        return files.put(digest, part, hashlib.sha256(data).hexdigest())
+    finally:
+        part.unlink(missing_ok=True)

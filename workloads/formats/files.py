@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-#: Bytes of a file of text; the largest that we know has 0.2 MB.
-TEXT_LIMIT = 16 << 20
+#: Bytes of a file of text; the largest that we know has 0.2 MB. And of any file: a trace of 10,000,000 nodes.
+TEXT_LIMIT, FILE_LIMIT = 16 << 20, 4 << 30
 
 
-def read_bytes(path: Path, count: int = -1) -> bytes:
-    """What is in a file, or its first ``count`` bytes. Raises ValueError."""
+def read_bytes(path: Path, count: int = -1, limit: int = FILE_LIMIT, *, pipe: bool = False) -> bytes:
+    """What is in a file, or its first ``count`` bytes.
+
+    Raises ValueError when it has more than ``limit`` bytes, or is neither a regular file nor, with ``pipe``,
+    a pipe: a device never ends.
+    """
     try:
         with path.open("rb") as file:
-            return file.read(count)
+            kind = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(kind) or (pipe and stat.S_ISFIFO(kind))):
+                raise ValueError(f"{path}: it is no regular file")
+            if count >= 0:
+                return file.read(count)
+            size = os.fstat(file.fileno()).st_size
+            # No more memory is asked for than is needed; of a pipe, and of what the kernel makes up, the
+            # size is not known.
+            data = b"" if size > limit else file.read((size or limit) + 1)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
+    if max(size, len(data)) > limit:
+        has = f"it has {size} bytes" if size > limit else "it does not end"
+        raise ValueError(f"{path}: {has}, {limit} are allowed")
+    return data
 
 
-def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
-    """What is in a file of text. Raises ValueError when it is none, or has more than ``limit`` bytes."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    if size > limit:
-        raise ValueError(f"{path}: it has {size} bytes, {limit} are allowed")
-    data = read_bytes(path)
+def read_text(path: Path, limit: int = TEXT_LIMIT, *, pipe: bool = False) -> str:
+    """What is in a file of text. Raises ValueError as :func:`read_bytes`, and when it is no text."""
+    data = read_bytes(path, limit=limit, pipe=pipe)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

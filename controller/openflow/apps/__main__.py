@@ -149,8 +149,9 @@ def _serve(address: tuple[str, int], contexts: dict[str, Any]) -> None:
     application = next((c for c in contexts.values() if isinstance(c, wsgi.WSGIApplication)), None)
     if application is None:
         return
-    server = wsgi.make_server(address, application)
-    threading.Thread(target=server.serve_forever, name="rest", daemon=True).start()
+    # The variable is that of our own REST; it also reaches the process of ``ringlight up --app``.
+    names = os.environ.get("RINGLIGHT_ALLOW_HOSTS", "").split()
+    wsgi.make_server(address, application, names).start()
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -8,13 +8,14 @@ left out.
 from __future__ import annotations
 
 import inspect
+import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from socketserver import ThreadingMixIn
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import webob.exc
+from anyio import CapacityLimiter, from_thread, to_thread
 from os_ken import cfg
 from routes import Mapper
 from routes.util import URLGenerator
@@ -22,9 +23,17 @@ from webob.dec import wsgify
 from webob.request import Request as WebobRequest
 from webob.response import Response as WebobResponse
 
+from ringlight.controller.web.access import OwnPagesOnly
+from ringlight.controller.web.bounds import BoundedBodies
+from ringlight.controller.web.listening import listen
+from ringlight.controller.web.serving import HttpServer
+
 __all__ = ["ControllerBase", "Request", "Response", "WSGIApplication", "route"]
 
 log = logging.getLogger(__name__)
+
+#: Calls that are answered at a time; others wait.
+_THREADS = 40
 
 HEX_PATTERN = r"0x[0-9a-z]+"
 DIGIT_PATTERN = r"[1-9][0-9]*"
@@ -134,17 +143,85 @@ class WSGIApplication:
             self.registory[controller.__name__] = data
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class Served:
+    """The routes as an ASGI application, each call on a thread of its own. A body is there whole when a call
+    comes, as :class:`~ringlight.controller.web.bounds.BoundedBodies` hands it on."""
+
+    def __init__(self, application: WSGIApplication) -> None:
+        self._application = application
+        self._threads = CapacityLimiter(_THREADS)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            environ = _environ(scope, (await receive()).get("body", b""))
+            await to_thread.run_sync(self._answer, environ, send, limiter=self._threads)
+
+    def _answer(self, environ: dict[str, Any], send: Any) -> None:
+        started: list[Any] = []
+
+        def start(status: str, headers: Sequence[tuple[str, str]], _error: Any = None) -> Callable[..., Any]:
+            started[:] = status, headers
+            return lambda _: None
+
+        pieces = self._application(environ, start)
+        try:
+            first = True
+            for piece in pieces:
+                if first:
+                    from_thread.run(send, _head(*started))
+                first = False
+                from_thread.run(send, {"type": "http.response.body", "body": piece, "more_body": True})
+            if first:
+                from_thread.run(send, _head(*started))
+            from_thread.run(send, {"type": "http.response.body", "body": b""})
+        finally:
+            if hasattr(pieces, "close"):
+                pieces.close()
+        log.info("%s %s: %s", environ["REQUEST_METHOD"], environ["PATH_INFO"], started[0])
 
 
-class _Handler(WSGIRequestHandler):
-    def log_message(self, format: str, *words: Any) -> None:
-        log.info(format, *words)
+def _head(status: str, headers: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    named = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    return {"type": "http.response.start", "status": int(status.split()[0]), "headers": named}
 
 
-def make_server(address: tuple[str, int], application: WSGIApplication) -> WSGIServer:
-    """It has the port; ``serve_forever`` answers, each call on a thread of its own. Raises OSError."""
-    server = _Server(address, _Handler)
-    server.set_app(application)
-    return server
+def _environ(scope: Any, body: bytes) -> dict[str, Any]:
+    """What WSGI calls a request (PEP 3333)."""
+    server = scope.get("server") or ("127.0.0.1", 0)
+    found: dict[str, Any] = {
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope["path"].encode().decode("latin-1"),
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
+        "SERVER_NAME": str(server[0]),
+        "SERVER_PORT": str(server[1]),
+        "REMOTE_ADDR": str((scope.get("client") or ("",))[0]),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope["scheme"],
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1").upper().replace("-", "_"), value.decode("latin-1")
+        if key == "CONTENT_TYPE":
+            found[key] = text
+        elif key not in ("CONTENT_LENGTH", "TRANSFER_ENCODING"):
+            found[f"HTTP_{key}"] = f"{found[f'HTTP_{key}']},{text}" if f"HTTP_{key}" in found else text
+    if body:
+        found["CONTENT_LENGTH"] = str(len(body))
+    return found
+
+
+def make_server(
+    address: tuple[str, int], application: WSGIApplication, names: Collection[str] = ()
+) -> HttpServer:
+    """It has the port. A foreign web page is refused, and a body of more than 1 MiB. Raises OSError.
+
+    ``names``: what else this server may be called.
+    """
+    app = OwnPagesOnly(BoundedBodies(Served(application)), [address[0], *names])
+    return HttpServer(app, listen(*address))

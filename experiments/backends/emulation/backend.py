@@ -120,9 +120,10 @@ class EmulationBackend:
             undo.callback(processes.stop)
             with writing(processes.state):
                 processes.start()
-            where = f"REST at http://{self._addresses.rest}/docs"
+            where = f"REST at {self._addresses.url}/docs"
             self._say(f"lab {processes.lab.id} is up: {_described(setting)} ({self.runtime}); {where}")
-            api = undo.enter_context(Api(self._addresses.rest, self._addresses.token))
+            to = self._addresses
+            api = undo.enter_context(Api(to.url, to.token, cacert=to.cacert, anywhere=to.tls is not None))
             links = LinkTest(setting, processes, api, emit, self._say)
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}

@@ -6,7 +6,6 @@ records; events of the timeline are carried out meanwhile (``actions``).
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -168,8 +167,7 @@ class EmulatedLab:
         request = job_request(run.plan, job)
         try:
             if job.workload is not None:
-                packed = base64.b64encode(pack(job.workload)).decode()
-                self._api.put(f"/v1/workloads/{request['graph']}", {"packed": packed})
+                self._api.send(f"/v1/workloads/{request['graph']}", pack(job.workload))
             document = self._answered(job.name) or self._api.post("/v1/jobs", request)
         except Unreachable as error:
             # It may have been killed while it answered; whether it is back is for the next look.

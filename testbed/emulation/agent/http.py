@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import socket
-import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from ringlight.controller.web.bounds import BoundedBodies, Uploads
+from ringlight.controller.web.serving import HttpServer
 from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
+
+#: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
+PACKED_BYTES, BODY_BYTES = 96 << 20, 16 << 20
+_WORKLOADS = "/v1/workloads/"
 
 
 class ReleaseRequest(BaseModel):
@@ -37,13 +39,6 @@ class AnnouncementRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     gpus: list[str]
     forget: bool = False
-
-
-class PackedWorkload(BaseModel):
-    """A workload for workers to execute, packed, in Base64."""
-
-    model_config = ConfigDict(extra="forbid")
-    packed: str
 
 
 class ResumeRequest(BaseModel):
@@ -83,6 +78,8 @@ class LightSpec(BaseModel):
 def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:
     """The HTTP interface; ``about``: what ``/v1/health`` answers."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
+    app.add_middleware(BoundedBodies, limit=BODY_BYTES, streamed={("PUT", _WORKLOADS): PACKED_BYTES})
+    uploads = Uploads(workers.workloads, PACKED_BYTES)
 
     @app.exception_handler(AgentError)
     def failed(_request: Request, error: AgentError) -> JSONResponse:
@@ -100,9 +97,10 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
         return workers.start_all(wanted)
 
-    @app.put("/v1/workloads/{digest}")
-    def put_workload(digest: Annotated[str, Digest], workload: PackedWorkload) -> dict[str, Any]:
-        workers.put_workload(digest, base64.b64decode(workload.packed, validate=True))
+    @app.put(_WORKLOADS + "{digest}")
+    async def put_workload(digest: Annotated[str, Digest], request: Request) -> dict[str, Any]:
+        async with uploads(request.receive) as (part, found):
+            workers.put_workload(digest, part, found)
         return {"sha256": digest}
 
     @app.post("/v1/workers/release")
@@ -175,7 +173,7 @@ class AgentServer:
     def __init__(self, app: FastAPI, path: Path) -> None:
         self._app = app
         self._path = path
-        self._serving: tuple[socket.socket, uvicorn.Server, threading.Thread] | None = None
+        self._serving: tuple[socket.socket, HttpServer] | None = None
 
     def start(self, timeout_s: float = 10.0) -> None:
         """Returns once it answers. Raises TimeoutError."""
@@ -183,35 +181,17 @@ class AgentServer:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self._path))
         self._path.chmod(0o600)
-        config = uvicorn.Config(
-            self._app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            # Longer than the controller keeps an idle connection, or it sends on one as it is closed.
-            timeout_keep_alive=60,
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [listener]}, name="agent", daemon=True
-        )
-        self._serving = listener, server, thread
+        server = HttpServer(self._app, listener, name="agent")
+        self._serving = listener, server
         listener.listen(128)
-        thread.start()
-        deadline = time.monotonic() + timeout_s
-        while not server.started:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the server agent did not start within {timeout_s:g} s")
-            time.sleep(0.005)
+        server.start(timeout_s)
 
     def stop(self) -> None:
         """No connection is left and none can be made."""
         if self._serving is None:
             return
-        listener, server, thread = self._serving
+        listener, server = self._serving
         self._serving = None
-        server.should_exit = True
-        server.force_exit = True
-        thread.join(5)
+        server.stop(at_once=True)
         listener.close()
         self._path.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ controller that was restarted asks from cursor 0 and hears everything again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -178,7 +177,7 @@ class Workers:
         self._network = network
         self._make_host = make_host
         self._directory = directory / "workers"
-        self._workloads = directory / "workloads"
+        self.workloads = directory / "workloads"
         self._lightpaths = lightpaths
         self._idle = idle
         self._command = command
@@ -272,13 +271,15 @@ class Workers:
             self._workers |= workers
             return list(workers.values())
 
-    def put_workload(self, digest: str, data: bytes) -> None:
-        """Keep a workload for workers to be started. Raises AgentError."""
-        if hashlib.sha256(data).hexdigest() != digest:
+    def put_workload(self, digest: str, part: Path, found: str) -> None:
+        """Keep a workload, the file ``part`` with SHA-256 ``found``, for workers to be started; it is moved.
+
+        Raises AgentError.
+        """
+        if found != digest:
             raise AgentError(422, f"workload {digest}: what was sent is another one")
         try:
-            self._workloads.mkdir(mode=0o700, exist_ok=True)
-            write_whole(self._workloads / digest, data)
+            part.replace(self.workloads / digest)
         except OSError as error:
             raise AgentError(500, f"workload {digest}: {error.strerror or error}") from None
 
@@ -291,7 +292,7 @@ class Workers:
                 spec = spec | {"checkpoint": worker.host.checkpoint}
             if parse_collective(str(spec.get("collective", "ring"))).averaged:
                 spec = spec | {"averager": self._averager(request)}
-            graph = None if request.graph is None else (self._workloads / request.graph).read_bytes()
+            graph = None if request.graph is None else (self.workloads / request.graph).read_bytes()
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
             if spec.get("posted"):
                 self._lightpaths.begin(place.gpu, place.directory, _addresses(spec))

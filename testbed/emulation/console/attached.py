@@ -47,7 +47,8 @@ class Spot:
 class Attached:
     """A lab that is up. Methods raise LabError with one line.
 
-    ``rest``, ``scenario``: where its controller listens and what it is of, where ``up`` has left that.
+    ``rest``, ``scenario``: where its controller listens and what it is of, where ``up`` has left that;
+    ``cacert``: its certificate, if it has one.
     """
 
     lab: Lab
@@ -55,6 +56,7 @@ class Attached:
     fabric: Fabric
     rest: str | None
     scenario: str | None
+    cacert: str | None = None
 
     @cached_property
     def nodes(self) -> dict[str, str]:
@@ -188,7 +190,7 @@ def of_lab(lab: Lab) -> Attached:
         known = json.loads(standing.read_text(encoding="utf-8")) if standing.exists() else {}
     except (OSError, ValueError, KeyError) as error:
         raise LabError(f"lab {lab.id} cannot be read: {error}") from None
-    return Attached(lab, inventory, fabric, known.get("rest"), known.get("scenario"))
+    return Attached(lab, inventory, fabric, known.get("rest"), known.get("scenario"), known.get("cacert"))
 
 
 def labs_up() -> list[str]:

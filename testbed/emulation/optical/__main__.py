@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from ringlight.controller.errors import StartError
-from ringlight.controller.rest.access import is_loopback, read_tokens
+from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.alone import read_address, read_users
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError

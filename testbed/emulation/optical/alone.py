@@ -20,6 +20,8 @@ from ringlight.testbed.emulation.optical.session import personality
 PORTS = {kind.protocol: kind.port for kind in DRIVERS.values() if kind.protocol} | {"calient-rest": 8081}
 #: Protocols without a login.
 OPEN = tuple(kind.protocol for kind in DRIVERS.values() if kind.protocol and not kind.login)
+#: A file of users, bytes.
+_USERS_BYTES = 1 << 16
 
 Address = tuple[str, int]
 
@@ -44,9 +46,13 @@ def read_served(text: str, profile: str) -> tuple[str, Address]:
 def read_users(file: Path) -> dict[str, str]:
     """Passwords by user, from lines ``user:password``. Raises ValueError and OSError without a password."""
     try:
-        lines = file.read_text().splitlines()
+        with file.open("rb") as opened:
+            text = opened.read(_USERS_BYTES + 1).decode()
     except UnicodeDecodeError:
         raise ValueError(f"{file}: is not text in UTF-8") from None
+    if len(text) > _USERS_BYTES:
+        raise ValueError(f"{file}: has more than {_USERS_BYTES} bytes")
+    lines = text.splitlines()
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         user, separator, password = line.partition(":")

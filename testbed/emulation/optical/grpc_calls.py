@@ -21,8 +21,9 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-#: A longer message is refused; 4,096 cross-connects are 1 MB.
-MAX_MESSAGE_BYTES = 1 << 24
+#: A longer message is refused, and what makes the unfinished ones of a connection more; 4,096 cross-connects
+#: are 1 MB.
+MAX_MESSAGE_BYTES = 1 << 22
 MAX_CALLS = 64
 #: While more than this waits for the client to read, no more of its bytes are wanted.
 MAX_WAITING_BYTES = 1 << 22
@@ -141,6 +142,11 @@ class Calls:
             if length > MAX_MESSAGE_BYTES:
                 raise CallError(Status.RESOURCE_EXHAUSTED, f"a message is at most {MAX_MESSAGE_BYTES} bytes")
             if len(call.received) < _PREFIX.size + length:
+                if sum(len(one.received) for one in self._calls.values()) > MAX_MESSAGE_BYTES + _PREFIX.size:
+                    raise CallError(
+                        Status.RESOURCE_EXHAUSTED,
+                        f"messages that come at the same time are at most {MAX_MESSAGE_BYTES} bytes",
+                    )
                 return
             call.messages.append(bytes(call.received[_PREFIX.size : _PREFIX.size + length]))
             del call.received[: _PREFIX.size + length]

@@ -4,7 +4,8 @@ A protocol is a subclass of :class:`HttpSession` with `_answer`, a generator: it
 wants to be called again (None: when the device has done something), is sent the time, and returns its
 response. One request is answered at a time, in order; a client may send the next ones meanwhile.
 
-A request that is not HTTP gets its 4xx and the connection ends. Bodies are at most `MAX_BODY_BYTES`.
+A request that is not HTTP gets its 4xx and the connection ends. Bodies are at most `MAX_BODY_BYTES`, and a
+request that has begun must be there whole within `REQUEST_S`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import h11
 MAX_BODY_BYTES = 1 << 20
 #: A session that holds this many unread bytes wants no more until some are done.
 MAX_WAITING_BYTES = 1 << 16
+#: Longest from the first byte of a request to its last, seconds.
+REQUEST_S = 30.0
 
 _GO_ON = h11.InformationalResponse(status_code=100, headers=[])
 
@@ -79,6 +82,8 @@ class HttpSession:
         self._body = bytearray()
         self._running: Answer | None = None
         self._wake_ns: int | None = None
+        #: When what is there of a request is given up, if it is not whole.
+        self._due_ns: int | None = None
         self._over = False
 
     def _answer(self, request: Request, now_ns: int) -> Answer:
@@ -104,7 +109,7 @@ class HttpSession:
 
     @property
     def next_ns(self) -> int | None:
-        return self._wake_ns
+        return min((at for at in (self._wake_ns, self._due_ns) if at is not None), default=None)
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
@@ -145,6 +150,7 @@ class HttpSession:
                     if self._connection.they_are_waiting_for_100_continue:
                         out += self._connection.send(_GO_ON) or b""
                     if not self._waiting:
+                        out += self._wait(now_ns)
                         break
                     # No more at a time than is looked at before the next request is answered.
                     self._connection.receive_data(bytes(self._waiting[:MAX_WAITING_BYTES]))
@@ -153,7 +159,18 @@ class HttpSession:
                     self._over = True
         return bytes(out)
 
+    def _wait(self, now_ns: int) -> bytes:
+        """For the rest of a request, but not for ever."""
+        if self._connection.their_state is not h11.SEND_BODY and not self._connection.trailing_data[0]:
+            self._due_ns = None
+        elif self._due_ns is None:
+            self._due_ns = now_ns + int(REQUEST_S * 1e9)
+        elif now_ns >= self._due_ns:
+            return self._refuse(HttpError(408, f"the request was not whole within {REQUEST_S:g} s"))
+        return b""
+
     def _begin(self, now_ns: int) -> bytes:
+        self._due_ns = None
         head = self._head
         assert head is not None
         try:
@@ -203,7 +220,7 @@ class HttpSession:
 
     def _refuse(self, error: HttpError) -> bytes:
         """Ends the connection with an error, where one can still be sent."""
-        self._over = True
+        self._over, self._due_ns = True, None
         self._waiting.clear()
         if self._connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""

@@ -17,7 +17,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from ringlight.controller.rest.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.controller.web.bounds import BoundedBodies
 from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.datapath import Counters, Datapath
 from ringlight.testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
@@ -173,7 +174,9 @@ _MEANINGS = {
     401: "The call needs the header `Authorization: Bearer TOKEN`",
     403: "`Host` or `Origin` is that of a stranger",
     404: "There is no such thing",
+    408: "The body did not come in time",
     409: "There are too many faults already, or this switch cannot do it",
+    413: "The body is larger than 1 MiB",
     415: "The body is not declared to be `application/json`",
     422: "The request names or holds what is not valid here",
     503: "The switch is ending, or did not come to it in time",
@@ -198,6 +201,7 @@ def create_app(
     _add_reading(app, switch)
     _add_faults(app, switch)
     # The last one added is asked first.
+    app.add_middleware(BoundedBodies)
     app.add_middleware(JsonBodies)
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
@@ -224,7 +228,7 @@ def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
             raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
         return switch.ask(lambda: _port(device, port, switch.now_ns))
 
-    @app.put("/v1/ports/{port}/light", tags=["switch"], responses=_errors(404, 409, 415, 422))
+    @app.put("/v1/ports/{port}/light", tags=["switch"], responses=_errors(404, 408, 409, 413, 415, 422))
     def set_light(port: PortNumber, body: LightRequest) -> PortDocument:
         """Have light come in at an ingress, or none. Only where no packets pass: there fibres say it."""
         if port not in _ports(device):
@@ -264,7 +268,7 @@ def _add_faults(app: FastAPI, switch: OpticalSwitchServer) -> None:
         """The faults in force, those included that have acted as often as they may."""
         return switch.ask(lambda: [_fault(fault) for fault in faults.all()])
 
-    @app.post("/v1/faults", status_code=201, tags=["faults"], responses=_errors(409, 415, 422))
+    @app.post("/v1/faults", status_code=201, tags=["faults"], responses=_errors(408, 409, 413, 415, 422))
     def add_fault(body: FaultRequest) -> FaultDocument:
         """Inject a fault; it is in force when this answers."""
         spec = FaultSpec(**body.model_dump())

@@ -12,9 +12,10 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import uvicorn
+from ringlight.controller.web.listening import listen as opened
 
+if TYPE_CHECKING:
+    from ringlight.controller.web.serving import HttpServer
     from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 
 STOP_S = 5.0
@@ -23,18 +24,12 @@ STOP_S = 5.0
 def listen(where: tuple[str, int]) -> socket.socket:
     """A socket that waits for callers. Raises OSError that names the address."""
     host, port = where
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where a socket says that it is TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(64)
-        listener.setblocking(False)
+        listener = opened(host, port)
     except OSError as error:
-        listener.close()
         why = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(error.errno, f"rest at {host}:{port}: {why}") from None
+    listener.setblocking(False)
     return listener
 
 
@@ -44,7 +39,7 @@ class RestThread:
     def __init__(self, listener: socket.socket, tokens: Mapping[str, str] | None) -> None:
         self.listener = listener
         self._tokens = tokens
-        self._server: uvicorn.Server | None = None
+        self._server: HttpServer | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -56,26 +51,16 @@ class RestThread:
     def stop(self) -> None:
         self._stopping = True
         if self._server is not None:
-            self._server.should_exit = True
+            self._server.end()
         if self._thread is not None:
             self._thread.join(STOP_S)
         self.listener.close()
 
     def _run(self, switch: OpticalSwitchServer) -> None:
-        import uvicorn
-
+        from ringlight.controller.web.serving import HttpServer
         from ringlight.testbed.emulation.optical.rest import create_app
 
         host = self.listener.getsockname()[0]
-        app = create_app(switch, self._tokens, [host])
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-            timeout_keep_alive=60,
-        )
-        self._server = uvicorn.Server(config)
+        self._server = HttpServer(create_app(switch, self._tokens, [host]), self.listener, end_s=1)
         if not self._stopping:
-            self._server.run(sockets=[self.listener])
+            self._server.run()

@@ -13,6 +13,7 @@ import ipaddress
 import json
 import re
 import socket
+import ssl
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ from ringlight.controller.errors import StartError
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
-
+#: A file of tokens, bytes.
+_TOKENS_BYTES = 1 << 16
+#: What a body is that is no JSON.
+BINARY = "application/octet-stream"
 #: What the audit log calls a caller whose token has no name, and one that needs none.
 NAMELESS, ANYBODY = "token", "rest"
 
@@ -34,9 +38,15 @@ def read_tokens(path: Path) -> dict[str, str]:
     is too short, or two are the same.
     """
     try:
-        lines = path.read_text().strip().splitlines()
+        with path.open("rb") as file:
+            text = file.read(_TOKENS_BYTES + 1).decode()
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise StartError(f"{path}: it is no text in UTF-8") from None
+    if len(text) > _TOKENS_BYTES:
+        raise StartError(f"{path}: a file of tokens has at most {_TOKENS_BYTES} bytes")
+    lines = text.strip().splitlines()
     found: dict[str, str] = {}
     for number, line in enumerate(lines or [""], start=1):
         name, _, token = line.strip().rpartition(" ")
@@ -60,6 +70,53 @@ def is_loopback(host: str) -> bool:
     return bool(found) and all(ipaddress.ip_address(str(address)).is_loopback for address in found)
 
 
+def check_doors(
+    rest: str,
+    openflow: str,
+    *,
+    token: bool,
+    tls: bool,
+    rest_insecure: bool = False,
+    openflow_tls: bool = False,
+    openflow_insecure: bool = False,
+) -> None:
+    """Raise StartError for an address (``HOST:PORT``) beyond loopback that is more open than was stated."""
+    if not is_loopback(_host(rest)):
+        if not token:
+            raise StartError(f"--rest {rest}: not a loopback address; that needs a token (docs/rest.md)")
+        if not (tls or rest_insecure):
+            raise StartError(
+                f"--rest {rest}: not a loopback address, and without TLS anybody on the way reads the token;"
+                " give --tls-cert and --tls-key, or --rest-insecure to go without"
+            )
+    if not is_loopback(_host(openflow)) and not (openflow_tls or openflow_insecure):
+        raise StartError(
+            f"--openflow {openflow}: not a loopback address, and OpenFlow asks nobody who they are: whoever"
+            " reaches the port can be a switch; give --openflow-insecure to open it all the same"
+        )
+
+
+def check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    """The files of a certificate and its key, if both are given and go together. Raises StartError."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise StartError(f"--tls-{'cert' if cert is None else 'key'}: missing; TLS needs certificate and key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for path in (cert, key):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise StartError(f"{path}: {error.strerror}") from None
+    try:
+        # An empty password: nobody is there to be asked for one.
+        context.load_cert_chain(cert, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise StartError(f"--tls-cert {cert}, --tls-key {key}: {reason}") from None
+    return cert, key
+
+
 class OwnPagesOnly:
     """ASGI middleware: 403 unless the headers ``Host`` and ``Origin`` are this server's own.
 
@@ -73,12 +130,12 @@ class OwnPagesOnly:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] in ("http", "websocket") and (complaint := self._complaint(scope)):
-            await _refuse(scope, send, 403, complaint)
+            await refuse(scope, send, 403, complaint)
             return
         await self._app(scope, receive, send)
 
     def _complaint(self, scope: Any) -> str | None:
-        hosts, origins = _headers(scope, "host"), _headers(scope, "origin")
+        hosts, origins = headers(scope, "host"), headers(scope, "origin")
         here = str((scope.get("server") or ("",))[0]).removeprefix("::ffff:")
         host = _authority(hosts[0]) if len(hosts) == 1 else None
         if host is None or host[0] not in self._names | {here}:
@@ -94,18 +151,23 @@ class OwnPagesOnly:
 class JsonBodies:
     """ASGI middleware: 415 for a body below ``/v1`` that is not declared to be ``application/json``.
 
-    The paths of Ryu's ``ofctl_rest`` take what its users' scripts send, whatever they call it.
+    ``binary``: beginnings of paths whose bodies are :data:`BINARY` instead. The paths of Ryu's
+    ``ofctl_rest`` take what its users' scripts send, whatever they call it.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, binary: Collection[str] = ()) -> None:
         self._app = app
+        self._binary = tuple(binary)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1/") and _has_body(scope):
-            kinds = [kind.partition(";")[0].strip() for kind in _headers(scope, "content-type")]
-            if kinds != ["application/json"]:
-                detail = "the body must be JSON, with the header Content-Type: application/json"
-                await _refuse(scope, send, 415, detail)
+        if scope["type"] == "http" and scope["path"].startswith("/v1/") and has_body(scope):
+            kinds = [kind.partition(";")[0].strip() for kind in headers(scope, "content-type")]
+            binary = scope["path"].startswith(self._binary)
+            wanted = BINARY if binary else "application/json"
+            if kinds != [wanted]:
+                what = "binary" if binary else "JSON"
+                detail = f"the body must be {what}, with the header Content-Type: {wanted}"
+                await refuse(scope, send, 415, detail)
                 return
         await self._app(scope, receive, send)
 
@@ -125,17 +187,27 @@ class TokenRequired:
             named = [name for token, name in self._expected if hmac.compare_digest(given, token)]
             if not named:
                 detail = "this call needs the header Authorization: Bearer TOKEN"
-                await _refuse(scope, send, 401, detail, [(b"www-authenticate", b"Bearer")])
+                await refuse(scope, send, 401, detail, [(b"www-authenticate", b"Bearer")])
                 return
             scope.setdefault("state", {})["who"] = named[0]
         await self._app(scope, receive, send)
 
 
-def _headers(scope: Any, name: str) -> list[str]:
+def has_body(scope: Any) -> bool:
+    return bool(headers(scope, "transfer-encoding")) or any(
+        length.strip("0") for length in headers(scope, "content-length")
+    )
+
+
+def headers(scope: Any, name: str) -> list[str]:
     """Every value of a header, in lower case."""
     return [
         value.decode("latin-1").strip().lower() for key, value in scope["headers"] if key == name.encode()
     ]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _authority(text: str) -> tuple[str, str] | None:
@@ -144,17 +216,11 @@ def _authority(text: str) -> tuple[str, str] | None:
     return None if match is None else (match[1].strip("[]"), match[2] or "")
 
 
-def _has_body(scope: Any) -> bool:
-    return bool(_headers(scope, "transfer-encoding")) or any(
-        length.strip("0") for length in _headers(scope, "content-length")
-    )
-
-
 def _shown(values: Collection[str]) -> str:
     return ", ".join(repr(value[:80]) for value in values) or "(none)"
 
 
-async def _refuse(
+async def refuse(
     scope: Any, send: Any, status: int, detail: str, headers: Collection[tuple[bytes, bytes]] = ()
 ) -> None:
     if scope["type"] == "websocket":

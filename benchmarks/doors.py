@@ -1,0 +1,288 @@
+"""What the controller's REST does to a client that asks after its health while others flood it. Prints JSON.
+
+``python -m benchmarks.doors`` brings up the six GPUs of the bundled scenario and, in turn, sends bodies of
+100 MB, has 400 clients say half a request slowly, has 1,000 clients ask for ``/metrics`` at the same time and
+again and again, and does all of that at once. Meanwhile another process asks for ``/v1/health`` every 20 ms,
+in turn on a connection that it keeps and on a new one. Needs root. ``--url`` and ``--pid``: a controller that
+is there already.
+
+Beside the figures stand their limits, and ``quiet``: the same question with nothing else going on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import json
+import math
+import multiprocessing
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.rest import COMMAND, ROOT, SCENARIO, up
+
+#: Bar: health's 99th percentile, seconds, and what the controller's memory may grow by, bytes.
+HEALTH_S, MEMORY_BYTES = 0.1, 50 << 20
+BODY_BYTES = 100_000_000
+#: From one question to the next, and longest wait for an answer, seconds.
+EVERY_S, ANSWER_S = 0.02, 30.0
+#: From one piece of a slow client to its next, seconds.
+DRIP_S = 0.5
+PIECE = b"x" * (1 << 16)
+
+
+def milliseconds(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        "calls": len(ordered),
+        "median_ms": round(ordered[len(ordered) // 2] * 1000, 1),
+        "p99_ms": round(ordered[min(len(ordered) - 1, math.ceil(len(ordered) * 0.99) - 1)] * 1000, 1),
+        "worst_ms": round(ordered[-1] * 1000, 1),
+    }
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+# The clients that flood
+
+
+class Flood:
+    """Clients of one process. ``said``: how often each status was answered, or an error's name."""
+
+    def __init__(self, host: str, port: int, until: float) -> None:
+        self.host, self.port, self.until = host, port, until
+        self.said: Counter[str] = Counter()
+
+    def head(self, method: str, path: str, *lines: str) -> bytes:
+        return "\r\n".join(
+            [f"{method} {path} HTTP/1.1", f"Host: {self.host}:{self.port}", *lines, "", ""]
+        ).encode()
+
+    async def answer(self, reader: asyncio.StreamReader) -> str:
+        """The status of an answer that is read to its end."""
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_S)
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        await asyncio.wait_for(reader.readexactly(length), ANSWER_S)
+        return head.split()[1].decode()
+
+    async def bodies(self) -> None:
+        """Bodies of `BODY_BYTES`, with a length and without, one after the other."""
+        number = 0
+        while time.monotonic() < self.until:
+            chunked, number = number % 2 == 1, number + 1
+            reader, writer = await asyncio.open_connection(self.host, self.port)
+            length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {BODY_BYTES}"
+            writer.write(self.head("PUT", "/v1/circuits", "Content-Type: application/json", length))
+            answer = asyncio.ensure_future(self.answer(reader))
+            with contextlib.suppress(ConnectionError):
+                for _ in range(BODY_BYTES // len(PIECE)):
+                    if chunked:
+                        writer.write(b"10000\r\n")
+                    writer.write(PIECE)
+                    if chunked:
+                        writer.write(b"\r\n")
+                    await writer.drain()
+            await self._note(answer)
+            writer.transport.abort()
+
+    async def slow(self, clients: int) -> None:
+        """Clients that never say a whole request: half of them no head, half of them no body."""
+        await asyncio.gather(*(self._slow(number % 2 == 0) for number in range(clients)))
+
+    async def _slow(self, no_head: bool) -> None:
+        while time.monotonic() < self.until:
+            try:
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+                if no_head:
+                    writer.write(b"GET /v1/health HTTP/1.1\r\n")
+                else:
+                    kind = ("Content-Type: application/json", "Content-Length: 100000")
+                    writer.write(self.head("PUT", "/v1/circuits", *kind))
+                self.said["slow clients that connected"] += 1
+                while time.monotonic() < self.until and not reader.at_eof():
+                    writer.write(b"X-A: b\r\n" if no_head else b"[")
+                    await writer.drain()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(1 << 16), DRIP_S)
+                writer.transport.abort()
+            except OSError as error:
+                self.said[type(error).__name__] += 1
+                await asyncio.sleep(DRIP_S)
+
+    async def metrics(self, clients: int) -> None:
+        """So many ask at the same time, and each again once it has its answer."""
+        start = asyncio.Event()
+        asking = [asyncio.ensure_future(self._metrics(start)) for _ in range(clients)]
+        await asyncio.sleep(0.5)
+        start.set()
+        await asyncio.gather(*asking)
+
+    async def _metrics(self, start: asyncio.Event) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(self.host, self.port)
+        except OSError as error:
+            self.said[type(error).__name__] += 1
+            return
+        await start.wait()
+        while time.monotonic() < self.until:
+            try:
+                writer.write(self.head("GET", "/metrics"))
+                status = await self.answer(reader)
+            except (OSError, EOFError, TimeoutError) as error:
+                self.said[type(error).__name__] += 1
+                return
+            self.said[status] += 1
+        writer.transport.abort()
+
+    async def _note(self, answer: asyncio.Future[str]) -> None:
+        try:
+            self.said[await answer] += 1
+        except (OSError, EOFError, TimeoutError) as error:
+            self.said[type(error).__name__] += 1
+
+
+async def everything(flood: Flood, slow: int, asking: int) -> None:
+    await asyncio.gather(flood.bodies(), flood.slow(slow), flood.metrics(asking))
+
+
+def _flood(
+    kind: str, host: str, port: int, seconds: float, clients: tuple[int, int], told: Connection
+) -> None:
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2
+    )
+    flood = Flood(host, port, time.monotonic() + seconds)
+    slow, asking = clients
+    kinds: dict[str, Callable[[], Awaitable[None]]] = {
+        "bodies": flood.bodies,
+        "slow": lambda: flood.slow(slow),
+        "metrics": lambda: flood.metrics(asking),
+        "everything": lambda: everything(flood, slow, asking),
+    }
+
+    async def run() -> None:
+        await kinds[kind]()
+
+    asyncio.run(run())
+    told.send(dict(flood.said))
+
+
+# The client that asks after health
+
+
+def _probe(host: str, port: int, seconds: float, told: Connection) -> None:
+    """Sends how long each answer took, seconds, and what was answered other than 200, with how often."""
+    kept = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    spent: list[float] = []
+    wrong: Counter[str] = Counter()
+    until, number = time.monotonic() + seconds, 0
+    while (began := time.monotonic()) < until:
+        number += 1
+        one = kept if number % 2 else http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+        try:
+            one.request("GET", "/v1/health")
+            answer = one.getresponse()
+            answer.read()
+            if answer.status != 200:
+                wrong[str(answer.status)] += 1
+        except (OSError, http.client.HTTPException) as error:
+            wrong[type(error).__name__] += 1
+            one.close()
+        spent.append(time.monotonic() - began)
+        if one is not kept:
+            one.close()
+        time.sleep(max(0.0, began + EVERY_S - time.monotonic()))
+    told.send((spent, dict(wrong)))
+
+
+class Memory(threading.Thread):
+    """The largest resident memory of a process, bytes, while this runs."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.most, self.over = pid, 0, threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.02):
+            self.most = max(self.most, resident_bytes(self.pid))
+
+
+def phase(
+    kind: str, url: str, pid: int, seconds: float, clients: tuple[int, int] = (400, 1000)
+) -> dict[str, Any]:
+    """One kind of flood (``quiet``: none) for some seconds, and what health and memory did meanwhile."""
+    where = urlsplit(url)
+    host, port = str(where.hostname), int(where.port or 80)
+    spawn = multiprocessing.get_context("spawn")
+    before, memory = resident_bytes(pid), Memory(pid)
+    memory.start()
+    # The probe is there before the flood and after it.
+    heard, told = spawn.Pipe(duplex=False)
+    probe = spawn.Process(target=_probe, args=(host, port, seconds + 1.0, told), daemon=True)
+    probe.start()
+    said: dict[str, int] = {}
+    if kind != "quiet":
+        time.sleep(0.3)
+        of_flood, flooding = spawn.Pipe(duplex=False)
+        flood = spawn.Process(target=_flood, args=(kind, host, port, seconds, clients, flooding), daemon=True)
+        flood.start()
+        limit_s = seconds + 2 * ANSWER_S
+        said = of_flood.recv() if of_flood.poll(limit_s) else {"the flood did not end": 1}
+        flood.join(5)
+    spent, wrong = heard.recv() if heard.poll(seconds + 2 * ANSWER_S) else ([math.inf], {"no end": 1})
+    probe.join(5)
+    memory.over.set()
+    memory.join()
+    return {
+        "answers": said,
+        "health": milliseconds(spent),
+        "health_not_200": wrong,
+        "memory_grew_mb": round(max(0, memory.most - before) / 1e6, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each phase (%(default)s)")
+    parser.add_argument("--rest", default="127.0.0.1:8080")
+    parser.add_argument("--openflow", default="127.0.0.1:6653")
+    parser.add_argument("--url", help="REST of a controller that runs")
+    parser.add_argument("--pid", type=int, help="its process")
+    parser.add_argument("--only", help="one phase: quiet, bodies, slow, metrics or everything")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    kinds = ["quiet", "bodies", "slow", "metrics", "everything"] if chosen.only is None else [chosen.only]
+    url, pid, lab = chosen.url, chosen.pid, None
+    if url is None:
+        lab, _ = up(SCENARIO, chosen.rest, chosen.openflow, "namespace")
+        url, pid = f"http://{chosen.rest}", lab["pids"]["controller"]
+    try:
+        at_first = resident_bytes(pid)
+        found = {kind: phase(kind, url, pid, chosen.seconds) for kind in kinds}
+        grew = resident_bytes(pid) - at_first
+    finally:
+        if lab is not None:
+            subprocess.run([*COMMAND, "down", lab["lab"]], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    limits = {"health_p99_ms": HEALTH_S * 1000, "memory_mb": MEMORY_BYTES / 1e6}
+    print(
+        json.dumps({"benchmark": "doors", "limits": limits, **found, "grew_in_all_mb": grew / 1e6}, indent=1)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""What stands before every HTTP server of ours: bounds of bodies, of time and of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import webob
+from fastapi import FastAPI, Request
+
+from ringlight.controller.errors import StartError
+from ringlight.controller.openflow.apps import wsgi
+from ringlight.controller.web import bounds, serving
+from ringlight.controller.web.access import check_doors, check_tls
+from ringlight.controller.web.bounds import BoundedBodies, Shared, Uploads
+from ringlight.controller.web.listening import listen
+from ringlight.controller.web.serving import HttpServer
+from ringlight.experiments.client import Api, Unreachable
+
+LIMIT, UPLOAD = 1 << 20, 3 << 20
+
+
+@contextlib.contextmanager
+def serving_app(app: Any, **more: Any) -> Iterator[int]:
+    """The port at which ``app`` is answered."""
+    with listen("127.0.0.1", 0) as listener:
+        server = HttpServer(app, listener, **more)
+        server.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.stop(at_once=True)
+            assert not server.alive
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(BoundedBodies, streamed={("PUT", "/file/"): UPLOAD})
+    uploads = Uploads(tmp_path / "files", UPLOAD)
+
+    @app.get("/well")
+    async def well() -> str:
+        return "yes"
+
+    @app.post("/length")
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    @app.put("/file/{name}")
+    async def put(name: str, request: Request) -> dict[str, Any]:
+        async with uploads(request.receive) as (part, digest):
+            return {"bytes": part.stat().st_size, "sha256": digest}
+
+    return app
+
+
+def ask(port: int, *pieces: bytes, wait_s: float = 5.0) -> bytes:
+    """All that is answered to these bytes until the other side hangs up or says nothing for ``wait_s``."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as client:
+        said = b""
+        with contextlib.suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
+            for piece in pieces:
+                client.sendall(piece)
+            while data := client.recv(1 << 16):
+                said += data
+        return said
+
+
+def head(method: str, path: str, *lines: str) -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+def test_a_body_is_read_up_to_its_limit_and_no_further(app: FastAPI, tmp_path: Path) -> None:
+    with serving_app(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        assert client.post("/length", content=b"x" * LIMIT).json() == LIMIT
+        told = client.post("/length", content=b"x" * (LIMIT + 1))
+        assert (told.status_code, told.json()) == (413, {"detail": f"the body has more than {LIMIT} bytes"})
+        # Without a length, and without an end.
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        said = ask(port, head("POST", "/length", "Transfer-Encoding: chunked"), chunk * 20, wait_s=0.5)
+        assert said.startswith(b"HTTP/1.1 413 "), said
+        # Whoever asks for leave first is not left waiting for it.
+        large = (f"Content-Length: {LIMIT + 1}", "Expect: 100-continue")
+        said = ask(port, head("POST", "/length", *large))
+        assert said.startswith(b"HTTP/1.1 413 "), said
+        assert b"connection: close" in said
+        assert client.put("/file/a", content=b"y" * UPLOAD).json()["bytes"] == UPLOAD
+        assert client.put("/file/a", content=b"y" * (UPLOAD + 1)).status_code == 413
+        assert client.put("/file/a", content=iter([b"y" * UPLOAD, b"y"])).status_code == 413
+    assert list((tmp_path / "files").iterdir()) == []
+
+
+def test_a_large_body_takes_neither_memory_nor_the_connection(app: FastAPI) -> None:
+    with serving_app(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        client.get("/well")
+        before = resident_bytes()
+        for _ in range(2):
+            assert client.post("/length", content=iter([b"x" * LIMIT] * 40)).status_code == 413
+        assert client.get("/well").json() == "yes"
+        assert resident_bytes() - before < 30 << 20
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_a_body_that_does_not_come_is_answered(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "BODY_S", 0.2)
+    with serving_app(app) as port:
+        for method, path in (("POST", "/length"), ("PUT", "/file/a")):
+            said = ask(port, head(method, path, "Content-Length: 10"), b"12345", wait_s=1.0)
+            assert said.startswith(b"HTTP/1.1 408 "), said
+
+
+def test_bodies_that_come_slowly_are_bounded_together(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "BODIES_BYTES", LIMIT)
+    with serving_app(app) as port, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            one.sendall(head("POST", "/length", f"Content-Length: {LIMIT}") + b"x" * (LIMIT // 2))
+        deadline = time.monotonic() + 5
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            while (told := client.post("/length", content=b"x" * 20_000)).status_code == 200:
+                assert time.monotonic() < deadline
+            assert told.status_code == 503
+            assert client.post("/length", content=b"x" * 1000).json() == 1000
+
+
+def test_half_a_head_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEAD_S", 0.3)
+    with serving_app(app) as port:
+        for said in (b"", b"GET /well HT", head("GET", "/well") + b"GET /w"):
+            began = time.monotonic()
+            answer = ask(port, said)
+            assert time.monotonic() - began < 3
+            assert answer.count(b"HTTP/1.1 200") == said.count(b"HTTP/1.1")
+        long = head("GET", "/well", *(f"X-{number}: {'x' * 1000}" for number in range(200)))
+        assert ask(port, long[:-2], wait_s=1.0).startswith(b"HTTP/1.1 400 ")
+
+
+def test_whoever_says_nothing_shuts_nobody_out(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 20)
+    with serving_app(app) as port, contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(60)
+        ]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            for one in silent[40:]:
+                one.sendall(b"GET /well HTTP/1.1\r\n")
+            assert client.get("/well").json() == "yes"
+        # The first that came were the first to go.
+        with contextlib.suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+
+
+def test_who_asks_while_it_is_computed_gets_the_next() -> None:
+    async def run() -> None:
+        begun, go_on = 0, asyncio.Event()
+
+        async def compute() -> int:
+            nonlocal begun
+            begun += 1
+            number = begun
+            await go_on.wait()
+            return number
+
+        shared = Shared(compute)
+        first = asyncio.ensure_future(shared())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        others = [asyncio.ensure_future(shared()) for _ in range(100)]
+        await asyncio.sleep(0)
+        others.pop().cancel()
+        go_on.set()
+        assert await first == 1
+        assert set(await asyncio.gather(*others)) == {2}
+        assert await shared() == 3
+
+    asyncio.run(run())
+
+
+# Applications of others
+
+
+class Table(wsgi.ControllerBase):
+    @wsgi.route("table", "/table/{dpid}", methods=["PUT", "GET"])
+    def table(self, req: Any, dpid: str, **more: Any) -> Any:
+        self.data["programmed"].append(dpid)
+        return wsgi.Response(content_type="application/json", text=json.dumps([dpid, len(req.body)]))
+
+    @wsgi.route("bad", "/bad")
+    def bad(self, req: Any, **more: Any) -> Any:
+        raise RuntimeError("a bug of theirs")
+
+    @wsgi.route("refused", "/refused")
+    def refused(self, req: Any, **more: Any) -> Any:
+        return webob.exc.HTTPForbidden()
+
+
+@pytest.fixture
+def routes() -> Iterator[tuple[int, list[str]]]:
+    """The port of an application's routes, and what was programmed through them."""
+    programmed: list[str] = []
+    application = wsgi.WSGIApplication()
+    application.register(Table, {"programmed": programmed})
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    server = wsgi.make_server(("127.0.0.1", port), application, ["lab.example"])
+    server.start()
+    try:
+        yield port, programmed
+    finally:
+        server.stop(at_once=True)
+
+
+def test_a_foreign_page_cannot_program_the_switches_of_an_application(routes: tuple[int, list[str]]) -> None:
+    port, programmed = routes
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        for foreign in (
+            {"Host": "evil.example"},
+            {"Host": f"evil.example:{port}"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "http://127.0.0.1:8080"},
+            {"Origin": "null"},
+        ):
+            assert client.put("/table/1", content=b"[1]", headers=foreign).status_code == 403, foreign
+        assert programmed == []
+        for own in ({}, {"Host": "lab.example"}, {"Origin": f"http://127.0.0.1:{port}"}):
+            assert client.put("/table/1", content=b"[1]", headers=own).json() == ["1", 3]
+        assert client.get("/table/2?a=1").json() == ["2", 0]
+        assert programmed == ["1", "1", "1", "2"]
+
+
+def test_routes_of_an_application_are_bounded_and_fail_alone(routes: tuple[int, list[str]]) -> None:
+    port, programmed = routes
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        assert client.put("/table/1", content=b"x" * (LIMIT + 1)).status_code == 413
+        assert client.put("/table/1", content=iter([b"x" * LIMIT, b"x"])).status_code == 413
+        assert programmed == []
+        found = [client.get(path).status_code for path in ("/bad", "/refused", "/nothing", "/table/2")]
+        assert found == [500, 403, 404, 200]
+
+
+# Doors beyond loopback
+
+
+def test_beyond_loopback_every_door_is_stated() -> None:
+    here, there = "127.0.0.1:8080", "0.0.0.0:8080"
+    check_doors(here, "127.0.0.1:6653", token=False, tls=False)
+    check_doors(there, "127.0.0.1:6653", token=True, tls=True)
+    check_doors(there, "127.0.0.1:6653", token=True, tls=False, rest_insecure=True)
+    check_doors(here, "0.0.0.0:6653", token=False, tls=False, openflow_insecure=True)
+    check_doors(here, "0.0.0.0:6653", token=False, tls=True, openflow_tls=True)
+    for said, rest, openflow, choice in (
+        ("--rest 0.0.0.0:8080: not a loopback address; that needs a token", there, here, {"tls": True}),
+        ("give --tls-cert and --tls-key, or --rest-insecure", there, here, {"token": True}),
+        ("--openflow 0.0.0.0:8080: not a loopback address, and OpenFlow asks nobody", here, there, {}),
+    ):
+        with pytest.raises(StartError, match=said):
+            check_doors(rest, openflow, **{"token": False, "tls": False, **choice})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate that names ``lab.example`` and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-subj", "/CN=lab.example", "-addext", "subjectAltName=DNS:lab.example"),
+            *("-days", "2", "-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    return cert, key
+
+
+def test_rest_over_tls_is_for_those_who_trust_its_certificate(
+    app: FastAPI, certificates: tuple[Path, Path]
+) -> None:
+    cert, key = certificates
+    with serving_app(app, tls=check_tls(cert, key)) as port:
+        address = f"127.0.0.1:{port}"
+        with Api(address, cacert=str(cert), anywhere=True) as api:
+            assert api.get("/well") == "yes"
+        with (
+            Api(address, cacert=str(cert)) as api,
+            pytest.raises(Unreachable, match=r"a certificate that is not trusted: .*127.0.0.1"),
+        ):
+            api.get("/well")
+        with Api(f"https://{address}") as api, pytest.raises(Unreachable, match="not trusted: self"):
+            api.get("/well")
+        with Api(address) as api, pytest.raises(Unreachable):
+            api.get("/well")
+    with pytest.raises(Unreachable, match=f"{key}: certificates cannot be read"):
+        Api("127.0.0.1:1", cacert=str(key))
+
+
+def test_files_of_tls_go_together(certificates: tuple[Path, Path], tmp_path: Path) -> None:
+    cert, key = certificates
+    assert check_tls(None, None) is None
+    with pytest.raises(StartError, match="--tls-key: missing"):
+        check_tls(cert, None)
+    with pytest.raises(StartError, match=r"nothing\.pem: No such file"):
+        check_tls(tmp_path / "nothing.pem", key)
+    with pytest.raises(StartError, match=r"--tls-cert .*--tls-key"):
+        check_tls(key, cert)
