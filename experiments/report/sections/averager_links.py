@@ -19,7 +19,7 @@ from ringlight.fabric.photonics import Carried, carried
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.units import format_size
 
-ORDER = 27
+ORDER = 3
 TITLE = "Averagers and their servers"
 #: More servers cannot be read in a picture.
 _MOST_SERVERS = 16
@@ -87,7 +87,7 @@ def render(view: View, draw: Draw) -> str:
             f"line, the more. Left: {shown.titles[0]}."
             + (f" Right: {shown.titles[1]}, on the same servers." if shown.sent is not None else "")
         )
-        parts += [draw(f"averagers-{shown.name}", caption, _figure(shown)), _table(shown)]
+        parts += [draw(f"averagers-{shown.name}", caption, _figure, shown), _table(shown)]
     return "".join(parts)
 
 

@@ -21,7 +21,7 @@ from ringlight.experiments.report.words import (
     worth_tag,
 )
 
-ORDER = 10
+ORDER = 21
 TITLE = "Comparison"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell
 
-ORDER = 23
+ORDER = 29
 TITLE = "Containers"
 NEEDS = ("commands_failed",)
 

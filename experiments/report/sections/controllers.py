@@ -10,7 +10,7 @@ from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning, seconds
 
-ORDER = 36
+ORDER = 30
 TITLE = "Packet switches of other controllers"
 NEEDS = ("followed",)
 _TIMES = ("wire_dark", "blackout", "followed")

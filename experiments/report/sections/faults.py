@@ -16,7 +16,7 @@ from ringlight.experiments.report.sections.jobs import state
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import YES_NO, count, seconds
 
-ORDER = 45
+ORDER = 14
 TITLE = "Faults"
 _DONE = (*FAULTS, "restore", "disturb")
 #: More arms than these have their figures in the table only.
@@ -55,13 +55,17 @@ def render(view: View, draw: Draw) -> str:
         2,
         group=lambda line: text(line[0].title),
     )
+    # One scale for all: arms are compared.
+    last = max((_last(run) for run in runs[:_MOST]), default=0.0)
     figures = [
         draw(
             f"fault-{run.plan.arm}",
             f"{run.plan.title}: duration of every iteration, slowest rank, at the time it ended. Lines mark "
             "what was done, shaded while something was away. "
             f"{view.label.capitalize()}, time as emulated.",
-            _figure(run),
+            _figure,
+            run,
+            last,
         )
         for run in runs[:_MOST]
     ]
@@ -117,15 +121,19 @@ def _control(view: View, run: Run) -> str:
     return ", ".join(f"{n:.0f} {at.subject.removeprefix('messages ')}" for at, n in counted if n)
 
 
-def _figure(run: Run) -> Figure:
+def _last(run: Run) -> float:
+    """When a run's last iteration ended, in seconds since the release of its first jobs."""
+    return max((end - run.released for job in run.jobs.values() for _, end in job.spans), default=0.0)
+
+
+def _figure(run: Run, last: float) -> Figure:
     figure, axis = chart(2.3)
-    colours, last = job_colours(list(run.jobs)), 0.0
+    colours = job_colours(list(run.jobs))
     for name, job in run.jobs.items():
         if job.iterations:
             ends = [end - run.released for _, end in job.spans]
             took = [end - begin for begin, end in job.spans]
             axis.plot(ends, took, color=colours[name], marker="o", label=name)
-            last = max(last, *ends)
     for action in _faults(run):
         begin, end = (t - run.released for t in window(action))
         if end > begin:
@@ -133,5 +141,5 @@ def _figure(run: Run) -> Figure:
         axis.axvline(begin, color=LIGHT, linewidth=1.4)
     axis.set(xlim=(0, 1.03 * last or 1), ylim=(0, 1.12 * axis.get_ylim()[1]))
     axis.set(xlabel="seconds since the release of the first jobs", ylabel="iteration, seconds")
-    legend(figure)
+    legend(figure, "job")
     return figure

@@ -13,7 +13,7 @@ from ringlight.experiments.report.charts import chart, legend
 from ringlight.experiments.report.drawing import PALETTE, QUIET
 from ringlight.experiments.report.view import Draw, View
 
-ORDER = 25
+ORDER = 13
 TITLE = "Iterations"
 NEEDS = ("iteration",)
 #: Arms, or jobs of the only one, beyond these are left out of the picture.
@@ -32,7 +32,12 @@ def render(view: View, draw: Draw) -> str:
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
         f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
     )
-    return view.paragraph("iterations") + draw("iterations", caption, _figure(lines[:_MOST]))
+    return view.paragraph("iterations") + draw("iterations", caption, _figure, lines[:_MOST], _told_apart(view))
+
+
+def _told_apart(view: View) -> str:
+    """What there is a line of each of."""
+    return "job" if len(view.fixed) == 1 else "arm"
 
 
 def _lines(view: View) -> Iterator[Line]:
@@ -45,8 +50,8 @@ def _lines(view: View) -> Iterator[Line]:
                 yield job.name if alone else arm if len(jobs) == 1 else f"{arm}, {job.name}", job
 
 
-def _figure(lines: Sequence[Line]) -> Figure:
-    figure, axis = chart(2.7, top=0.5 if len(lines) > 4 else 0.3)
+def _figure(lines: Sequence[Line], title: str) -> Figure:
+    figure, axis = chart(2.7)
     highest, lowest = 0.0, float("inf")
     styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
     for (name, job), (dash, colour) in zip(lines, styles, strict=False):
@@ -66,5 +71,5 @@ def _figure(lines: Sequence[Line]) -> Figure:
         axis.set_ylim(0, 1.08 * highest or 1)
     axis.set(xlabel="iteration", ylabel="seconds")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(figure, columns=4)
+    legend(figure, title, columns=4)
     return figure

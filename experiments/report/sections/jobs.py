@@ -7,7 +7,7 @@ from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell
 from ringlight.experiments.report.words import percent, seconds, upper_first
 
-ORDER = 20
+ORDER = 25
 TITLE = "Jobs"
 NEEDS = ("state",)
 #: More GPUs than these are counted, not listed.

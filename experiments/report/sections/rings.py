@@ -22,7 +22,7 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 from ringlight.fabric.wdm import RingPlan, RingStep, plan_ring
 
-ORDER = 55
+ORDER = 5
 TITLE = "All-reduces on rings of wavelengths"
 NEEDS = ("wavelengths_used",)
 #: Most different lights of a collective's steps that are drawn, most arms of which there is a picture, and
@@ -93,7 +93,7 @@ def render(view: View, draw: Draw) -> str:
     )
     return (
         f"<p>{''.join(described)}Light set: how often in one all-reduce the switches are set."
-        f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces(view, runs))}{shown}"
+        f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces, view, runs)}{shown}"
         f'<p class="quiet">Median all-reduce {tag(view.label)} and by the model {tag("analytic")}: transfers '
         "one step after the other at the full rate, without set-up and with the median one of the run.</p>"
         f"{_light(view, draw)}"
@@ -163,7 +163,7 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
                 "wavelength. Neighbouring steps with the same light are drawn once."
             )
         plan = plan_ring(run.plan.setting.fabric, ring, steps_named(job.plan.loop.collective, len(job.gpus)))
-        drawn = draw(f"ring-{at.arm}", caption, _lights(plan))
+        drawn = draw(f"ring-{at.arm}", caption, _lights, plan)
     set_ups = times(at, "set-up", ("setup", "setup_write"))
     return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"
 
@@ -213,7 +213,7 @@ def _lights(plan: RingPlan) -> Figure:
     handles = [key(c, f"λ{k}") for k, c in enumerate(colours)]
     if len(chosen) > _MOST_STEPS:
         handles.append(key("none", f"and {len(chosen) - _MOST_STEPS} more"))
-    legend(figure, handles, columns=12)
+    legend(figure, "wavelength", handles, columns=12)
     return figure
 
 

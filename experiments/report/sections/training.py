@@ -8,7 +8,7 @@ from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
 from ringlight.experiments.report.view import PUBLISHED, Draw, Figures, View
 from ringlight.experiments.report.words import YES_NO, amount, percent
 
-ORDER = 60
+ORDER = 27
 TITLE = "Is it the same training?"
 NEEDS = ("parameters_identical",)
 

@@ -11,7 +11,7 @@ from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, View
 from ringlight.experiments.report.words import figure, percent, worth_tag
 from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
-ORDER = 40
+ORDER = 26
 TITLE = "GPU utilisation, by definition"
 NEEDS = (f"{UTILISATION}_ratio",)
 

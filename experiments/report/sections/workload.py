@@ -26,7 +26,7 @@ from ringlight.fabric.units import format_size
 from ringlight.workloads.graph import FloatArray, Workload
 from ringlight.workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
 
-ORDER = 21
+ORDER = 17
 TITLE = "Workloads"
 NEEDS = ("exposed",)
 #: More ranks, of as many programs, are not drawn; nor are more jobs.
@@ -64,7 +64,7 @@ def render(view: View, draw: Draw) -> str:
         drawn for run in view.runs[:1] for drawn in _recorded(run)
     ]
     pictures = [
-        draw(f"workload-{number}", _caption(view, run, job), _figure(job, records))
+        draw(f"workload-{number}", _caption(view, run, job), _figure, job, records)
         for number, (run, job, records) in enumerate(drawn[:_MOST_JOBS], start=1)
     ]
     return f"{_of_jobs(view, jobs)}{''.join(pictures)}{_of_purposes(view, jobs)}"
@@ -207,14 +207,16 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
     for lane, head in heads:
         axis.axhline(lane - 0.5, color=RULE, linewidth=0.8)
         at = axis.get_yaxis_transform()
-        axis.text(-0.255, lane, head, transform=at, ha="left", va="center", fontsize=8, color=INK)
+        # At the left edge of the picture, whatever its width.
+        edge = -axis.get_position(original=True).x0 / axis.get_position(original=True).width
+        axis.text(edge, lane, head, transform=at, ha="left", va="center", fontsize=7, color=INK)
     shown = [purpose for purpose in (*COMPUTING, *COMMUNICATION) if purpose in found]
     for purpose in shown:
         _bars(axis, _COLOURS[purpose], found[purpose], points)
     axis.set_xlim(0, width)
     axis.set_xlabel("time since the iteration began")
     prefixed(axis.xaxis, "s")
-    legend(figure, [key(_COLOURS[purpose], purpose, 6) for purpose in shown], columns=9)
+    legend(figure, "operations", [key(_COLOURS[purpose], purpose, 6) for purpose in shown], columns=8)
     return figure
 
 
