@@ -255,9 +255,7 @@ def _pictures(switches: Sequence[Switch], folder: Path) -> list[str]:
             "is what is declared; the mark is the median of what the driver reports, which includes its own "
             "reading."
         )
-        found.append(
-            f"<h2>Dark time</h2>{picture(drawn(folder, 'dark-time', caption, False, _dark, dark))}"
-        )
+        found.append(f"<h2>Dark time</h2>{picture(drawn(folder, 'dark-time', caption, False, _dark, dark))}")
     if counts := [n for n in _counts_of(switches) if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)]:
         caption = "Share of changes after which light was there, from the call on. One line for each switch."
         each = drawn(folder, "to-light", caption, False, _to_light, switches, counts)

@@ -101,8 +101,11 @@ def wavelength_colours(wavelengths: int) -> list[str]:
 
 
 class Sheet(Figure):
-    """A figure that a narrow screen has in pieces below each other. ``cuts``: inches from the left at which it
-    is cut; ``head``: inches at its top, no wider than such a screen and at the right, that go before all."""
+    """A figure that a narrow screen has in pieces below each other.
+
+    ``cuts``: inches from the left at which it is cut; ``head``: inches at its top that go before all pieces,
+    at the right and no wider than such a screen.
+    """
 
     def __init__(self, size: tuple[float, float], cuts: Sequence[float] = ()) -> None:
         super().__init__(figsize=size)
@@ -136,7 +139,7 @@ def grow(figure: Figure, above: float, below: float = 0.0) -> None:
 
 
 def fitted(figure: Figure) -> Figure:
-    """The same figure, with titles and names of x axes in two lines where the picture is too narrow for one."""
+    """The same figure, with titles and names of x axes in several lines where it is too narrow for one."""
     above = below = 0.0
     for axis in figure.axes:
         wide = axis.get_position(original=True).width * width()
@@ -168,7 +171,9 @@ def drawn(
         return replace(wide, narrow=_pieces(broad, name), cut=True)
     with matplotlib.rc_context({"figure.figsize": (NARROW, 3.0), "svg.hashsalt": f"{name}-narrow"}):
         small = io.StringIO()
-        fitted(figure(*args, **kwargs)).savefig(small, format="svg", transparent=True, metadata={"Date": None})
+        fitted(figure(*args, **kwargs)).savefig(
+            small, format="svg", transparent=True, metadata={"Date": None}
+        )
     return replace(wide, narrow=page_svg(small.getvalue(), f"{name}-narrow"))
 
 

@@ -73,8 +73,11 @@ def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") 
 
 
 def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
-    """``rows``: as :func:`row` writes them. A narrow screen scrolls it; where it has no figures at all, a row's
-    cells stand below each other there, each with its head."""
+    """``rows``: as :func:`row` writes them.
+
+    A narrow screen scrolls a table; of one without figures it has a row's cells below each other, each with
+    its head.
+    """
     words = numeric >= len(head)
     if words:
         rows = [_headed(one, [_TAG.sub("", cell) for cell in head]) for one in rows]

@@ -32,7 +32,9 @@ def render(view: View, draw: Draw) -> str:
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
         f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
     )
-    return view.paragraph("iterations") + draw("iterations", caption, _figure, lines[:_MOST], _told_apart(view))
+    return view.paragraph("iterations") + draw(
+        "iterations", caption, _figure, lines[:_MOST], _told_apart(view)
+    )
 
 
 def _told_apart(view: View) -> str:

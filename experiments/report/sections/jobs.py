@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlight.experiments.record.runs import JobRun
 from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
-from ringlight.experiments.report.view import Draw, Figures, View, cell
+from ringlight.experiments.report.view import Draw, Figures, View, cell, real
 from ringlight.experiments.report.words import percent, seconds, upper_first
 
 ORDER = 25
@@ -15,6 +15,7 @@ _MOST_GPUS = 8
 #: What columns say that only some experiments have.
 _EXPLAINED = {
     "waited": "queueing delay, from a job's arrival to its release",
+    "stands for": "the JCT in real time, divided by the file's time scale",
     "GPU use": "share of the job's time that its GPUs computed",
     "crossing": "share of neighbouring ranks on different packet switches at the end",
     "slowdown": "from arrival to end, over what the model says that the job takes alone",
@@ -31,6 +32,7 @@ def render(view: View, draw: Draw) -> str:
         ("GPUs", lambda at: text(_placed(_job(at)))),
         ("state", state),
         ("JCT", cell("jct")),
+        ("stands for", lambda at: seconds(real(at, "jct"))),
         ("iteration", cell("iteration")),
         ("all-reduce", cell("allreduce")),
         ("arrival", _arrival),

@@ -15,7 +15,7 @@ from ringlight.experiments.record.events import Flow
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report import charts
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
-from ringlight.experiments.report.page import NOTHING, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, folded, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
@@ -116,7 +116,7 @@ def counted(found: Sequence[Figures], names: Sequence[str], zero: Collection[str
         ("", lambda name: f"{called(name)}: {meaning(name)}{'; 0 in a correct run' if name in zero else ''}"),
         *((text(at.arm), of(at)) for at in found),
     ]
-    return f"<h3>What was counted {tag(found[0].view.label)}</h3>{table_of(there, columns)}" if there else ""
+    return folded(f"What was counted {tag(found[0].view.label)}", table_of(there, columns)) if there else ""
 
 
 # Pictures.

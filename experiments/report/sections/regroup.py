@@ -70,8 +70,8 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
     return (
         f"<h3>{text(run.plan.title)}</h3><p>{began} the controller moved "
         f"{f'{moved:.0f} fibres' if moved is not None else 'light'} under running jobs. "
-        f"{_pace(view, at.arm, at.subject)}</p>{shown}"
-        f"{draw(f'regroup-{at.arm}-{action.plan.name}', caption, _figure, run, action)}"
+        f"{_pace(view, at.arm, at.subject)}</p>"
+        f"{draw(f'regroup-{at.arm}-{action.plan.name}', caption, _figure, run, action)}{shown}"
     )
 
 

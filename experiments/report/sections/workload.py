@@ -67,7 +67,7 @@ def render(view: View, draw: Draw) -> str:
         draw(f"workload-{number}", _caption(view, run, job), _figure, job, records)
         for number, (run, job, records) in enumerate(drawn[:_MOST_JOBS], start=1)
     ]
-    return f"{_of_jobs(view, jobs)}{''.join(pictures)}{_of_purposes(view, jobs)}"
+    return f"{''.join(pictures)}{_of_jobs(view, jobs)}{_of_purposes(view, jobs)}"
 
 
 # Tables.
