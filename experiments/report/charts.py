@@ -75,6 +75,8 @@ def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int]
     rows = math.ceil(count / columns)
     margins: Any = {"left": 0.05, "right": 0.05, "top": 0.25, "bottom": 0.05}
     figure, axes = sheet(height * rows + 0.3, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
+    # They are read row by row.
+    figure.rows = [line[0].get_position(original=True).y0 * figure.get_figheight() for line in axes[:-1]]
     for number, axis in enumerate(axis for line in axes for axis in line):
         axis.axis("off")
         if number < count:
@@ -123,11 +125,17 @@ def vertical_grid(axis: Axes) -> None:
 
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
     """One below the other, row 0 at the top; in two lines what a narrow picture has no room for in one."""
-    room = fits(axis.get_position(original=True).x0 * width() - 0.08, 7) if narrow() else max(map(len, names))
-    said = [textwrap.fill(name, room, max_lines=2, placeholder=" …") for name in names]
-    axis.set_yticks(range(len(names)), said, fontsize=7 if narrow() else 8)
+    axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
     axis.set_ylim(len(names) - 0.5, -0.5)
     vertical_grid(axis)
+
+
+def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
+    """Names of rows, in two lines where a narrow picture has no room for one at the left of its axes."""
+    if not narrow():
+        return list(names)
+    room = fits(axis.get_position(original=True).x0 * width() - 0.08, 7)
+    return [textwrap.fill(name, room, max_lines=2, placeholder=" …") for name in names]
 
 
 def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, **look: Any) -> None:
@@ -241,7 +249,8 @@ def shaded(
             box = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
             centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
     axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
-    axis.set_yticks([k + 0.5 for k in range(len(rows))], rows, fontsize=7.5)
+    size = 7 if narrow() else 7.5
+    axis.set_yticks([k + 0.5 for k in range(len(rows))], _beside(axis, rows), fontsize=size)
     axis.grid(visible=False)
     if bar:
         figure: Any = axis.figure

@@ -103,13 +103,14 @@ def wavelength_colours(wavelengths: int) -> list[str]:
 class Sheet(Figure):
     """A figure that a narrow screen has in pieces below each other.
 
-    ``cuts``: inches from the left at which it is cut; ``head``: inches at its top that go before all pieces,
-    at the right and no wider than such a screen.
+    ``cuts``: inches from the left at which it is cut; ``rows``: inches from the bottom at which rows of it are
+    cut apart before that; ``head``: inches at its top that go before all pieces, at the right and no wider than
+    such a screen. Pieces in which nothing is drawn are left out.
     """
 
     def __init__(self, size: tuple[float, float], cuts: Sequence[float] = ()) -> None:
         super().__init__(figsize=size)
-        self.cuts, self.head = list(cuts), 0.0
+        self.cuts, self.rows, self.head = list(cuts), list[float](), 0.0
 
 
 def width() -> float:
@@ -144,10 +145,10 @@ def fitted(figure: Figure) -> Figure:
     for axis in figure.axes:
         wide = axis.get_position(original=True).width * width()
         title, name = axis.get_title("left"), axis.get_xlabel()
-        if len(title) > fits(wide, 9):
+        if len(title) > fits(wide, 9) and "\n" not in title:
             axis.set_title(textwrap.fill(title, fits(wide, 8)), fontsize=8)
             above = _SECOND
-        if len(name) > fits(wide, 9):
+        if len(name) > fits(wide, 9) and "\n" not in name:
             axis.set_xlabel(textwrap.fill(name, fits(wide, 8)), fontsize=8)
             below = _SECOND
     grow(figure, above, below)
@@ -181,9 +182,14 @@ def _pieces(sheet: Sheet, name: str) -> str:
     """The pieces of a sheet that stands on the page as ``name``, as SVG."""
     points = 72.0
     wide, tall = sheet.get_figwidth(), sheet.get_figheight()
-    ends = [0.0, *sheet.cuts, wide]
+    across = list(itertools.pairwise([0.0, *sheet.cuts, wide]))
     boxes = [(wide - NARROW, 0.0, NARROW, sheet.head)] if sheet.head else []
-    boxes += [(x, sheet.head, end - x, tall - sheet.head) for x, end in itertools.pairwise(ends)]
+    places = [axis.get_position(original=True) for axis in sheet.axes if axis.has_data()]
+    middles = [(wide * (p.x0 + p.x1) / 2, tall * (1 - (p.y0 + p.y1) / 2)) for p in places]
+    for y, below in itertools.pairwise([sheet.head, *(tall - row for row in sheet.rows), tall]):
+        for x, end in across:
+            if any(x < at_x < end and y < at_y < below for at_x, at_y in middles):
+                boxes.append((x, y, end - x, below - y))
     views = (" ".join(f"{points * number:.1f}" for number in box) for box in boxes)
     return "".join(f'<svg viewBox="{view}"><use href="#{name}-figure_1"/></svg>' for view in views)
 

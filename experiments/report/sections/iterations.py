@@ -22,7 +22,9 @@ Line = tuple[str, JobRun]
 
 
 def wanted(view: View) -> Sequence[Line]:
-    return list(_lines(view))
+    """Nothing where no job had two of them: a picture of one is none."""
+    lines = list(_lines(view))
+    return lines if any(len(job.spans) > 1 for _, job in lines) else []
 
 
 def render(view: View, draw: Draw) -> str:
@@ -54,7 +56,7 @@ def _lines(view: View) -> Iterator[Line]:
 
 def _figure(lines: Sequence[Line], title: str) -> Figure:
     figure, axis = chart(2.7)
-    highest, lowest = 0.0, float("inf")
+    highest, lowest, most = 0.0, float("inf"), max(len(job.spans) for _, job in lines)
     styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
     for (name, job), (dash, colour) in zip(lines, styles, strict=False):
         took = [end - begin for begin, end in job.spans]
@@ -71,7 +73,7 @@ def _figure(lines: Sequence[Line], title: str) -> Figure:
         axis.set_ylim(floor - 0.12 * height, highest + 0.15 * height)
     else:
         axis.set_ylim(0, 1.08 * highest or 1)
-    axis.set(xlabel="iteration", ylabel="seconds")
+    axis.set(xlabel="iteration", ylabel="seconds", xlim=(0.5, most + 0.5))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, title, columns=4)
     return figure

@@ -22,6 +22,8 @@ TITLE = "Sweep"
 #: More rows than these are folded away; more lines than these cannot be told apart; values from which on two
 #: swept paths make a map.
 _MOST_ROWS, _MOST_LINES, _MAP = 12, 12, 4
+#: Of more arms than these no table is seen until it is opened.
+_MOST_TABLES = 3
 _DEFAULT = ("jct", "iteration", "allreduce")
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
 
@@ -120,7 +122,7 @@ def _table(view: View, arm: str) -> str:
     items = [view.at(arm, job.subject, point) for point in points for job in jobs]
     shown = table_of(items, columns, len(words))
     note = f'<p class="quiet">All {tag(view.label)}, times as emulated.</p>'
-    if len(items) > _MOST_ROWS:
+    if len(items) > _MOST_ROWS or len(wanted(view)) > _MOST_TABLES:
         return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown + note)
     return f"<h3>{text(view.title(arm))}</h3>{shown}{note}"
 

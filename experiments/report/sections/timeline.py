@@ -70,7 +70,8 @@ def _figure(runs: list[Run]) -> Figure:
     figure, axes = sheet(height, rows=len(runs), left=0.95, heights=rows, gap=(0, 0.62), top=0.5)
     colours = job_colours(list(dict.fromkeys(name for run in runs for name in run.jobs)))
     # One scale for all panels: arms are compared.
-    last = max(job.end - run.released for run in runs for job in run.jobs.values() if job.end is not None)
+    ends = [job.end - run.released for run in runs for job in run.jobs.values() if job.end is not None]
+    last = max(ends, default=1.0)
     for (axis,), run in zip(axes, runs, strict=True):
         _run(axis, run, colours, last)
         if len(runs) > 1:
