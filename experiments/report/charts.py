@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from ringlight.experiments.language.spec import quantity
-from ringlight.experiments.report.drawing import INK, NARROW, QUIET, Sheet, fits, grow, narrow, width
+from ringlight.experiments.report.drawing import FACE, INK, NARROW, QUIET, Sheet, fits, grow, narrow, width
 
 Spot = tuple[float, float]
 #: A span of a row of a chart: row, from, to.
@@ -246,7 +246,7 @@ def shaded(
     mesh = axis.pcolormesh(cells, cmap="viridis", edgecolors="none")
     for y, line in enumerate(words):
         for x, said in enumerate(line):
-            box = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
+            box = {"facecolor": FACE, "alpha": 0.7, "linewidth": 0, "pad": 1}
             centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
     axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
     size = 7 if narrow() else 7.5

@@ -103,9 +103,9 @@ def wavelength_colours(wavelengths: int) -> list[str]:
 class Sheet(Figure):
     """A figure that a narrow screen has in pieces below each other.
 
-    ``cuts``: inches from the left at which it is cut; ``rows``: inches from the bottom at which rows of it are
-    cut apart before that; ``head``: inches at its top that go before all pieces, at the right and no wider than
-    such a screen. Pieces in which nothing is drawn are left out.
+    ``cuts``: inches from the left at which it is cut; ``rows``: inches from the bottom at which its rows are
+    cut apart before that; ``head``: inches at its top that go before all pieces, at the right and no wider
+    than such a screen. Pieces in which nothing is drawn are left out.
     """
 
     def __init__(self, size: tuple[float, float], cuts: Sequence[float] = ()) -> None:
@@ -166,7 +166,7 @@ def drawn(
 ) -> Plot:
     """What ``figure(…)`` draws, as wide as a page, which is also saved as by :func:`save`, and for narrow
     screens: cut where it can be, as that takes neither time nor bytes, else drawn once more."""
-    broad = figure(*args, **kwargs)
+    broad = fitted(figure(*args, **kwargs))
     wide = save(broad, folder, name, caption, png=png)
     if isinstance(broad, Sheet) and broad.cuts:
         return replace(wide, narrow=_pieces(broad, name), cut=True)

@@ -20,6 +20,8 @@ NOTHING = "–"
 LONG = 60
 #: One of no more is not broken over lines.
 _SHORT = 16
+#: A table of more rows is more than anybody reads who did not ask for it.
+_MANY = 24
 _TAG = re.compile("<[^>]*>")
 #: In place of a headline where the emulation did not hold its settings: nothing was found out.
 NO_RESULT = "No result: the emulation did not hold its settings"
@@ -59,6 +61,11 @@ def folded(summary: str, inside: str, classes: str = "") -> str:
     """``inside`` is seen when the summary is opened."""
     look = f' class="{classes}"' if classes else ""
     return f"<details{look}><summary>{summary}</summary>{inside}</details>"
+
+
+def folded_if_long(summary: str, rows: int, inside: str) -> str:
+    """A table of many rows is seen when its summary is opened, any other at once."""
+    return folded(summary, inside) if rows > _MANY else inside
 
 
 def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") -> str:

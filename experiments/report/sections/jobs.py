@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlight.experiments.record.runs import JobRun
-from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell, real
 from ringlight.experiments.report.words import percent, seconds, upper_first
 
@@ -45,6 +45,7 @@ def render(view: View, draw: Draw) -> str:
     shown = table_of(wanted(view), columns, 3, group=group)
     there = [head for head in _EXPLAINED if f">{head}</th>" in shown]
     explained = "".join(f" {upper_first(head)}: {_EXPLAINED[head]}." for head in there)
+    shown = folded_if_long(f"{len(wanted(view))} jobs", len(wanted(view)), shown)
     return (
         f'{shown}<p class="quiet">All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job '
         "completion time, from its release to its end; iteration and all-reduce are medians over ranks and "

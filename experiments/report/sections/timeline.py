@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 
 from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
 from ringlight.experiments.report.charts import key, legend, named_rows, note, sheet, spans
-from ringlight.experiments.report.drawing import INK, LIGHT, QUIET, RULE, WIDE, job_colours, width
-from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, WIDE, job_colours, width
+from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, table_of, tag, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import seconds
 
@@ -50,6 +50,8 @@ def render(view: View, draw: Draw) -> str:
     )
     note = f"Times since the release of the first jobs, as emulated {tag(view.label)}."
     shown += f'<p class="quiet">{note}</p>' if shown else ""
+    many = sum(len(run.later) for run in runs)
+    shown = folded_if_long(f"{many} events", many, shown)
     return draw("timeline", caption, _figure, runs[:_MOST]) + shown
 
 
@@ -99,7 +101,7 @@ def _run(axis: Axes, run: Run, colours: Mapping[str, str], last: float) -> None:
         # Names of events that are near each other stand one below the other.
         level = (level + 1) % len(names) if begin - place < 0.18 * last * WIDE / width() else 0
         place = begin
-        box = {"facecolor": "white", "alpha": 0.55, "linewidth": 0, "pad": 0.6}
+        box = {"facecolor": FACE, "alpha": 0.75, "linewidth": 0, "pad": 0.6}
         note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
 
 

@@ -18,7 +18,7 @@ from ringlight.experiments.record.events import Operations
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
 from ringlight.experiments.report.drawing import INK, PALETTE, RULE
-from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, Columns, folded_if_long, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, swept
 from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
@@ -83,7 +83,8 @@ def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
         ("exposed", cell("exposed")),
         ("results checked", _checked),
     ]
-    return table_of(jobs, columns, len(columns) - 6) + (
+    shown = table_of(jobs, columns, len(columns) - 6)
+    return folded_if_long(f"{len(jobs)} jobs", len(jobs), shown) + (
         f'<p class="quiet">All {tag(view.label)}, as emulated. Iteration: median over ranks and iterations; '
         "computing: how long of an iteration a rank computes, and exposed: how long it does not, means over "
         "ranks and iterations.</p>"
@@ -103,7 +104,8 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
         ("bytes, all ranks", lambda one: format_size(one.bytes.sent)),
         ("bytes, busiest rank", lambda one: format_size(round(one.bytes.most))),
     ]
-    return table_of(found, columns, len(columns) - 6) + (
+    shown = table_of(found, columns, len(columns) - 6)
+    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(found), shown) + (
         '<p class="quiet">By purpose: how long of an iteration its operations were under way at a rank while '
         "that computed nothing, and hidden behind computing; waiting for partners counts, and purposes may "
         f"be under way at the same time {tag(view.label)}. Operations and bytes: of one iteration, as "
