@@ -150,6 +150,12 @@ def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
     axis.annotate(words, (x, y), textcoords="offset points", **{**usual, **look})
 
 
+def end_with_room(axis: Axes, last: float, inches: float) -> float:
+    """Where an x axis from 0 is to end so that right of ``last`` there is as much room for words."""
+    wide = axis.get_position(original=True).width * width()
+    return last / (1 - min(inches / wide, 0.6))
+
+
 def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **look: Any) -> None:
     axis.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": size, "zorder": 5, **look})
 

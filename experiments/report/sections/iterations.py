@@ -55,7 +55,7 @@ def _lines(view: View) -> Iterator[Line]:
 
 
 def _figure(lines: Sequence[Line], title: str) -> Figure:
-    figure, axis = chart(2.7)
+    figure, axis = chart(2.7, left=0.8)
     highest, lowest, most = 0.0, float("inf"), max(len(job.spans) for _, job in lines)
     styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
     for (name, job), (dash, colour) in zip(lines, styles, strict=False):

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
 from ringlight.experiments.record.runs import Action, Run
-from ringlight.experiments.report.charts import chart, named_rows, note, spans
-from ringlight.experiments.report.drawing import LIGHT, QUIET, WIDE, job_colours, width
+from ringlight.experiments.report.charts import chart, end_with_room, named_rows, note, spans
+from ringlight.experiments.report.drawing import LIGHT, QUIET, job_colours
 from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import called, figure, meaning, seconds
@@ -96,7 +96,7 @@ def _figure(run: Run, action: Action) -> Figure:
     named_rows(axis, [name for name, *_ in bars])
     # Beside the longest bar there is room for its figure.
     begin = min(0.0, *(begin for _, begin, _, _ in bars))
-    axis.set_xlim(begin, last + 0.1 * WIDE / width() * (last - begin))
+    axis.set_xlim(begin, begin + end_with_room(axis, last - begin, 0.6))
     axis.set_xlabel("milliseconds since the first step")
     return drawn
 

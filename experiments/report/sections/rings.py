@@ -11,18 +11,18 @@ from matplotlib.patches import Arc
 
 from ringlight.experiments.analysis.prediction import nic_rate_bps, ring_of
 from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.experiments.report.charts import arrow, centred, chart, key, legend, named_rows, note, pictures
-from ringlight.experiments.report.drawing import (
-    FACE,
-    INK,
-    LIGHT,
-    PALETTE,
-    QUIET,
-    RULE,
-    WIDE,
-    wavelength_colours,
-    width,
+from ringlight.experiments.report.charts import (
+    arrow,
+    centred,
+    chart,
+    end_with_room,
+    key,
+    legend,
+    named_rows,
+    note,
+    pictures,
 )
+from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
 from ringlight.experiments.report.page import NOTHING, table_of, tag, text
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View
@@ -196,7 +196,7 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
         note(axis, took, y, f"{seconds(took)}, {_steps(run)} steps", xytext=(8, 0), fontsize=8, color=INK)
     named_rows(axis, [f"{run.plan.arm}: {_job(run).plan.loop.collective}" for run in runs])
     axis.set(
-        xlim=(0, (1 + 0.25 * WIDE / width()) * most or 1.0),
+        xlim=(0, end_with_room(axis, most, 1.3) or 1.0),
         xlabel=f"all-reduce, seconds as emulated ({view.label})",
     )
     return figure
