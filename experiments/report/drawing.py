@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib
 
@@ -28,7 +28,6 @@ _CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "va
 PALETTE = ("#c8425a", "#2f7ec0", "#2e9c6d", "#c98a1b", "#8a5cc2", "#1f9ea6")
 _NAMED = {"red": PALETTE[0], "blue": PALETTE[1], "green": PALETTE[2]}
 LIGHT = "#e0a32e"
-Drawn = ParamSpec("Drawn")
 #: Digits behind the point that are too many.
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 
@@ -156,25 +155,17 @@ def fitted(figure: Figure) -> Figure:
 
 
 def drawn(
-    folder: Path,
-    name: str,
-    caption: str,
-    png: bool,
-    figure: Callable[Drawn, Figure],
-    *args: Drawn.args,
-    **kwargs: Drawn.kwargs,
+    folder: Path, name: str, caption: str, png: bool, figure: Callable[..., Figure], *args: Any
 ) -> Plot:
     """What ``figure(…)`` draws, as wide as a page, which is also saved as by :func:`save`, and for narrow
     screens: cut where it can be, as that takes neither time nor bytes, else drawn once more."""
-    broad = fitted(figure(*args, **kwargs))
+    broad = fitted(figure(*args))
     wide = save(broad, folder, name, caption, png=png)
     if isinstance(broad, Sheet) and broad.cuts:
         return replace(wide, narrow=_pieces(broad, name), cut=True)
     with matplotlib.rc_context({"figure.figsize": (NARROW, 3.0), "svg.hashsalt": f"{name}-narrow"}):
         small = io.StringIO()
-        fitted(figure(*args, **kwargs)).savefig(
-            small, format="svg", transparent=True, metadata={"Date": None}
-        )
+        fitted(figure(*args)).savefig(small, format="svg", transparent=True, metadata={"Date": None})
     return replace(wide, narrow=page_svg(small.getvalue(), f"{name}-narrow"))
 
 

@@ -26,7 +26,7 @@ from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.report import sections as _sections
 from ringlight.experiments.report.page import folded, page, picture
 from ringlight.experiments.report.perfetto import write_trace
-from ringlight.experiments.report.view import Draw, Drawn, View
+from ringlight.experiments.report.view import Draw, View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,14 +62,8 @@ def render(view: View, plots: Path, *, png: bool = False) -> str:
 
     plots.mkdir(parents=True, exist_ok=True)
 
-    def draw(
-        name: str,
-        caption: str,
-        figure: Callable[Drawn, Figure],
-        *args: Drawn.args,
-        **kwargs: Drawn.kwargs,
-    ) -> str:
-        return picture(drawn(plots, name, caption, png, figure, *args, **kwargs))
+    def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any) -> str:
+        return picture(drawn(plots, name, caption, png, figure, *args))
 
     with matplotlib.rc_context(STYLE):
         found = [_rendered(section, view, draw) for section in sections() if appears(section, view)]

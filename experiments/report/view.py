@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from typing import Any
 
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.analysis.result import Analysis
@@ -22,26 +22,9 @@ from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.page import NOTHING, text
 from ringlight.experiments.report.words import figure, said
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Drawn = ParamSpec("Drawn")
-
-
-class Draw(Protocol):
-    """Makes a picture of ``figure(…)``, which is called for each size of it; gives its HTML. ``name``: of its
-    own in the page and in the folder ``plots``."""
-
-    def __call__(
-        self,
-        name: str,
-        caption: str,
-        figure: Callable[Drawn, Figure],
-        *args: Drawn.args,
-        **kwargs: Drawn.kwargs,
-    ) -> str: ...
-
-
+#: ``draw(name, caption, figure, …)`` makes a picture of ``figure(…)``, which is called for each size of it,
+#: under a name of its own in the page and in the folder ``plots``; gives its HTML.
+Draw = Callable[..., str]
 _NOWHERE: Point = {}
 PUBLISHED: Label = "published"
 
