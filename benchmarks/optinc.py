@@ -335,6 +335,7 @@ def _draw_shares(results: Mapping[str, Mapping[str, Found]], inputs: int, file: 
     ]
     legend(
         figure,
+        "network",
         [*handles, Patch(color=QUIET, alpha=0.2, label="of seeds, smallest to largest (line: median)")],
     )
     figure.savefig(file, dpi=160, facecolor="white")

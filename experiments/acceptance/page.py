@@ -21,7 +21,7 @@ from ringlight.experiments.report.charts import (
     sheet,
     spans,
 )
-from ringlight.experiments.report.drawing import INK, LIGHT, PALETTE, STYLE, save
+from ringlight.experiments.report.drawing import INK, LIGHT, PALETTE, STYLE, drawn
 from ringlight.experiments.report.page import (
     NOTHING,
     header,
@@ -255,13 +255,11 @@ def _pictures(switches: Sequence[Switch], folder: Path) -> list[str]:
             "is what is declared; the mark is the median of what the driver reports, which includes its own "
             "reading."
         )
-        found.append(
-            f"<h2>Dark time</h2>{picture(save(_dark(dark), folder, 'dark-time', caption, png=False))}"
-        )
+        found.append(f"<h2>Dark time</h2>{picture(drawn(folder, 'dark-time', caption, False, _dark, dark))}")
     if counts := [n for n in _counts_of(switches) if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)]:
         caption = "Share of changes after which light was there, from the call on. One line for each switch."
-        drawn = save(_to_light(switches, counts), folder, "to-light", caption, png=False)
-        found.append(f"<h2>From command to light</h2>{picture(drawn)}")
+        each = drawn(folder, "to-light", caption, False, _to_light, switches, counts)
+        found.append(f"<h2>From command to light</h2>{picture(each)}")
     return found
 
 
@@ -304,7 +302,7 @@ def _to_light(switches: Sequence[Switch], counts: Sequence[int]) -> Figure:
             plain_ticks(axis.xaxis, min(every), max(every), 4)
             prefixed(axis.xaxis, "s")
     axes[0][0].set_ylabel("share of changes")
-    legend(figure, [key(colours[switch["name"]], switch["name"]) for switch in switches])
+    legend(figure, "switch", [key(colours[switch["name"]], switch["name"]) for switch in switches])
     return figure
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from ringlight.experiments.crosscheck.compare import JUDGED, signed
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, sheet
-from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET, STYLE, save
+from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET, STYLE, drawn
 from ringlight.experiments.report.page import (
     NO_RESULT,
     assumptions,
@@ -59,11 +59,11 @@ def render(experiment: Experiment, found: Mapping[str, Any], folder: Path) -> st
         + some,
     }
     with matplotlib.rc_context(STYLE):
-        figures = (_differences(entries, found["limit_percent"]), _series(entries[:_SERIES]))
-        apart, each = (
-            picture(save(figure, folder, name, caption))
-            for figure, (name, caption) in zip(figures, captions.items(), strict=True)
+        limit, names = found["limit_percent"], captions
+        apart = picture(
+            drawn(folder, "differences", names["differences"], True, _differences, entries, limit)
         )
+        each = picture(drawn(folder, "iterations", names["iterations"], True, _series, entries[:_SERIES]))
     parts = [
         _header(experiment, found),
         _hero(entries, found),
@@ -107,7 +107,7 @@ def _series(entries: Sequence[Entry]) -> Figure:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0][0].set_ylabel("iteration, s")
     axes[-1][0].set_xlabel("iteration")
-    legend(figure, [key(_EMULATED, "emulated"), key(_SIMULATED, "simulated")])
+    legend(figure, "how known", [key(_EMULATED, "emulated"), key(_SIMULATED, "simulated")])
     return figure
 
 

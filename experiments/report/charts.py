@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from ringlight.experiments.language.spec import quantity
-from ringlight.experiments.report.drawing import INK, QUIET
+from ringlight.experiments.report.drawing import FACE, INK, NARROW, QUIET, Sheet, fits, grow, narrow, width
 
-#: Inches; as wide as the page's text.
-WIDTH = 9.2
 Spot = tuple[float, float]
 #: A span of a row of a chart: row, from, to.
 Span = tuple[float, float, float]
+#: Inches that a line of a legend takes, and that the last tick's words have beside their axis.
+_LINE, _SPARE = 0.17, 0.15
+#: Of more columns than these a narrow screen has halves.
+_THIRDS = 3
+#: On a narrow screen no more of the width is left of the axes, and there are no more ticks.
+_MOST_LEFT, _FEW_TICKS = 1.45, 4
 
 
 def sheet(
@@ -34,40 +38,45 @@ def sheet(
     bottom: float = 0.46,
     gap: tuple[float, float] = (0.55, 0.55),
     heights: Sequence[float] | None = None,
-) -> tuple[Figure, list[list[Axes]]]:
+) -> tuple[Sheet, list[list[Axes]]]:
     """A figure with ``rows`` × ``columns`` axes. Margins, and the gaps between columns and between rows, are
     inches; ``heights``: of the rows, in proportion."""
-    figure = Figure(figsize=(WIDTH, height))
-    width_of_one = (WIDTH - left - right - gap[0] * (columns - 1)) / columns
-    height_of_one = (height - top - bottom - gap[1] * (rows - 1)) / rows
-    grid = {
-        "left": left / WIDTH,
-        "right": 1 - right / WIDTH,
-        "top": 1 - top / height,
-        "bottom": bottom / height,
-        "wspace": gap[0] / width_of_one,
-        "hspace": gap[1] / height_of_one,
-    }
-    axes = figure.subplots(rows, columns, squeeze=False, height_ratios=heights, gridspec_kw=grid)
-    for axis in axes.flat:
+    left = min(left, _MOST_LEFT) if narrow() else left
+    wide = (width() - left - right - gap[0] * (columns - 1)) / columns
+    shares = heights or [1.0] * rows
+    tall = [(height - top - bottom - gap[1] * (rows - 1)) * share / sum(shares) for share in shares]
+    begins = [left + (wide + gap[0]) * column for column in range(columns)]
+    # Halves of it, or thirds, are as wide as a narrow screen.
+    pieces = begins[1:] if columns <= _THIRDS else begins[columns // 2 :][:1]
+    figure = Sheet((width(), height), [begin - gap[0] + min(_SPARE, gap[0] / 2) for begin in pieces])
+    axes = []
+    for row in range(rows):
+        y = height - top - sum(tall[: row + 1]) - gap[1] * row
+        places = [(x / width(), y / height, wide / width(), tall[row] / height) for x in begins]
+        axes.append([figure.add_axes(place) for place in places])
+    for axis in figure.axes:
         # Every tick is two texts and three lines; how many there is room for takes measuring texts.
-        axis.xaxis.set_major_locator(MaxNLocator(8 // columns + 2, steps=[1, 2, 2.5, 5, 10]))
+        axis.xaxis.set_major_locator(
+            MaxNLocator(_FEW_TICKS if narrow() else 8 // columns + 2, steps=[1, 2, 2.5, 5, 10])
+        )
         axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    return figure, [list(row) for row in axes]
+    return figure, axes
 
 
-def chart(height: float, **margins: Any) -> tuple[Figure, Axes]:
+def chart(height: float, **margins: Any) -> tuple[Sheet, Axes]:
     """A :func:`sheet` of one."""
     figure, ((axis,),) = sheet(height, **margins)
     return figure, axis
 
 
-def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int], str]) -> Figure:
+def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int], str]) -> Sheet:
     """Pictures without axes beside and below each other, each ``height`` inches and with a title, which
     ``draw(axis, number)`` gives."""
     rows = math.ceil(count / columns)
-    margins: Any = {"left": 0.05, "right": 0.05, "top": 0.5, "bottom": 0.05}
-    figure, axes = sheet(height * rows + 0.55, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
+    margins: Any = {"left": 0.05, "right": 0.05, "top": 0.25, "bottom": 0.05}
+    figure, axes = sheet(height * rows + 0.3, rows=rows, columns=columns, gap=(0.1, 0.3), **margins)
+    # They are read row by row.
+    figure.rows = [line[0].get_position(original=True).y0 * figure.get_figheight() for line in axes[:-1]]
     for number, axis in enumerate(axis for line in axes for axis in line):
         axis.axis("off")
         if number < count:
@@ -75,13 +84,33 @@ def pictures(count: int, columns: int, height: float, draw: Callable[[Axes, int]
     return figure
 
 
-def legend(figure: Figure, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
-    """At the top right, in the margin. ``handles``: in place of what has a label."""
-    if handles is None and not any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
+def legend(figure: Sheet, title: str, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
+    """Above the axes at the right, with a title that says what is told apart; the figure grows by what it
+    takes. ``handles``: in place of what has a label; ``columns``: no more of them."""
+    if handles is None:
+        found = {label: handle for axis in figure.axes for handle, label in _labelled(axis)}
+        handles, names = list(found.values()), list(found)
+    else:
+        names = [str(handle.get_label()) for handle in handles]
+    if not handles:
         return
-    given = {} if handles is None else {"handles": list(handles)}
-    count = columns if handles is None else len(handles)
-    figure.legend(**given, loc="upper right", bbox_to_anchor=(1.0, 1.0), ncols=max(1, min(columns, count)))
+    # A handle and the space around it take as much as six characters.
+    room = fits(NARROW if figure.cuts else width(), 8)
+    longest = min(max(map(len, names)), room - 6)
+    columns = max(1, min(columns, len(names), room // (longest + 6)))
+    named = [textwrap.fill(name, room - 6) for name in names]
+    lines = math.ceil(len(names) / columns) + sum(name.count("\n") for name in named) + 1
+    highest = max(figure.axes, key=lambda axis: axis.get_position(original=True).y1)
+    margin = (1 - highest.get_position(original=True).y1) * figure.get_figheight()
+    titled = 0.22 if any(axis.get_title("left") for axis in figure.axes) else 0.0
+    figure.head = _LINE * lines + 0.08
+    grow(figure, max(0.0, figure.head + titled - margin))
+    look: Any = {"loc": "upper right", "bbox_to_anchor": (1.0, 1.0), "alignment": "left"}
+    figure.legend(handles, named, ncols=columns, title=title, title_fontsize=8, **look)
+
+
+def _labelled(axis: Axes) -> Iterable[tuple[Any, str]]:
+    return zip(*axis.get_legend_handles_labels(), strict=True)
 
 
 def key(colour: str, label: str, width: float = 2) -> Line2D:
@@ -95,10 +124,18 @@ def vertical_grid(axis: Axes) -> None:
 
 
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
-    """One below the other, row 0 at the top."""
-    axis.set_yticks(range(len(names)), names, fontsize=8)
+    """One below the other, row 0 at the top; in two lines what a narrow picture has no room for in one."""
+    axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
     axis.set_ylim(len(names) - 0.5, -0.5)
     vertical_grid(axis)
+
+
+def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
+    """Names of rows, in two lines where a narrow picture has no room for one at the left of its axes."""
+    if not narrow():
+        return list(names)
+    room = fits(axis.get_position(original=True).x0 * width() - 0.08, 7)
+    return [textwrap.fill(name, room, max_lines=2, placeholder=" …") for name in names]
 
 
 def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, **look: Any) -> None:
@@ -113,6 +150,12 @@ def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
     axis.annotate(words, (x, y), textcoords="offset points", **{**usual, **look})
 
 
+def end_with_room(axis: Axes, last: float, inches: float) -> float:
+    """Where an x axis from 0 is to end so that right of ``last`` there is as much room for words."""
+    wide = axis.get_position(original=True).width * width()
+    return last / (1 - min(inches / wide, 0.6))
+
+
 def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **look: Any) -> None:
     axis.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": size, "zorder": 5, **look})
 
@@ -125,6 +168,7 @@ def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
 def plain_ticks(axis: Any, lowest: float, highest: float, most: int = 10) -> None:
     """Ticks of a logarithmic axis (``axes.xaxis`` or ``yaxis``) at 1, 2, 5, … written as plain numbers; where
     these are more than ``most``, at powers of ten."""
+    most = min(most, _FEW_TICKS) if narrow() else most
     ticks = [m * 10.0**e for e in range(-9, 9) for m in (1, 2, 5)]
     inside = [t for t in ticks if lowest * 0.7 <= t <= highest * 1.4]
     axis.set_ticks(inside if len(inside) <= most else [t for t in inside if f"{t:e}".startswith("1")])
@@ -163,7 +207,7 @@ _MUCH = 1e4
 def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10) -> list[float]:
     """Makes the x axis one of swept values called ``name``, logarithmic where they span much; where each
     stands. What is no number stands side by side, in ``words``."""
-    found = scaled(values)
+    found, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
     if found is None:
         turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}
         axis.set_xticks(
@@ -208,10 +252,11 @@ def shaded(
     mesh = axis.pcolormesh(cells, cmap="viridis", edgecolors="none")
     for y, line in enumerate(words):
         for x, said in enumerate(line):
-            box = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
+            box = {"facecolor": FACE, "alpha": 0.7, "linewidth": 0, "pad": 1}
             centred(axis, x + 0.5, y + 0.5, said, color=INK, bbox=box)
     axis.set_xticks([k + 0.5 for k in range(len(columns))], columns, fontsize=7.5)
-    axis.set_yticks([k + 0.5 for k in range(len(rows))], rows, fontsize=7.5)
+    size = 7 if narrow() else 7.5
+    axis.set_yticks([k + 0.5 for k in range(len(rows))], _beside(axis, rows), fontsize=size)
     axis.grid(visible=False)
     if bar:
         figure: Any = axis.figure

@@ -6,9 +6,12 @@ drawn in the placeholder colours below, which :func:`page_svg` turns into CSS.
 
 from __future__ import annotations
 
+import io
+import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +28,14 @@ _CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "va
 PALETTE = ("#c8425a", "#2f7ec0", "#2e9c6d", "#c98a1b", "#8a5cc2", "#1f9ea6")
 _NAMED = {"red": PALETTE[0], "blue": PALETTE[1], "green": PALETTE[2]}
 LIGHT = "#e0a32e"
+#: Digits behind the point that are too many.
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+
+#: Inches: as wide as the page's text, and as the screen of a telephone.
+WIDE, NARROW = 9.2, 4.3
 
 STYLE: Any = {
+    "figure.figsize": (WIDE, 3.0),
     "font.family": "sans-serif",
     "font.size": 9,
     "svg.fonttype": "none",
@@ -60,13 +69,20 @@ STYLE: Any = {
 }
 
 
+#: Inches that a character takes for each of its points, one with another, and a second line of a title.
+_CHARACTER, _SECOND = 0.0082, 0.14
+
+
 @dataclass(frozen=True)
 class Plot:
-    """A drawn figure: file ``name`` without suffix, its ``caption``, and SVG text fit for a page."""
+    """A drawn figure: file ``name`` without suffix, its ``caption``, and SVG text fit for a page; ``narrow``:
+    for narrow screens, ``cut`` out of the other or drawn once more."""
 
     name: str
     caption: str
     svg: str
+    narrow: str = ""
+    cut: bool = False
 
 
 def job_colours(jobs: Sequence[str]) -> dict[str, str]:
@@ -83,6 +99,92 @@ def wavelength_colours(wavelengths: int) -> list[str]:
     return [matplotlib.colors.to_hex(wheel((k + 0.5) / wavelengths)) for k in range(wavelengths)]
 
 
+class Sheet(Figure):
+    """A figure that a narrow screen has in pieces below each other.
+
+    ``cuts``: inches from the left at which it is cut; ``rows``: inches from the bottom at which its rows are
+    cut apart before that; ``head``: inches at its top that go before all pieces, at the right and no wider
+    than such a screen. Pieces in which nothing is drawn are left out.
+    """
+
+    def __init__(self, size: tuple[float, float], cuts: Sequence[float] = ()) -> None:
+        super().__init__(figsize=size)
+        self.cuts, self.rows, self.head = list(cuts), list[float](), 0.0
+
+
+def width() -> float:
+    """Inches: of the picture that is being drawn."""
+    return float(matplotlib.rcParams["figure.figsize"][0])
+
+
+def narrow() -> bool:
+    """Whether the picture that is being drawn is for a narrow screen."""
+    return width() <= NARROW
+
+
+def fits(inches: float, size: float) -> int:
+    """How many characters of ``size`` points stand side by side there."""
+    return max(1, int(inches / (_CHARACTER * size)))
+
+
+def grow(figure: Figure, above: float, below: float = 0.0) -> None:
+    """Gives a figure more room (inches), without changing what is drawn in it."""
+    height = figure.get_figheight()
+    whole = height + above + below
+    for axis in figure.axes:
+        place = axis.get_position(original=True)
+        y, tall = (place.y0 * height + below) / whole, place.height * height / whole
+        axis.set_position((place.x0, y, place.width, tall))
+    figure.set_figheight(whole)
+
+
+def fitted(figure: Figure) -> Figure:
+    """The same figure, with titles and names of x axes in several lines where it is too narrow for one."""
+    above = below = 0.0
+    for axis in figure.axes:
+        wide = axis.get_position(original=True).width * width()
+        title, name = axis.get_title("left"), axis.get_xlabel()
+        if len(title) > fits(wide, 9) and "\n" not in title:
+            axis.set_title(textwrap.fill(title, fits(wide, 8)), fontsize=8)
+            above = _SECOND
+        if len(name) > fits(wide, 9) and "\n" not in name:
+            axis.set_xlabel(textwrap.fill(name, fits(wide, 8)), fontsize=8)
+            below = _SECOND
+    grow(figure, above, below)
+    return figure
+
+
+def drawn(
+    folder: Path, name: str, caption: str, png: bool, figure: Callable[..., Figure], *args: Any
+) -> Plot:
+    """What ``figure(…)`` draws, as wide as a page, which is also saved as by :func:`save`, and for narrow
+    screens: cut where it can be, as that takes neither time nor bytes, else drawn once more."""
+    broad = fitted(figure(*args))
+    wide = save(broad, folder, name, caption, png=png)
+    if isinstance(broad, Sheet) and broad.cuts:
+        return replace(wide, narrow=_pieces(broad, name), cut=True)
+    with matplotlib.rc_context({"figure.figsize": (NARROW, 3.0), "svg.hashsalt": f"{name}-narrow"}):
+        small = io.StringIO()
+        fitted(figure(*args)).savefig(small, format="svg", transparent=True, metadata={"Date": None})
+    return replace(wide, narrow=page_svg(small.getvalue(), f"{name}-narrow"))
+
+
+def _pieces(sheet: Sheet, name: str) -> str:
+    """The pieces of a sheet that stands on the page as ``name``, as SVG."""
+    points = 72.0
+    wide, tall = sheet.get_figwidth(), sheet.get_figheight()
+    across = list(itertools.pairwise([0.0, *sheet.cuts, wide]))
+    boxes = [(wide - NARROW, 0.0, NARROW, sheet.head)] if sheet.head else []
+    places = [axis.get_position(original=True) for axis in sheet.axes if axis.has_data()]
+    middles = [(wide * (p.x0 + p.x1) / 2, tall * (1 - (p.y0 + p.y1) / 2)) for p in places]
+    for y, below in itertools.pairwise([sheet.head, *(tall - row for row in sheet.rows), tall]):
+        for x, end in across:
+            if any(x < at_x < end and y < at_y < below for at_x, at_y in middles):
+                boxes.append((x, y, end - x, below - y))
+    views = (" ".join(f"{points * number:.1f}" for number in box) for box in boxes)
+    return "".join(f'<svg viewBox="{view}"><use href="#{name}-figure_1"/></svg>' for view in views)
+
+
 def save(figure: Figure, folder: Path, name: str, caption: str, *, png: bool = True) -> Plot:
     # Laid out once: each of the two files would draw everything once more to do it for itself.
     if (engine := figure.get_layout_engine()) is not None:
@@ -97,9 +199,14 @@ def save(figure: Figure, folder: Path, name: str, caption: str, *, png: bool = T
 
 
 def page_svg(svg: str, prefix: str) -> str:
-    """The ``<svg>`` element alone, ids made unique with ``prefix``, colours and font left to the page."""
+    """The ``<svg>`` element alone, ids made unique with ``prefix``, colours and font left to the page.
+
+    Lines are as exact as an eye can tell, a hundredth of a point: a page has each picture twice.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r">\s+<", "><", svg)
+    svg = re.sub(r'(?<= d=")[^"]+', lambda path: _DIGITS.sub(r"\1", path[0]), svg)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator
 
 import matplotlib
@@ -14,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from ringlight.experiments.report.charts import WIDTH, centred
-from ringlight.experiments.report.drawing import INK, QUIET
+from ringlight.experiments.report.charts import centred
+from ringlight.experiments.report.drawing import INK, QUIET, fits, narrow, width
 from ringlight.fabric.optinc.mesh import Mesh, there
 
 #: Modes up to which interferometers are large enough for figures and dots.
@@ -98,17 +99,23 @@ def is_pi(phase: float) -> bool:
 
 def pictured(small: Mesh, large: Mesh, titles: tuple[str, str]) -> Figure:
     """Two meshes beside each other, and what their colours mean."""
-    figure = Figure(figsize=(WIDTH, 6.2))
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.55), gridspec_kw={"wspace": 0.06})
-    figure.subplots_adjust(left=0.01, right=0.99, top=0.93, bottom=0.17)
+    if narrow():
+        figure = Figure(figsize=(width(), 7.6))
+        left, right = figure.subplots(2, 1, height_ratios=(1, 1.4), gridspec_kw={"hspace": 0.14})
+        figure.subplots_adjust(left=0.01, right=0.99, top=0.95, bottom=0.16)
+    else:
+        figure = Figure(figsize=(width(), 6.2))
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.55), gridspec_kw={"wspace": 0.06})
+        figure.subplots_adjust(left=0.01, right=0.99, top=0.93, bottom=0.17)
     for axis, mesh, title in ((left, small, titles[0]), (right, large, titles[1])):
         draw(axis, mesh)
         axis.set_title(title)
     bar = figure.add_axes((0.3, 0.1, 0.4, 0.022))
     colours = figure.colorbar(ScalarMappable(Normalize(0, 1), COLOURS), cax=bar, orientation="horizontal")
     colours.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "π/4", "π/2", "3π/4", "π"])
-    bar.set_xlabel(
+    said = (
         "θ of an interferometer: at 0 light stays in its waveguide, at π it crosses over. It goes from left "
-        "to right; dot: a phase of π (left mesh)"
+        f"to right; dot: a phase of π ({'upper' if narrow() else 'left'} mesh)"
     )
+    bar.set_xlabel(textwrap.fill(said, fits(width() - 0.3, 8)) if narrow() else said)
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,11 @@ STYLE = Path(__file__).with_name("page.css")
 NOTHING = "–"
 #: A cell of more characters than these is a sentence.
 LONG = 60
+#: One of no more is not broken over lines.
+_SHORT = 16
+#: A table of more rows is more than anybody reads who did not ask for it.
+_MANY = 24
+_TAG = re.compile("<[^>]*>")
 #: In place of a headline where the emulation did not hold its settings: nothing was found out.
 NO_RESULT = "No result: the emulation did not hold its settings"
 
@@ -51,24 +57,50 @@ def listing(points: Iterable[str]) -> str:
     return f"<ul>{items}</ul>" if items else ""
 
 
-def folded(summary: str, inside: str) -> str:
-    return f"<details><summary>{summary}</summary>{inside}</details>"
+def folded(summary: str, inside: str, classes: str = "") -> str:
+    """``inside`` is seen when the summary is opened."""
+    look = f' class="{classes}"' if classes else ""
+    return f"<details{look}><summary>{summary}</summary>{inside}</details>"
+
+
+def folded_if_long(summary: str, rows: int, inside: str) -> str:
+    """A table of many rows is seen when its summary is opened, any other at once."""
+    return folded(summary, inside) if rows > _MANY else inside
 
 
 def row(cells: Iterable[str], numeric: int, classes: str = "", tag: str = "td") -> str:
-    """One table row; from cell ``numeric`` on, cells are right-aligned. Long texts get room."""
+    """One table row; from cell ``numeric`` on, cells are right-aligned. Long texts get room, and short ones
+    are not broken."""
     done = []
     for number, cell in enumerate(cells):
-        look = " class=n" if number >= numeric else " class=wide" if len(cell) > LONG else ""
-        done.append(f"<{tag}{look}>{cell}</{tag}>")
+        long = len(_TAG.sub("", cell))
+        look = "n" if number >= numeric else "wide" if long > LONG else "short" if long <= _SHORT else ""
+        done.append(f"<{tag}{f' class={look}' if look else ''}>{cell}</{tag}>")
     return f"<tr{f' class={classes}' if classes else ''}>{''.join(done)}</tr>"
 
 
 def table(head: Sequence[str], rows: Sequence[str], numeric: int) -> str:
+    """``rows``: as :func:`row` writes them.
+
+    A narrow screen scrolls a table; of one without figures it has a row's cells below each other, each with
+    its head.
+    """
+    words = numeric >= len(head)
+    if words:
+        rows = [_headed(one, [_TAG.sub("", cell) for cell in head]) for one in rows]
     return (
-        f'<div class="scroll"><table><thead>{row(head, numeric, tag="th")}</thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0"><table{" class=words" if words else ""}>'
+        f"<thead>{row(head, numeric, tag='th')}</thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _headed(row: str, heads: Sequence[str]) -> str:
+    """A row whose cells name their heads; a group's one cell needs none."""
+    cells = row.split("<td")
+    if len(cells) != len(heads) + 1:
+        return row
+    named = (f'<td data-head="{head}"{cell}' for head, cell in zip(heads, cells[1:], strict=True))
+    return cells[0] + "".join(named)
 
 
 def table_of(
@@ -92,14 +124,19 @@ def table_of(
     rows, before = list[str](), None
     for item, *cells in zip(listed, *(cells for _, cells in filled), strict=True):
         if group is not None and (title := group(item)) != before:
-            rows.append(f'<tr class="group"><td colspan="{len(filled)}">{title}</td></tr>')
+            rows.append(f'<tr class="group"><td colspan="{len(filled)}"><span>{title}</span></td></tr>')
             before = title
         rows.append(row(cells, left, "strong" if strong is not None and strong(item) else ""))
     return table([head for head, _ in filled], rows, left) if rows else ""
 
 
 def picture(plot: Plot) -> str:
-    return f"<figure>{plot.svg}<figcaption>{text(plot.caption)}</figcaption></figure>"
+    """A figure with its caption; which of its drawings is seen depends on the width of the screen."""
+    drawings = plot.svg
+    if plot.narrow:
+        broad = "broad cut" if plot.cut else "broad"
+        drawings = f'<div class="{broad}">{plot.svg}</div><div class="narrow">{plot.narrow}</div>'
+    return f"<figure>{drawings}<figcaption>{text(plot.caption)}</figcaption></figure>"
 
 
 def hero(cards: Sequence[tuple[str, str, str]]) -> str:

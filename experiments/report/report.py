@@ -2,24 +2,29 @@
 
 It is made of sections, each a module of ``sections`` with its figures; a new one is a new file there:
 
-    ORDER = 45                        place in the page
+    ORDER = 13                        place in the page: pictures below 20, tables from there, then from
+                                      90 on whether to believe it and where it comes from
     TITLE = "Iterations"              its heading, if it has one
+    FOLDED = True                     only its heading is seen until it is opened; optional
     NEEDS = ("iteration",)            appears where there is a row of each of these metrics,
     def wanted(view) -> list          and this finds something to show; both are optional
-    def render(view, draw) -> str     HTML; draw(name, caption, figure) makes a picture of it
+    def render(view, draw) -> str     HTML; draw(name, caption, figure, …) makes a picture of figure(…)
+
+A picture is drawn twice, for wide and for narrow screens (``charts``, ``drawing.narrow``).
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.report import sections as _sections
-from ringlight.experiments.report.page import page, picture
+from ringlight.experiments.report.page import folded, page, picture
 from ringlight.experiments.report.perfetto import write_trace
 from ringlight.experiments.report.view import Draw, View
 
@@ -53,12 +58,12 @@ def render(view: View, plots: Path, *, png: bool = False) -> str:
     # matplotlib takes a second to load, which only who draws should wait for.
     import matplotlib
 
-    from ringlight.experiments.report.drawing import STYLE, save
+    from ringlight.experiments.report.drawing import STYLE, drawn
 
     plots.mkdir(parents=True, exist_ok=True)
 
-    def draw(name: str, caption: str, figure: Figure) -> str:
-        return picture(save(figure, plots, name, caption, png=png))
+    def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any) -> str:
+        return picture(drawn(plots, name, caption, png, figure, *args))
 
     with matplotlib.rc_context(STYLE):
         found = [_rendered(section, view, draw) for section in sections() if appears(section, view)]
@@ -66,8 +71,10 @@ def render(view: View, plots: Path, *, png: bool = False) -> str:
 
 
 def _rendered(section: Any, view: View, draw: Draw) -> str:
-    title = getattr(section, "TITLE", "")
-    return f"{f'<h2>{title}</h2>' if title else ''}{section.render(view, draw)}"
+    title, body = getattr(section, "TITLE", ""), section.render(view, draw)
+    if getattr(section, "FOLDED", False):
+        return folded(f"<h2>{title}</h2>", body, "part")
+    return f"{f'<h2>{title}</h2>' if title else ''}{body}"
 
 
 def write_report(folder: Path, view: View, *, png: bool = False) -> None:

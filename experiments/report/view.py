@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.analysis.result import Analysis
@@ -17,15 +17,14 @@ from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan, Scale, Setting
 from ringlight.experiments.language.spec import CompareSpec
 from ringlight.experiments.record.events import PortRate
+from ringlight.experiments.record.outputs import Written
 from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.page import NOTHING, text
 from ringlight.experiments.report.words import figure, said
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-#: Makes a picture, under a name of its own in the page and in the folder ``plots``; gives its HTML.
-Draw = Callable[[str, str, "Figure"], str]
+#: ``draw(name, caption, figure, …)`` makes a picture of ``figure(…)``, which is called for each size of it,
+#: under a name of its own in the page and in the folder ``plots``; gives its HTML.
+Draw = Callable[..., str]
 _NOWHERE: Point = {}
 PUBLISHED: Label = "published"
 
@@ -123,7 +122,8 @@ class Compared(Figures):
 class View:
     """An experiment that was run. ``fidelity``: the object of result.json; ``not_run``: its arms that were
     left out, ``failed``: runs that could not be made, each with ``why``. ``label``: how the runs' figures are
-    known. ``port_rates``: of packet switches, where they were sampled. ``name``: of the run folder."""
+    known. ``port_rates``: of packet switches, where they were sampled. ``name``: of the run folder.
+    ``outputs``: of containers of one's own."""
 
     experiment: Experiment
     rows: Sequence[Row]
@@ -136,6 +136,7 @@ class View:
     failed: Sequence[Mapping[str, str]] = ()
     complete: bool = True
     port_rates: Sequence[PortRate] = field(default=(), repr=False)
+    outputs: Sequence[Written] = ()
 
     # The file.
 
@@ -263,6 +264,7 @@ def view_of(
     result: Mapping[str, Any],
     environment: Mapping[str, Any],
     rates: Sequence[PortRate] = (),
+    outputs: Sequence[Written] = (),
 ) -> View:
     """Of what was analysed. ``result``, ``environment``: the objects of result.json and environment.json."""
     return View(
@@ -277,6 +279,7 @@ def view_of(
         result["failed"],
         result["complete"],
         rates,
+        outputs,
     )
 
 
@@ -305,6 +308,12 @@ def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Figures], str]]
         return text(said(at.point.get(path, NOTHING)))
 
     return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
+
+
+def real(at: Figures, metric: str) -> float | None:
+    """Seconds of real time that a time stands for; None where time is not scaled."""
+    found, scale = at.number(metric), at.view.plans[at.arm].setting.scale.time
+    return None if found is None or scale == 1 else found / scale
 
 
 def cell(metric: str) -> Callable[[Figures], str]:

@@ -21,6 +21,7 @@ from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, r
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
+from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.report.report import parts, write_report
@@ -213,7 +214,7 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     latency_s = environment.get("latency_s", 0.0)
     found = analyse(experiment, records, label_of(environment), rates, latency_s, Foreteller())
     result = document(found, records, environment)
-    return view_of(found, result, environment, rates), result
+    return view_of(found, result, environment, rates, outputs(path)), result
 
 
 def experiment_of(path: Path) -> Experiment:

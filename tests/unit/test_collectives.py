@@ -654,7 +654,7 @@ def test_the_axis_of_a_series_has_a_unit(most: str, scale: str) -> None:
     raw = study(arms=arms, sweep=[{"title": "Sizes", "over": {"training.gradient": ["10 MB", most]}}])
     found, drawn = computed(of(raw)), []
     view = view_of(found, document(found, [], {}), {})
-    series.render(view, lambda name, caption, figure: drawn.append(figure) or "")
+    series.render(view, lambda name, caption, figure, *args: drawn.append(figure(*args)) or "")
     axis = drawn[0].axes[0]
     assert axis.get_yscale() == scale
     assert axis.yaxis.get_major_formatter()(0.02) == "20\N{NO-BREAK SPACE}ms"
@@ -678,7 +678,7 @@ def map_of(over: dict[str, list[Any]]) -> Figure | None:
     found = computed(of(study(arms=arms, sweep=over, compare=compare)))
     view, drawn = view_of(found, document(found, [], {}), {}), []
     if fastest.wanted(view):
-        fastest.render(view, lambda name, caption, figure: drawn.append(figure) or "")
+        fastest.render(view, lambda name, caption, figure, *args: drawn.append(figure(*args)) or "")
     return drawn[0] if drawn else None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.rows import Row
@@ -75,8 +78,8 @@ def test_the_map_has_ratios_to_the_best_and_dashes_for_what_is_missing() -> None
     assert ratios["ocs"][1] is None
     drawn = []
 
-    def draw(name: str, caption: str, figure: object) -> str:
-        drawn.append((name, caption, figure))
+    def draw(name: str, caption: str, figure: Callable[..., Figure], *args: object) -> str:
+        drawn.append((name, caption, figure(*args)))
         return f"<img {name}>"
 
     shown = winners.render(view, draw)

@@ -19,7 +19,7 @@ from ringlight.fabric.photonics import Carried, carried
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.units import format_size
 
-ORDER = 27
+ORDER = 3
 TITLE = "Averagers and their servers"
 #: More servers cannot be read in a picture.
 _MOST_SERVERS = 16
@@ -87,7 +87,7 @@ def render(view: View, draw: Draw) -> str:
             f"line, the more. Left: {shown.titles[0]}."
             + (f" Right: {shown.titles[1]}, on the same servers." if shown.sent is not None else "")
         )
-        parts += [draw(f"averagers-{shown.name}", caption, _figure(shown)), _table(shown)]
+        parts += [draw(f"averagers-{shown.name}", caption, _figure, shown), _table(shown)]
     return "".join(parts)
 
 
@@ -165,11 +165,11 @@ def _draw(axis: Axes, shown: _Shown, sizes: Sequence[float], most: float) -> Non
         _node(axis, x, _MIDDLE, name, min(1.0, 4.0 / len(units)))
     side = min(0.45, 4.0 / len(at))
     for name, x in at.items():
-        box(axis, x - side, _GPUS - 0.25, 2 * side, 0.5, "white", INK)
+        box(axis, x - side, _GPUS - 0.25, 2 * side, 0.5, FACE, INK)
         centred(axis, x, _GPUS - 0.02, name, 8 if len(at) <= 8 else 6)
     _node(axis, _WIDTH / 2, _PACKETS, "packet switch", 4.2)
     for y, size in (((_GPUS + _MIDDLE) / 2, sizes[0]), ((_GPUS + _PACKETS) / 2, last)):
-        box_look = {"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1}
+        box_look = {"facecolor": FACE, "alpha": 0.85, "linewidth": 0, "pad": 1}
         said = f"{format_size(size)} on each" if size else "nothing"
         centred(axis, _WIDTH / 2, y, said, 8, color=INK, bbox=box_look)
     axis.set(xlim=(-0.1, _WIDTH + 0.1), ylim=(-0.2, (_TOP if averaging.above else _MIDDLE) + 0.6))

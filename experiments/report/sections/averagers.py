@@ -5,7 +5,7 @@ from __future__ import annotations
 from ringlight.experiments.report.page import Columns, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell
 
-ORDER = 54
+ORDER = 28
 TITLE = "Averagers"
 NEEDS = ("averager_inputs",)
 

@@ -13,7 +13,7 @@ from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, t
 from ringlight.experiments.report.view import Draw, View, short
 from ringlight.experiments.report.words import figure, meaning, said, upper_first
 
-ORDER = 13
+ORDER = 24
 TITLE = "Beside the published figures"
 
 

@@ -12,11 +12,11 @@ from ringlight.experiments.language.spec import BreakEvenSpec
 from ringlight.experiments.report.charts import chart, key, legend, note, plain_ticks
 from ringlight.experiments.report.drawing import PALETTE, QUIET
 from ringlight.experiments.report.page import NOTHING, table_of, tag
-from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, swept
+from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, short, swept
 from ringlight.experiments.report.words import amount, called, seconds
 from ringlight.fabric.schedules import steps_named
 
-ORDER = 12
+ORDER = 8
 TITLE = "Where switching per flow stops paying"
 NEEDS = ("break_even",)
 
@@ -54,7 +54,7 @@ def render(view: View, draw: Draw) -> str:
         f"would without any set-up. It has {steps} steps, each of which waits for one set-up: request, "
         "grant, tuning. The last column takes the set-up against a whole iteration with its compute: then "
         f"far more may be lost in each step.{view.says('break_even')}</p>"
-        f"{draw('break-even', caption, _figure(view, spec, found))}"
+        f"{draw('break-even', caption, _figure, view, spec, found)}"
         f"{table_of(found, [*points, *shown, ('in real time', _real('break_even')), *of_model], len(paths))}"
         "<h3>What is left against the model</h3><p>A straight line through the points gives the time without "
         "any set-up and how many set-ups are waited for, one after another. The model takes a perfect "
@@ -121,10 +121,10 @@ def _figure(view: View, spec: BreakEvenSpec, found: Sequence[Figures]) -> Figure
     axis.set(xlim=(low, high), ylim=(0.98, 1.15 * highest), xlabel="median set-up, ms as emulated")
     axis.set_ylabel(f"slowdown of the {called(spec.metric)}")
     axis.grid(axis="x", visible=True)
-    scale = view.scale.time
+    scale, paths = view.scale.time, swept(at.point for at in found)
     real_time: Any = (lambda x: x / scale, lambda x: x * scale)
     above = axis.secondary_xaxis("top", functions=real_time)
     plain_ticks(above.xaxis, low / scale, high / scale)
     above.set_xlabel("which stands for, ms in real time", fontsize=8)
-    legend(figure, handles)
+    legend(figure, ", ".join(short(path, paths) for path in paths) or "arm", handles)
     return figure

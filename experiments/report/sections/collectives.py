@@ -8,7 +8,7 @@ from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, t
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import figure
 
-ORDER = 6
+ORDER = 20
 TITLE = "Who is compared"
 NEEDS = ("steps",)
 

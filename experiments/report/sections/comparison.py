@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ringlight.experiments.analysis.rows import WORTH, Row
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
-from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
+from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View, real
 from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,
@@ -21,7 +21,7 @@ from ringlight.experiments.report.words import (
     worth_tag,
 )
 
-ORDER = 10
+ORDER = 21
 TITLE = "Comparison"
 
 
@@ -49,10 +49,17 @@ def render(view: View, draw: Draw) -> str:
         "<p>Job completion time runs from a job's release to the end of its last rank's last iteration; "
         "iteration and all-reduce times are medians over ranks and iterations, waiting for slower ranks "
         "included. The model takes every link to be shared max-min fairly by flows that send all the time, "
-        f"without headers or losses {tag('analytic')}.{_repeats(view)}{_worth(view)}{view.says('comparison')}"
+        f"without headers or losses {tag('analytic')}.{_scaled(view)}{_repeats(view)}{_worth(view)}"
+        f"{view.says('comparison')}"
         f"</p>{''.join(_table(view, found) for found in by_spec if found)}"
         + ('<p class="quiet">* each wait for light as long as the median set-up of the run.</p>' * foot)
     )
+
+
+def _scaled(view: View) -> str:
+    """What the column of real time is."""
+    scale = view.scale.time
+    return "" if scale == 1 else f" Stands for: the same in real time, a {scale:g}th of the emulated."
 
 
 def _repeats(view: View) -> str:
@@ -83,6 +90,7 @@ def _table(view: View, found: Sequence[Compared]) -> str:
         [
             ("", _name),
             (view.label, lambda line: line.at.figure(line.metric)),
+            ("stands for", _real),
             ("ratio", lambda line: line.of(_ratio, "1")),
             ("reduction", lambda line: line.of(_reduction)),
             (f"model {tag('analytic')}", lambda line: line.of(_model, figure(line.at.modelled(line.metric)))),
@@ -103,6 +111,12 @@ def _lines(found: Sequence[Compared]) -> Iterator[_Line]:
                 yield _Line(metric, base, mine)
             for one in mine:
                 yield _Line(metric, one, [one.base], one)
+
+
+def _real(line: _Line) -> str:
+    """Real time, where there is a time and it is scaled."""
+    row = line.at.row(line.metric)
+    return seconds(real(line.at, line.metric)) if row is not None and row.unit == "s" else NOTHING
 
 
 def _name(line: _Line) -> str:

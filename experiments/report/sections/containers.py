@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ringlight.experiments.report.page import table_of, tag, text
+from ringlight.experiments.record.outputs import Written
+from ringlight.experiments.report.page import Columns, folded, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell
+from ringlight.fabric.units import format_size
 
-ORDER = 23
+ORDER = 29
 TITLE = "Containers"
 NEEDS = ("commands_failed",)
+#: Characters of a last line that are shown beside others.
+_LONGEST, _NEWLINE = 160, "\n"
 
 
 def render(view: View, draw: Draw) -> str:
@@ -30,12 +34,38 @@ def render(view: View, draw: Draw) -> str:
     silent = len(every) - len(carried)
     shown = table_of(ran, columns, 2, group=lambda at: text(at.title))
     over = table_of(carried, links, group=lambda at: text(at.title))
+    if over:
+        over = folded(f"Bytes over {len(carried)} directions of links", over)
     return (
-        f'{shown}{over}<p class="quiet">All {tag(view.label)}. Bytes are those of frames, by the counters of '
-        "NICs and of packet switches' ports, from the release to the end; those of another job that ran "
-        "meanwhile are among them on links that both used. "
+        f'{shown}{_outputs(view)}{over}<p class="quiet">All {tag(view.label)}. Bytes are those of frames, by '
+        "the counters of NICs and of packet switches' ports, from the release to the end; those of another "
+        "job that ran meanwhile are among them on links that both used. "
         f"{silent} directions of links that carried nothing are left out; rows.csv has them.</p>"
     )
+
+
+def _outputs(view: View) -> str:
+    """The last line that each rank wrote, and folded the last lines of all."""
+    titles = {run.name: run.plan.title for run in view.runs}
+    every = [one for one in view.outputs if one.run in titles]
+    columns: Columns[Written] = [
+        ("rank", _rank),
+        ("last line", lambda one: f"<code>{text(one.lines[-1][:_LONGEST])}</code>"),
+        ("all of it in the run folder", lambda one: f"<code>{text(one.path)}</code>"),
+    ]
+    shown = table_of(every, columns, len(columns), group=lambda one: text(titles[one.run]))
+    if not shown:
+        return ""
+    lines = (
+        f"<h4>{text(titles[one.run])}: {_rank(one)}, {format_size(one.size)}</h4>"
+        f"<pre>{text(_NEWLINE.join(one.lines))}</pre>"
+        for one in every
+    )
+    return f"<h3>What they wrote</h3>{shown}{folded('The last lines of each', ''.join(lines))}"
+
+
+def _rank(one: Written) -> str:
+    return f"{text(one.job)} {one.rank}{', errors' if one.stream == 'stderr' else ''}"
 
 
 def _image(at: Figures) -> str:

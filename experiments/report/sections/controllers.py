@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.record.runs import Action, Run
@@ -10,9 +10,10 @@ from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning, seconds
 
-ORDER = 36
+ORDER = 30
 TITLE = "Packet switches of other controllers"
 NEEDS = ("followed",)
+_AND = "; "
 _TIMES = ("wire_dark", "blackout", "followed")
 _WRITES = {
     "none": "nobody: it learns addresses and floods",
@@ -23,17 +24,7 @@ _WRITES = {
 
 def render(view: View, draw: Draw) -> str:
     runs = [run for run in view.first.values() if run.plan.setting.fabric.foreign_switches]
-    switches = [(run, name) for run in runs for name in run.plan.setting.fabric.packet_switches]
-    who = table_of(
-        switches,
-        [
-            ("packet switch", lambda at: text(at[1])),
-            ("who writes its tables", lambda at: _who(at[0], at[1])),
-            ("regroups with light there", lambda at: count(float(_moved(at[0], at[1])))),
-        ],
-        2,
-        group=lambda at: text(at[0].plan.title),
-    )
+    who = "".join(_switches(alike, len(alike) < len(runs)) for alike in _alike(runs))
     when = table_of(
         [line for run in runs for line in _events(view, run)],
         [
@@ -47,6 +38,32 @@ def render(view: View, draw: Draw) -> str:
         "<p>Our controller moves light at these switches and tells of it; it neither reads nor writes tables "
         f"that are not its own. Followed: {meaning('followed')} {tag(view.label)}.</p>{who}{when}"
     )
+
+
+def _alike(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs whose packet switches are written by the same, and had light moved as often, together."""
+    found: dict[object, list[Run]] = {}
+    for run in runs:
+        switches = run.plan.setting.fabric.packet_switches
+        found.setdefault(tuple((name, _who(run, name), _moved(run, name)) for name in switches), []).append(
+            run
+        )
+    return list(found.values())
+
+
+def _switches(runs: Sequence[Run], named: bool) -> str:
+    """One table for runs that are alike; ``named``: says which they are."""
+    run = runs[0]
+    shown = table_of(
+        list(run.plan.setting.fabric.packet_switches),
+        [
+            ("packet switch", text),
+            ("who writes its tables", lambda name: _who(run, name)),
+            ("regroups with light there", lambda name: count(float(_moved(run, name)))),
+        ],
+        2,
+    )
+    return f"{f'<h3>{text(_AND.join(one.plan.title for one in runs))}</h3>' if named else ''}{shown}"
 
 
 def _who(run: Run, switch: str) -> str:

@@ -9,7 +9,7 @@ from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, t
 from ringlight.experiments.report.view import Draw, View, short
 from ringlight.experiments.report.words import figure, said
 
-ORDER = 18
+ORDER = 22
 TITLE = "Where it stops winning"
 
 

@@ -12,7 +12,7 @@ from ringlight.experiments.report.page import Columns, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell
 from ringlight.experiments.report.words import count
 
-ORDER = 56
+ORDER = 16
 TITLE = "Light divided by demand"
 NEEDS = ("light_bytes_wrong",)
 #: Most arms whose divisions are drawn.
@@ -32,7 +32,7 @@ def render(view: View, draw: Draw) -> str:
         "and what these have sent, has them hold everything, sets the switches through their drivers, and "
         f"tells the O-NICs where to send. What is held is not lost.{view.says('divisions')}</p>"
         f"{_divided(view, jobs) if drawn else ''}"
-        f"{draw('divisions', _CAPTION, _figure(drawn)) if drawn else ''}{_carried(view, jobs)}"
+        f"{draw('divisions', _CAPTION, _figure, drawn) if drawn else ''}{_carried(view, jobs)}"
     )
 
 
@@ -83,11 +83,12 @@ def _decisions(run: Run) -> list[tuple[float, float]]:
 
 def _figure(runs: list[Run]) -> Figure:
     figure, rows = sheet(1.3 * len(runs) + 0.5, rows=len(runs), left=0.85, gap=(0.55, 0.6))
+    last = max(t for run in runs for t, _ in _decisions(run))
     for number, (run, (axis,)) in enumerate(zip(runs, rows, strict=True)):
         made = _decisions(run)
         axis.plot(*zip(*made, strict=True), marker="o", markersize=2.5, color=PALETTE[number % len(PALETTE)])
         axis.set_title(run.plan.title)
-        axis.set_ylim(bottom=0)
+        axis.set(xlim=(0, 1.03 * last), ylim=(0, None))
         axis.set_ylabel("bytes left")
         prefixed(axis.yaxis, "B")
     rows[-1][0].set_xlabel("seconds as emulated")

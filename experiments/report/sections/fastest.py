@@ -11,13 +11,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from ringlight.experiments.language.spec import SweepSpec, quantity
-from ringlight.experiments.report.charts import shaded, sheet
+from ringlight.experiments.report.charts import legend, shaded, sheet
 from ringlight.experiments.report.drawing import PALETTE
 from ringlight.experiments.report.view import Draw, View, short
 from ringlight.experiments.report.words import called, said
 from ringlight.fabric.schedules import parse_collective
 
-ORDER = 17
+ORDER = 9
 TITLE = "Who is the fastest"
 #: So many values of two paths, and so many arms, make a map.
 _VALUES, _ARMS = 4, 3
@@ -47,7 +47,7 @@ def render(view: View, draw: Draw) -> str:
         f"The arm with the least {called(metric)}, {view.label}; above only those that give a transfer one "
         "wavelength, where others spread it over several."
     )
-    return view.paragraph("fastest") + draw("fastest", caption, _figure(view, *found, metric))
+    return view.paragraph("fastest") + draw("fastest", caption, _figure, view, *found, metric)
 
 
 def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -86,8 +86,8 @@ def _figure(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> F
         rows=len(classes),
         columns=len(panels),
         left=0.8,
-        top=0.75,
-        gap=(0.25, 0.45),
+        top=0.3,
+        gap=(0.85, 0.45),
     )
     drawn: set[str] = set()
     for line, (name, among) in zip(axes, classes.items(), strict=True):
@@ -105,11 +105,12 @@ def _figure(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> F
                     drawn |= {best} if best else set()
                     row.append(to_rgb(colours[best]) if best else (1.0, 1.0, 1.0))
                 cells.append(row)
-            shaded(axis, named, [said(y) for y in rows] if axis is line[0] else [], cells, words=[])
+            shaded(axis, named, [said(y) for y in rows], cells, words=[])
             axis.set_title(", ".join(filter(None, [name, *map(said, panel)])), fontsize=8)
-        line[0].set_ylabel(short(up, spec.over))
+        for axis in line:
+            axis.set_ylabel(short(up, spec.over))
     for axis in axes[-1]:
         axis.set_xlabel(short(across, spec.over))
     patches = [Patch(color=colours[arm], label=view.title(arm)) for arm in arms if arm in drawn]
-    figure.legend(handles=patches, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
+    legend(figure, "fastest arm", patches, columns=4)
     return figure

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from ringlight.experiments.analysis.metrics.faults import FAULTS
 from ringlight.experiments.analysis.metrics.regroup import window
 from ringlight.experiments.record.runs import Action, Run
-from ringlight.experiments.report.charts import chart, legend
-from ringlight.experiments.report.drawing import LIGHT, job_colours
+from ringlight.experiments.report.charts import chart, legend, note
+from ringlight.experiments.report.drawing import INK, LIGHT, job_colours
 from ringlight.experiments.report.page import mark, table_of, tag, text
 from ringlight.experiments.report.sections.jobs import state
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import YES_NO, count, seconds
 
-ORDER = 45
+ORDER = 14
 TITLE = "Faults"
 _DONE = (*FAULTS, "restore", "disturb")
 #: More arms than these have their figures in the table only.
@@ -56,13 +56,17 @@ def render(view: View, draw: Draw) -> str:
         2,
         group=lambda line: text(line[0].title),
     )
+    # One scale for all: arms are compared.
+    last = max((_last(run) for run in runs[:_MOST]), default=0.0)
     figures = [
         draw(
             f"fault-{run.plan.arm}",
             f"{run.plan.title}: duration of every iteration, slowest rank, at the time it ended. Lines mark "
-            "what was done, shaded while something was away. "
+            f"{_named(run)}, shaded while something was away. "
             f"{view.label.capitalize()}, time as emulated.",
-            _figure(run),
+            _figure,
+            run,
+            last,
         )
         for run in runs[:_MOST]
     ]
@@ -70,7 +74,7 @@ def render(view: View, draw: Draw) -> str:
         "<p>Iterations are medians over ranks; those that overlap the time in which something was away count "
         "as during. Recovery runs from the fault to the end of the next iteration of all ranks. All "
         f"{tag(view.label)}, time as emulated.{view.says('faults')}</p>"
-        f"{shown}{''.join(_told(view, run) for run in runs)}{''.join(figures)}"
+        f"{''.join(figures)}{''.join(_told(view, run) for run in runs)}{shown}"
     )
 
 
@@ -88,6 +92,12 @@ def _of_event(metric: str) -> Callable[[Line], str]:
 
 def _said(action: Action) -> str:
     return f"{action.said}, then {action.plan.then}" if action.plan.then else action.said
+
+
+def _named(run: Run) -> str:
+    """What was done, in the order of the lines."""
+    done = sorted(_faults(run), key=lambda action: action.begun)
+    return "; ".join(dict.fromkeys(map(_said, done))) or "what was done"
 
 
 def _told(view: View, run: Run) -> str:
@@ -118,21 +128,28 @@ def _control(view: View, run: Run) -> str:
     return ", ".join(f"{n:.0f} {at.subject.removeprefix('messages ')}" for at, n in counted if n)
 
 
-def _figure(run: Run) -> Figure:
+def _last(run: Run) -> float:
+    """When a run's last iteration ended, in seconds since the release of its first jobs."""
+    return max((end - run.released for job in run.jobs.values() for _, end in job.spans), default=0.0)
+
+
+def _figure(run: Run, last: float) -> Figure:
     figure, axis = chart(2.3)
-    colours, last = job_colours(list(run.jobs)), 0.0
+    colours = job_colours(list(run.jobs))
     for name, job in run.jobs.items():
         if job.iterations:
             ends = [end - run.released for _, end in job.spans]
             took = [end - begin for begin, end in job.spans]
             axis.plot(ends, took, color=colours[name], marker="o", label=name)
-            last = max(last, *ends)
-    for action in _faults(run):
+    level = 0.99
+    for action in sorted(_faults(run), key=lambda action: action.begun):
         begin, end = (t - run.released for t in window(action))
         if end > begin:
             axis.axvspan(begin, end, color=LIGHT, alpha=0.3, linewidth=0)
         axis.axvline(begin, color=LIGHT, linewidth=1.4)
-    axis.set(xlim=(0, 1.03 * last or 1), ylim=(0, 1.12 * axis.get_ylim()[1]))
+        note(axis, begin, level, action.said, va="top", color=INK, xycoords=("data", "axes fraction"))
+        level -= 0.09
+    axis.set(xlim=(0, 1.03 * last or 1), ylim=(0, 1.25 * axis.get_ylim()[1]))
     axis.set(xlabel="seconds since the release of the first jobs", ylabel="iteration, seconds")
-    legend(figure)
+    legend(figure, "job")
     return figure

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from ringlight.experiments.report.page import NO_RESULT, header, hero, mark, text
-from ringlight.experiments.report.view import Compared, Draw, View
+from ringlight.experiments.report.view import Compared, Draw, Figures, View, real
 from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,
@@ -163,7 +163,9 @@ def _job_times(view: View) -> Iterator[Card]:
         state = str(at.value("state"))
         name = text(f"{at.name}, {at.title}" if len(view.arms) > 1 else at.name)
         if jct is not None:
-            yield name, _big(jct), f"job completion time{f', waited {seconds(delay)}' if delay else ''}"
+            stands = f", stands for {seconds(real(at, 'jct'))}" if real(at, "jct") is not None else ""
+            waited = f", waited {seconds(delay)}" if delay else ""
+            yield name, _big(jct), f"job completion time{stands}{waited}"
         elif state not in ("None", "SUCCEEDED"):
             yield name, f'<span class="bad">{text(state.lower())}</span>', "state"
 
@@ -175,10 +177,18 @@ def _events(view: View) -> Iterator[Card]:
         if blackout is not None:
             kept = next((job.value("connections_unchanged") for job in view.each("job", [at.arm])), None)
             said = view.label if kept is None else "no connection lost" if kept else "connections changed"
-            yield "Light moved under running jobs", _big(blackout), f"blackout, {said}"
+            where = f", {text(at.title)}" if len(view.arms) > 1 else ""
+            yield f"{upper_first(_event(at))} under running jobs{where}", _big(blackout), f"blackout, {said}"
         if recovery is not None:
             name = text(f"{at.title}, {at.subject.rpartition('job ')[2]}")
-            yield name, _big(recovery), "from the fault to the end of the next iteration"
+            yield name, _big(recovery), f"from “{_event(at)}” to the end of the next iteration"
+
+
+def _event(at: Figures) -> str:
+    """What was done at an event, as HTML: ``event NAME`` or ``event NAME job JOB``."""
+    name = at.subject.removeprefix("event ").partition(" job ")[0]
+    actions = at.view.first[at.arm].later
+    return text(next((action.said for action in actions if action.plan.name == name), name))
 
 
 def _set_ups(view: View) -> Iterator[Card]:

@@ -13,7 +13,7 @@ from ringlight.experiments.report.charts import chart, legend
 from ringlight.experiments.report.drawing import PALETTE, QUIET
 from ringlight.experiments.report.view import Draw, View
 
-ORDER = 25
+ORDER = 13
 TITLE = "Iterations"
 NEEDS = ("iteration",)
 #: Arms, or jobs of the only one, beyond these are left out of the picture.
@@ -22,7 +22,9 @@ Line = tuple[str, JobRun]
 
 
 def wanted(view: View) -> Sequence[Line]:
-    return list(_lines(view))
+    """Nothing where no job had two of them: a picture of one is none."""
+    lines = list(_lines(view))
+    return lines if any(len(job.spans) > 1 for _, job in lines) else []
 
 
 def render(view: View, draw: Draw) -> str:
@@ -32,7 +34,14 @@ def render(view: View, draw: Draw) -> str:
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
         f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
     )
-    return view.paragraph("iterations") + draw("iterations", caption, _figure(lines[:_MOST]))
+    return view.paragraph("iterations") + draw(
+        "iterations", caption, _figure, lines[:_MOST], _told_apart(view)
+    )
+
+
+def _told_apart(view: View) -> str:
+    """What there is a line of each of."""
+    return "job" if len(view.fixed) == 1 else "arm"
 
 
 def _lines(view: View) -> Iterator[Line]:
@@ -45,9 +54,9 @@ def _lines(view: View) -> Iterator[Line]:
                 yield job.name if alone else arm if len(jobs) == 1 else f"{arm}, {job.name}", job
 
 
-def _figure(lines: Sequence[Line]) -> Figure:
-    figure, axis = chart(2.7, top=0.5 if len(lines) > 4 else 0.3)
-    highest, lowest = 0.0, float("inf")
+def _figure(lines: Sequence[Line], title: str) -> Figure:
+    figure, axis = chart(2.7, left=0.8)
+    highest, lowest, most = 0.0, float("inf"), max(len(job.spans) for _, job in lines)
     styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
     for (name, job), (dash, colour) in zip(lines, styles, strict=False):
         took = [end - begin for begin, end in job.spans]
@@ -64,7 +73,7 @@ def _figure(lines: Sequence[Line]) -> Figure:
         axis.set_ylim(floor - 0.12 * height, highest + 0.15 * height)
     else:
         axis.set_ylim(0, 1.08 * highest or 1)
-    axis.set(xlabel="iteration", ylabel="seconds")
+    axis.set(xlabel="iteration", ylabel="seconds", xlim=(0.5, most + 0.5))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(figure, columns=4)
+    legend(figure, title, columns=4)
     return figure

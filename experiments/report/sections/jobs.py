@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ringlight.experiments.record.runs import JobRun
-from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
-from ringlight.experiments.report.view import Draw, Figures, View, cell
+from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, table_of, tag, text
+from ringlight.experiments.report.view import Draw, Figures, View, cell, real
 from ringlight.experiments.report.words import percent, seconds, upper_first
 
-ORDER = 20
+ORDER = 25
 TITLE = "Jobs"
 NEEDS = ("state",)
 #: More GPUs than these are counted, not listed.
@@ -17,6 +17,7 @@ _EXPLAINED = {
     "simulated": "the JCT of a simulation of the same run, as the models do not know all of it",
     "waited": "queueing delay, from a job's arrival until it has its GPUs",
     "start-up": "from then until its workers are ready",
+    "stands for": "the JCT in real time, divided by the file's time scale",
     "GPU use": "share of the job's time that its GPUs computed",
     "crossing": "share of neighbouring ranks on different packet switches at the end",
     "slowdown": "from arrival to end, over what the model says that the job takes alone",
@@ -34,6 +35,7 @@ def render(view: View, draw: Draw) -> str:
         ("state", state),
         ("JCT", cell("jct")),
         ("simulated", cell("jct_simulated")),
+        ("stands for", lambda at: seconds(real(at, "jct"))),
         ("iteration", cell("iteration")),
         ("all-reduce", cell("allreduce")),
         ("arrival", _arrival),
@@ -47,6 +49,7 @@ def render(view: View, draw: Draw) -> str:
     shown = table_of(wanted(view), columns, 3, group=group)
     there = [head for head in _EXPLAINED if f">{head}</th>" in shown]
     explained = "".join(f" {upper_first(head)}: {_EXPLAINED[head]}." for head in there)
+    shown = folded_if_long(f"{len(wanted(view))} jobs", len(wanted(view)), shown)
     return (
         f'{shown}<p class="quiet">All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job '
         "completion time, from its release to its end; iteration and all-reduce are medians over ranks and "

@@ -15,7 +15,7 @@ from ringlight.experiments.record.events import Flow
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report import charts
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
-from ringlight.experiments.report.page import NOTHING, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, folded, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
@@ -24,7 +24,7 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Grid
 from ringlight.fabric.units import format_rate
 
-ORDER = 50
+ORDER = 6
 TITLE = "Light of the O-NICs"
 NEEDS = ("setup_p50", "light_use_receivers")
 #: Most O-NICs whose flows are drawn over time; trace.json has all. Most grids of which there are pictures.
@@ -116,7 +116,7 @@ def counted(found: Sequence[Figures], names: Sequence[str], zero: Collection[str
         ("", lambda name: f"{called(name)}: {meaning(name)}{'; 0 in a correct run' if name in zero else ''}"),
         *((text(at.arm), of(at)) for at in found),
     ]
-    return f"<h3>What was counted {tag(found[0].view.label)}</h3>{table_of(there, columns)}" if there else ""
+    return folded(f"What was counted {tag(found[0].view.label)}", table_of(there, columns)) if there else ""
 
 
 # Pictures.
@@ -135,20 +135,20 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
             f"recorded it. Thin lines are the fibres to the {switches} WSS; an arrow is a flow, "
             f"its colour the wavelength. {how}"
         )
-        figures.append(draw(f"grid-{arm}", caption, _grid_steps(grid, steps)))
+        figures.append(draw(f"grid-{arm}", caption, _grid_steps, grid, steps))
         some = " (some)" if len(grid.nodes) > _MOST_ONICS else ""
         ports = "above the row port, below the column port. " if len(lines(grid)) > 1 else ""
         caption = (
             f"The same iteration's all-reduce on every O-NIC{some}: {ports}Grey: from the "
             f"request to the light; coloured: lit, by wavelength. {how}"
         )
-        figures.append(draw(f"flows-{arm}", caption, _timelines(run, grid, index)))
+        figures.append(draw(f"flows-{arm}", caption, _timelines, run, grid, index))
     if len({round(flow.set_up_s, 9) for flow in run.lit_flows}) > 10:
         caption = (
             "From a flow's request to its light, over all flows of the run. Left: distribution. Right: "
             f"each flow at the time of its request. {how}"
         )
-        figures.append(draw(f"setup-{arm}", caption, _set_up_times(run)))
+        figures.append(draw(f"setup-{arm}", caption, _set_up_times, run))
     return "".join(figures)
 
 
@@ -227,7 +227,7 @@ def _grid_steps(grid: Grid, steps: Sequence[Sequence[Flow]]) -> Figure:
 
     figure = charts.pictures(len(steps), columns, height, step)
     used = sorted({_wave(flow) for flows in steps for flow in flows})
-    charts.legend(figure, [charts.key(colours[k], f"λ{k}") for k in used], columns=10)
+    charts.legend(figure, "wavelength", [charts.key(colours[k], f"λ{k}") for k in used], columns=10)
     return figure
 
 
@@ -283,7 +283,7 @@ def _timelines(run: Run, grid: Grid, index: int) -> Figure:
     charts.named_rows(axis, gpus)
     axis.set(xlim=(0, 1000 * (end - begin)), xlabel="milliseconds since the first rank's all-reduce began")
     lit_by = [charts.key(colours[k], f"λ{k}", 5) for k in sorted(seen)]
-    charts.legend(figure, [charts.key(QUIET, "set-up", 5), *lit_by], columns=10)
+    charts.legend(figure, "wavelength", [charts.key(QUIET, "set-up", 5), *lit_by], columns=10)
     return figure
 
 
@@ -312,5 +312,5 @@ def _set_up_times(run: Run) -> Figure:
             dots.set(color=colour, rasterized=len(chosen) > 3000)
     right.set(yscale="log", xlabel="seconds since the release of the jobs", ylabel="request to light, ms")
     charts.plain_ticks(right.yaxis, times[0], times[-1])
-    charts.legend(figure)
+    charts.legend(figure, "a flow met")
     return figure

@@ -10,7 +10,7 @@ from ringlight.experiments.report.page import Columns, mark, table_of, tag, text
 from ringlight.experiments.report.view import Draw, View, short
 from ringlight.experiments.report.words import called, said
 
-ORDER = 19
+ORDER = 23
 TITLE = "The published percentages"
 
 

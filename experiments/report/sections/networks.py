@@ -11,7 +11,7 @@ from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
 from ringlight.fabric.optinc.mesh import Mesh
 from ringlight.fabric.photonics import meshes_of
 
-ORDER = 58
+ORDER = 18
 TITLE = "An averager's network"
 #: Modes of the larger of the meshes that are drawn; more cannot be seen.
 _LARGEST = 64
@@ -34,7 +34,7 @@ def render(view: View, draw: Draw) -> str:
         "Two meshes of the trained network. Matrices are real, so all phases but θ are 0 or π. A crossing is "
         "an interferometer."
     )
-    return f"<p>Meshes: {text(layers)}.</p>{draw('meshes', caption, _figure(found))}"
+    return f"<p>Meshes: {text(layers)}.</p>{draw('meshes', caption, _figure, found)}"
 
 
 def _made_of(layer: Squares | Full) -> str:

@@ -11,6 +11,7 @@ from ringlight.fabric.units import format_size, format_time
 
 ORDER = 95
 TITLE = "Parameters and where they come from"
+FOLDED = True
 #: A parameter's name, and what the file says of it.
 Named = tuple[str, ParameterSpec]
 

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from ringlight.experiments.analysis.metrics import LIGHT as MOVES_LIGHT
 from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, dark_intervals, phases, window
 from ringlight.experiments.record.runs import Action, Run
-from ringlight.experiments.report.charts import chart, named_rows, note, spans
+from ringlight.experiments.report.charts import chart, end_with_room, named_rows, note, spans
 from ringlight.experiments.report.drawing import LIGHT, QUIET, job_colours
 from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import called, figure, meaning, seconds
 
-ORDER = 35
+ORDER = 15
 TITLE = "Light moved while jobs train"
 NEEDS = ("blackout",)
 #: What the blackout is made of, itself in bold, and what it is to be compared with.
@@ -70,8 +70,8 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
     return (
         f"<h3>{text(run.plan.title)}</h3><p>{began} the controller moved "
         f"{f'{moved:.0f} fibres' if moved is not None else 'light'} under running jobs. "
-        f"{_pace(view, at.arm, at.subject)}</p>{shown}"
-        f"{draw(f'regroup-{at.arm}-{action.plan.name}', caption, _figure(run, action))}"
+        f"{_pace(view, at.arm, at.subject)}</p>"
+        f"{draw(f'regroup-{at.arm}-{action.plan.name}', caption, _figure, run, action)}{shown}"
     )
 
 
@@ -94,7 +94,9 @@ def _figure(run: Run, action: Action) -> Figure:
         spans(axis, colour, [(y, begin, end)], 0.62)
         note(axis, end, y, f"{end - begin:.1f} ms")
     named_rows(axis, [name for name, *_ in bars])
-    axis.set_xlim(min(0.0, *(begin for _, begin, _, _ in bars)), 1.1 * last)
+    # Beside the longest bar there is room for its figure.
+    begin = min(0.0, *(begin for _, begin, _, _ in bars))
+    axis.set_xlim(begin, begin + end_with_room(axis, last - begin, 0.6))
     axis.set_xlabel("milliseconds since the first step")
     return drawn
 

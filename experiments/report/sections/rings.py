@@ -11,7 +11,17 @@ from matplotlib.patches import Arc
 
 from ringlight.experiments.analysis.prediction import nic_rate_bps, ring_of
 from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.experiments.report.charts import arrow, centred, chart, key, legend, named_rows, note, pictures
+from ringlight.experiments.report.charts import (
+    arrow,
+    centred,
+    chart,
+    end_with_room,
+    key,
+    legend,
+    named_rows,
+    note,
+    pictures,
+)
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
 from ringlight.experiments.report.page import NOTHING, table_of, tag, text
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
@@ -22,7 +32,7 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 from ringlight.fabric.wdm import RingPlan, RingStep, plan_ring
 
-ORDER = 55
+ORDER = 5
 TITLE = "All-reduces on rings of wavelengths"
 NEEDS = ("wavelengths_used",)
 #: Most different lights of a collective's steps that are drawn, most arms of which there is a picture, and
@@ -93,7 +103,7 @@ def render(view: View, draw: Draw) -> str:
     )
     return (
         f"<p>{''.join(described)}Light set: how often in one all-reduce the switches are set."
-        f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces(view, runs))}{shown}"
+        f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces, view, runs)}{shown}"
         f'<p class="quiet">Median all-reduce {tag(view.label)} and by the model {tag("analytic")}: transfers '
         "one step after the other at the full rate, without set-up and with the median one of the run.</p>"
         f"{_light(view, draw)}"
@@ -163,7 +173,7 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
                 "wavelength. Neighbouring steps with the same light are drawn once."
             )
         plan = plan_ring(run.plan.setting.fabric, ring, steps_named(job.plan.loop.collective, len(job.gpus)))
-        drawn = draw(f"ring-{at.arm}", caption, _lights(plan))
+        drawn = draw(f"ring-{at.arm}", caption, _lights, plan)
     set_ups = times(at, "set-up", ("setup", "setup_write"))
     return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"
 
@@ -185,7 +195,10 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
                 axis.plot([model_s], [y], marker="o", markersize=5, color=LIGHT, zorder=5)
         note(axis, took, y, f"{seconds(took)}, {_steps(run)} steps", xytext=(8, 0), fontsize=8, color=INK)
     named_rows(axis, [f"{run.plan.arm}: {_job(run).plan.loop.collective}" for run in runs])
-    axis.set(xlim=(0, 1.25 * most or 1.0), xlabel=f"all-reduce, seconds as emulated ({view.label})")
+    axis.set(
+        xlim=(0, end_with_room(axis, most, 1.3) or 1.0),
+        xlabel=f"all-reduce, seconds as emulated ({view.label})",
+    )
     return figure
 
 
@@ -213,7 +226,7 @@ def _lights(plan: RingPlan) -> Figure:
     handles = [key(c, f"λ{k}") for k, c in enumerate(colours)]
     if len(chosen) > _MOST_STEPS:
         handles.append(key("none", f"and {len(chosen) - _MOST_STEPS} more"))
-    legend(figure, handles, columns=12)
+    legend(figure, "wavelength", handles, columns=12)
     return figure
 
 

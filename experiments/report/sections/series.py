@@ -14,13 +14,13 @@ from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.rows import Label
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SweepSpec, quantity
-from ringlight.experiments.report.charts import along, prefixed, scaled, sheet
+from ringlight.experiments.report.charts import along, legend, prefixed, scaled, sheet
 from ringlight.experiments.report.drawing import PALETTE
 from ringlight.experiments.report.page import Columns, folded, mark, table_of, text
 from ringlight.experiments.report.view import Draw, Figures, Point, View, cell, short
 from ringlight.experiments.report.words import called, is_share, said, upper_first
 
-ORDER = 16
+ORDER = 10
 TITLE = "What was swept"
 #: A table of more rows is folded away; so many values of a second path stand side by side.
 _MOST_ROWS, _MOST_PANELS = 12, 4
@@ -73,7 +73,7 @@ def render(view: View, draw: Draw) -> str:
             kept = [f"{one.name(path)} {said(value)}" for path, value in one.fixed.items()]
             caption = f"{_said_of(one)}, {_label(one)}{''.join(f'; {words}' for words in kept)}."
             name = f"series-{number}{f'-{metric}' if len(spec.metrics) > 1 else ''}"
-            parts += [draw(name, caption, _figure(one)), _table(one)]
+            parts += [draw(name, caption, _figure, one), _table(one)]
     return "".join(parts)
 
 
@@ -111,11 +111,9 @@ def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _S
 
 def _figure(one: _Series) -> Figure:
     panels = one.spec.over[one.beside] if one.beside else [None]
-    lines = -(-len(one.arms) // 4)
-    top = 0.3 + 0.19 * lines
     bottom = 0.6 if scaled(one.spec.over[one.path]) else 0.85
-    margins: Any = {"left": 0.8, "top": top + 0.15, "bottom": bottom, "gap": (0.8, 0.55)}
-    figure, (axes,) = sheet(2.9 + top, columns=len(panels), **margins)
+    margins: Any = {"left": 0.8, "bottom": bottom, "gap": (0.8, 0.55)}
+    figure, (axes,) = sheet(3.2, columns=len(panels), **margins)
     heights: list[float] = []
     zero = False
     for axis, panel in zip(axes, panels, strict=True):
@@ -148,9 +146,9 @@ def _figure(one: _Series) -> Figure:
             axis.yaxis.set_minor_locator(NullLocator())
         else:
             prefixed(axis.yaxis, unit)
-    axes[0].set_ylabel(called(one.metric))
-    handles = axes[0].get_legend_handles_labels()[0]
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
+    for axis in axes:
+        axis.set_ylabel(called(one.metric))
+    legend(figure, "arm", axes[0].get_legend_handles_labels()[0], columns=4)
     return figure
 
 

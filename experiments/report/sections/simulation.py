@@ -7,6 +7,7 @@ from ringlight.experiments.report.view import Draw, View
 
 ORDER = 91
 TITLE = "What the simulation rests on"
+FOLDED = True
 
 
 def wanted(view: View) -> bool:

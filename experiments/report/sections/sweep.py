@@ -17,11 +17,13 @@ from ringlight.experiments.report.page import folded, table_of, tag, text
 from ringlight.experiments.report.view import Compared, Draw, Figures, View, cell, of_points, short, swept
 from ringlight.experiments.report.words import called, said, upper_first
 
-ORDER = 15
+ORDER = 11
 TITLE = "Sweep"
 #: More rows than these are folded away; more lines than these cannot be told apart; values from which on two
 #: swept paths make a map.
 _MOST_ROWS, _MOST_LINES, _MAP = 12, 12, 4
+#: Of more arms than these no table is seen until it is opened.
+_MOST_TABLES = 3
 _DEFAULT = ("jct", "iteration", "allreduce")
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
 
@@ -61,7 +63,7 @@ def render(view: View, draw: Draw) -> str:
             f"{upper_first(curves[0].axis)}, of {curves[0].name}, over the swept values. "
             f"{view.label.capitalize()}, as emulated; swept values are those of the real fabric."
         )
-        figures.append(draw(f"sweep-{number}", caption, _figure(curves)))
+        figures.append(draw(f"sweep-{number}", caption, _figure, curves))
     tables = (_table(view, arm) for arm in wanted(view))
     return "".join([view.paragraph("sweep"), *figures, *tables])
 
@@ -120,7 +122,7 @@ def _table(view: View, arm: str) -> str:
     items = [view.at(arm, job.subject, point) for point in points for job in jobs]
     shown = table_of(items, columns, len(words))
     note = f'<p class="quiet">All {tag(view.label)}, times as emulated.</p>'
-    if len(items) > _MOST_ROWS:
+    if len(items) > _MOST_ROWS or len(wanted(view)) > _MOST_TABLES:
         return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown + note)
     return f"<h3>{text(view.title(arm))}</h3>{shown}{note}"
 
@@ -152,7 +154,7 @@ def _figure(curves: Sequence[_Curve]) -> Figure:
 
 
 def _lines(curves: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
-    figure, axis = chart(3.4, left=0.75, top=0.75)
+    figure, axis = chart(3.2, left=0.75)
     points = [at.point for curve in curves for at in curve.points]
     paths, values = swept(points), list({said(point.get(path)): point.get(path) for point in points}.items())
     at_x = along(axis, [value for _, value in values], [words for words, _ in values], short(path, paths))
@@ -174,8 +176,15 @@ def _lines(curves: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure
         axis.errorbar(xs, ys, yerr=bars, capsize=2, color=colour, linestyle=dash, marker="o", label=label)
     axis.set_ylabel(curves[0].axis)
     if len(groups) > 1:
-        legend(figure, columns=4)
+        legend(figure, _told_apart(curves, paths, others), columns=4)
     return figure
+
+
+def _told_apart(curves: Sequence[_Curve], paths: Sequence[str], others: Sequence[str]) -> str:
+    """What the lines differ in: arms, jobs, swept paths."""
+    names = ["arm"] if len({curve.arm for curve in curves}) > 1 else []
+    names += ["job"] if len({curve.name for curve in curves}) > 1 else []
+    return ", ".join([*names, *(short(other, paths) for other in others)])
 
 
 def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]]) -> Figure:

@@ -19,7 +19,7 @@ from ringlight.experiments.report.drawing import QUIET, job_colours
 from ringlight.experiments.report.view import Draw, View
 from ringlight.fabric.units import format_rate
 
-ORDER = 30
+ORDER = 4
 TITLE = "Throughput and utilisation over time"
 NEEDS = ("jct",)
 #: More comparisons than these would be a wall of pictures.
@@ -44,8 +44,8 @@ def render(view: View, draw: Draw) -> str:
             "packet switch received from the GPUs' ports; utilisation is the share of time in compute. "
             f"{view.label.capitalize()}, rates and seconds as emulated."
         )
-        figure = _figure(job, (before, after), view.port_rates)
-        figures.append(draw(f"throughput-{name or number}", caption, figure))
+        name = f"throughput-{name or number}"
+        figures.append(draw(name, caption, _figure, job, (before, after), view.port_rates))
     return view.paragraph("throughput") + "".join(figures)
 
 
@@ -74,7 +74,7 @@ def _has_circuits(run: Run, job: str) -> bool:
 
 
 def _figure(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Figure:
-    figure, (upper, lower) = sheet(4.1, rows=2, columns=2, left=0.72, gap=(0.25, 0.25), top=0.32)
+    figure, (upper, lower) = sheet(4.1, rows=2, columns=2, left=0.72, gap=(0.85, 0.25), top=0.32)
     colour, setting = job_colours(list(runs[0].jobs))[name], runs[0].plan.setting
     ends = [_end(run, run.jobs[name]) for run in runs]
     limit = nic_rate_bps(setting, runs[0].jobs[name].gpus[0]) / 1e6
@@ -89,14 +89,15 @@ def _figure(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Figure
             each.plot(times, smooth(times, values, window_s), color=colour, linewidth=1.8)
             each.axvline(end, color=QUIET, linewidth=0.9, linestyle=(0, (3, 2)))
             each.set_xlim(0, max(ends) * 1.06)
-            each.tick_params(labelleft=run is runs[0], labelbottom=each is below)
+            each.tick_params(labelbottom=each is below)
         axis.axhline(limit, color=QUIET, linewidth=0.8, linestyle=":")
         axis.set(ylim=(0, limit * 1.2), title=f"{run.plan.title}, {end:.1f} s")
         below.set(ylim=(0, 104), xlabel="seconds since the release of the jobs")
     real = format_rate(limit * 1e6 * setting.scale.rate)
     note(upper[0], 0, limit, f"NIC: {limit:.0f} Mbit/s, stands for {real}", xytext=(4, 3), va="bottom")
-    upper[0].set_ylabel("throughput, Mbit/s")
-    lower[0].set_ylabel("GPU utilisation, %")
+    for axes, name in ((upper, "throughput, Mbit/s"), (lower, "GPU utilisation, %")):
+        for axis in axes:
+            axis.set_ylabel(name)
     return figure
 
 

@@ -11,12 +11,12 @@ from matplotlib.patches import Patch
 
 from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
 from ringlight.experiments.report.charts import key, legend, named_rows, note, sheet, spans
-from ringlight.experiments.report.drawing import INK, LIGHT, QUIET, RULE, job_colours
-from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, WIDE, job_colours, width
+from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, table_of, tag, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import seconds
 
-ORDER = 22
+ORDER = 12
 TITLE = "Timeline"
 NEEDS = ("makespan",)
 #: More arms than these have their events in the table only.
@@ -51,7 +51,9 @@ def render(view: View, draw: Draw) -> str:
     )
     note = f"Times since the release of the first jobs, as emulated {tag(view.label)}."
     shown += f'<p class="quiet">{note}</p>' if shown else ""
-    return draw("timeline", caption, _figure(runs[:_MOST])) + shown
+    many = sum(len(run.later) for run in runs)
+    shown = folded_if_long(f"{many} events", many, shown)
+    return draw("timeline", caption, _figure, runs[:_MOST]) + shown
 
 
 def _took(action: Action) -> str:
@@ -70,24 +72,27 @@ def _figure(runs: list[Run]) -> Figure:
     height = 0.55 + sum(0.42 * n + 0.62 for n in rows)
     figure, axes = sheet(height, rows=len(runs), left=0.95, heights=rows, gap=(0, 0.62), top=0.5)
     colours = job_colours(list(dict.fromkeys(name for run in runs for name in run.jobs)))
+    # One scale for all panels: arms are compared.
+    ends = [job.end - run.released for run in runs for job in run.jobs.values() if job.end is not None]
+    last = max(ends, default=1.0)
     for (axis,), run in zip(axes, runs, strict=True):
-        _run(axis, run, colours)
+        _run(axis, run, colours, last)
         if len(runs) > 1:
             axis.set_title(run.plan.title)
     axes[-1][0].set_xlabel("seconds since the release of the first jobs")
     waiting = [Patch(**_WAITING, label="waiting for GPUs")]
     if any(_starting_s(run.released, job) for run in runs for job in run.jobs.values()):
         waiting.append(Patch(**_STARTING, label="workers start"))
-    legend(figure, [*waiting, key(QUIET, "training", 6), key(LIGHT, "event")])
+    legend(figure, "a job's time", [*waiting, key(QUIET, "training", 6), key(LIGHT, "event")])
     return figure
 
 
-def _run(axis: Axes, run: Run, colours: Mapping[str, str]) -> None:
+def _run(axis: Axes, run: Run, colours: Mapping[str, str], last: float) -> None:
+    """``last``: seconds since the release at which the axis ends, or nearly."""
     names = list(run.jobs)
     named_rows(axis, names)
     for y, name in enumerate(names):
         _job(axis, y, run.jobs[name], run.released, colours[name])
-    last = max((job.end or run.released) for job in run.jobs.values()) - run.released
     axis.set(xlim=(0, 1.03 * last), ylim=(len(names) - 0.5, -0.62))
     place, level = -1.0, 0
     for action in sorted(run.later, key=lambda action: action.begun):
@@ -97,9 +102,9 @@ def _run(axis: Axes, run: Run, colours: Mapping[str, str]) -> None:
             axis.axvspan(begin, end, color=LIGHT, alpha=0.28, linewidth=0, zorder=0.5)
         axis.axvline(begin, color=LIGHT, linewidth=1.6, zorder=4)
         # Names of events that are near each other stand one below the other.
-        level = (level + 1) % len(names) if begin - place < 0.18 * last else 0
+        level = (level + 1) % len(names) if begin - place < 0.18 * last * WIDE / width() else 0
         place = begin
-        box = {"facecolor": "white", "alpha": 0.55, "linewidth": 0, "pad": 0.6}
+        box = {"facecolor": FACE, "alpha": 0.75, "linewidth": 0, "pad": 0.6}
         note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
 
 

@@ -9,18 +9,19 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Curve
 
 from ringlight.experiments.record.runs import Pair, Run
-from ringlight.experiments.report.charts import centred, sheet
+from ringlight.experiments.report.charts import centred, key, legend, sheet
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
 from ringlight.experiments.report.sections.throughput import lit, pairs
 from ringlight.experiments.report.view import Draw, View
 from ringlight.fabric.topology import Fabric, Port, optical_neighbour
 from ringlight.fabric.units import format_rate
 
-ORDER = 28
+ORDER = 2
 TITLE = "Light"
 NEEDS = ("fragmentation",)
 #: Larger fabrics cannot be read in a picture of this size.
@@ -55,7 +56,7 @@ def render(view: View, draw: Draw) -> str:
             "the job of that colour, a halo marks those that are new; the thicker the link between packet "
             "switches, the more edges of rings cross it. As read back at the end of the runs."
         )
-        figures.append(draw(f"topology-{number}", caption, _figure(before, after)))
+        figures.append(draw(f"topology-{number}", caption, _figure, before, after))
     return "".join(figures)
 
 
@@ -72,8 +73,11 @@ def _figure(before: Shown, after: Shown) -> Figure:
     was = {frozenset(pair) for pair in before[1]}
     for axis, (run, circuits) in ((left, before), (right, after)):
         _draw_fabric(axis, run, circuits, was)
-    left.set_title("before")
+    left.set_title(f"before: {before[0].plan.title}")
     right.set_title(f"after: {after[0].plan.title}")
+    colours = job_colours(list(after[0].jobs))
+    moved = Line2D([], [], color=LIGHT, linewidth=6.5, alpha=0.4, label="new circuit")
+    legend(figure, "circuits by job", [*(key(c, name) for name, c in colours.items()), moved])
     return figure
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, folded, mark, table_of, tag, text
 from ringlight.experiments.report.view import PUBLISHED, Draw, Figures, View
 from ringlight.experiments.report.words import YES_NO, amount, percent
 
-ORDER = 60
+ORDER = 27
 TITLE = "Is it the same training?"
 NEEDS = ("parameters_identical",)
 
@@ -39,7 +39,13 @@ def render(view: View, draw: Draw) -> str:
     )
     return (
         "<p>Final parameters of all ranks bit-identical to the same training in one process: "
-        f"{_yes(alike)}.</p>{_published(view)}{shown}"
+        f"{_yes(alike)}.</p>{_published(view)}"
+        + folded("Parameters, losses and bytes of every job", f"{shown}{_explained()}")
+    )
+
+
+def _explained() -> str:
+    return (
         f'<p class="quiet">All {tag("measured")}. Parameters: the first digits of their SHA-256. All alike: '
         "every rank and the same training in one process ended with them, bit by bit; collectives that add "
         "in another order may end in other last bits. A byte is lost when its rank sent it and the peer did "

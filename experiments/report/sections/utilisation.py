@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ringlight.experiments.analysis.compare import UTILISATION
 from ringlight.experiments.analysis.metrics.utilisation import WINDOW
-from ringlight.experiments.report.page import NOTHING, mark, row, table, tag, text
+from ringlight.experiments.report.page import NOTHING, folded, mark, row, table, tag, text
 from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, View
 from ringlight.experiments.report.words import figure, percent, worth_tag
 from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
-ORDER = 40
+ORDER = 26
 TITLE = "GPU utilisation, by definition"
 NEEDS = (f"{UTILISATION}_ratio",)
 
@@ -39,7 +39,8 @@ def render(view: View, draw: Draw) -> str:
     return (
         "<p>A counter shows in how much of the time a kernel was executing; how much of a collective that is "
         "depends on how the collective is made. So here are several definitions, each from the same runs."
-        f"{view.says('utilisation')}</p>{_quoted(view, claims)}{table(head, rows, 1)}{_agreement(claims)}"
+        f"{view.says('utilisation')}</p>{_quoted(view, claims)}{_agreement(claims)}"
+        + folded(f"All {len(DEFINITIONS)} definitions", table(head, rows, 1))
     )
 
 

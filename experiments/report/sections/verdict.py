@@ -8,7 +8,7 @@ from ringlight.experiments.report.page import listing, mark, tag, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import said
 
-ORDER = 5
+ORDER = 1
 TITLE = "Verdict"
 _WORDS = {
     "wins": ("good", "Wins."),

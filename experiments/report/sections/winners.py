@@ -17,7 +17,7 @@ from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, t
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, said, upper_first
 
-ORDER = 14
+ORDER = 7
 TITLE = "Who wins where"
 #: So many arms and workloads make a map. From so many times the best on, a cell is as dark as it gets.
 _ARMS, _WORKLOADS, _DARKEST = 3, 2, 32
@@ -97,7 +97,7 @@ def render(view: View, draw: Draw) -> str:
     )
     return (
         view.paragraph("winners")
-        + draw("winners", caption, _figure(view, found))
+        + draw("winners", caption, _figure, view, found)
         + f"<h3>{text(what)}, and what each fabric is built of, per GPU</h3>"
         + _table(view, found)
         + f'<p class="quiet">Counts are of parts, not of prices: {text(_NOTES)}</p>'

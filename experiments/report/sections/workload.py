@@ -18,7 +18,7 @@ from ringlight.experiments.record.events import Operations
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
 from ringlight.experiments.report.drawing import INK, PALETTE, RULE
-from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, Columns, folded_if_long, table_of, tag, text
 from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, swept
 from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
@@ -26,7 +26,7 @@ from ringlight.fabric.units import format_size
 from ringlight.workloads.graph import FloatArray, Workload
 from ringlight.workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
 
-ORDER = 21
+ORDER = 17
 TITLE = "Workloads"
 NEEDS = ("exposed",)
 #: More ranks, of as many programs, are not drawn; nor are more jobs.
@@ -64,10 +64,10 @@ def render(view: View, draw: Draw) -> str:
         drawn for run in view.runs[:1] for drawn in _recorded(run)
     ]
     pictures = [
-        draw(f"workload-{number}", _caption(view, run, job), _figure(job, records))
+        draw(f"workload-{number}", _caption(view, run, job), _figure, job, records)
         for number, (run, job, records) in enumerate(drawn[:_MOST_JOBS], start=1)
     ]
-    return f"{_of_jobs(view, jobs)}{''.join(pictures)}{_of_purposes(view, jobs)}"
+    return f"{''.join(pictures)}{_of_jobs(view, jobs)}{_of_purposes(view, jobs)}"
 
 
 # Tables.
@@ -83,7 +83,8 @@ def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
         ("exposed", cell("exposed")),
         ("results checked", _checked),
     ]
-    return table_of(jobs, columns, len(columns) - 6) + (
+    shown = table_of(jobs, columns, len(columns) - 6)
+    return folded_if_long(f"{len(jobs)} jobs", len(jobs), shown) + (
         f'<p class="quiet">All {tag(view.label)}, as emulated. Iteration: median over ranks and iterations; '
         "computing: how long of an iteration a rank computes, and exposed: how long it does not, means over "
         "ranks and iterations.</p>"
@@ -103,7 +104,8 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
         ("bytes, all ranks", lambda one: format_size(one.bytes.sent)),
         ("bytes, busiest rank", lambda one: format_size(round(one.bytes.most))),
     ]
-    return table_of(found, columns, len(columns) - 6) + (
+    shown = table_of(found, columns, len(columns) - 6)
+    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(found), shown) + (
         '<p class="quiet">By purpose: how long of an iteration its operations were under way at a rank while '
         "that computed nothing, and hidden behind computing; waiting for partners counts, and purposes may "
         f"be under way at the same time {tag(view.label)}. Operations and bytes: of one iteration, as "
@@ -207,14 +209,16 @@ def _figure(job: JobRun, records: Sequence[Operations]) -> Figure:
     for lane, head in heads:
         axis.axhline(lane - 0.5, color=RULE, linewidth=0.8)
         at = axis.get_yaxis_transform()
-        axis.text(-0.255, lane, head, transform=at, ha="left", va="center", fontsize=8, color=INK)
+        # At the left edge of the picture, whatever its width.
+        edge = -axis.get_position(original=True).x0 / axis.get_position(original=True).width
+        axis.text(edge, lane, head, transform=at, ha="left", va="center", fontsize=7, color=INK)
     shown = [purpose for purpose in (*COMPUTING, *COMMUNICATION) if purpose in found]
     for purpose in shown:
         _bars(axis, _COLOURS[purpose], found[purpose], points)
     axis.set_xlim(0, width)
     axis.set_xlabel("time since the iteration began")
     prefixed(axis.xaxis, "s")
-    legend(figure, [key(_COLOURS[purpose], purpose, 6) for purpose in shown], columns=9)
+    legend(figure, "operations", [key(_COLOURS[purpose], purpose, 6) for purpose in shown], columns=8)
     return figure
 
 

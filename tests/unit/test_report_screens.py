@@ -1,0 +1,302 @@
+"""What a report shows first, what it folds, and how it looks on wide and on narrow screens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.record.outputs import outputs
+from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
+from ringlight.experiments.report.drawing import NARROW, STYLE, WIDE, drawn, page_svg
+from ringlight.experiments.report.page import folded_if_long, picture, table_of, text
+from ringlight.experiments.report.report import appears, render, sections
+from ringlight.experiments.report.sections import containers, controllers, faults, header, jobs, timeline
+from ringlight.experiments.report.view import View
+from ringlight.experiments.report.words import seconds
+from tests.unit.page import Page, check_alone, text_of
+from tests.unit.test_experiment_report import (
+    BREAK_EVEN,
+    DATA,
+    FABRIC,
+    FAULTS,
+    ONE_JOB,
+    SWEEP,
+    TWO_ARMS,
+    simulated,
+    view_of_file,
+)
+
+TEXTS = {
+    "faults": FABRIC + FAULTS,
+    "arms": FABRIC + TWO_ARMS,
+    "sweep": FABRIC + SWEEP,
+    "break-even": BREAK_EVEN,
+    **{name: (DATA / f"{name}.yaml").read_text() for name in ("mini", "mini_oddl", "mini_wrht")},
+}
+
+
+def pictures_of(view: View) -> dict[str, tuple[str, Callable[[], Figure]]]:
+    """Caption of each picture of a page, and what draws it."""
+    found: dict[str, tuple[str, Callable[[], Figure]]] = {}
+
+    def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any, **kwargs: Any) -> str:
+        found[name] = caption, lambda: figure(*args, **kwargs)
+        return ""
+
+    for section in sections():
+        if appears(section, view):
+            section.render(view, draw)
+    return found
+
+
+@pytest.fixture(scope="module", params=TEXTS)
+def view(request: pytest.FixtureRequest) -> View:
+    return view_of_file(TEXTS[request.param], f"{request.param}.yaml")
+
+
+def test_pictures_come_before_tables(view: View, tmp_path: Path) -> None:
+    page = render(view, tmp_path)
+    assert page.index('class="kicker"') < page.index("<figure>")
+    assert page.index("<figure>") < page.index("<table")
+
+
+def test_cards_then_the_fabric_then_the_papers_figure_then_the_rest(tmp_path: Path) -> None:
+    page = render(view_of_file(TEXTS["mini"], "mini.yaml"), tmp_path)
+    heads = re.findall(r"<h2>(.*?)</h2>", page)
+    assert heads[:2] == ["Light", "Throughput and utilisation over time"]
+    assert heads.index("Iterations") < heads.index("Comparison") < heads.index("What cannot be claimed")
+    assert page.index('class="hero"') < page.index("<h2>Light</h2>")
+
+
+def test_where_figures_come_from_is_folded(view: View, tmp_path: Path) -> None:
+    page = render(view, tmp_path)
+    for title in ("Parameters and where they come from", "What the simulation rests on"):
+        assert f'<details class="part"><summary><h2>{title}</h2></summary>' in page
+    assert "<summary>All 3 rows</summary>" in folded_if_long("All 3 rows", 25, "<table></table>")
+    assert folded_if_long("All 3 rows", 24, "<table></table>") == "<table></table>"
+
+
+def test_every_picture_is_there_for_narrow_screens(view: View, tmp_path: Path) -> None:
+    page = render(view, tmp_path)
+    check_alone(page)
+    figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
+    assert figures
+    for figure in figures:
+        narrow = figure.split('<div class="narrow">')[1]
+        boxes = [[float(n) for n in box.split()] for box in re.findall(r'viewBox="([^"]*)"', narrow)]
+        assert boxes
+        assert all(0 < width <= 72 * 4.9 for _, _, width, _ in boxes)
+        assert all(height > 0 for *_, height in boxes)
+
+
+def outside(figure: Figure) -> list[str]:
+    """Words that are drawn, all or in part, outside of a figure."""
+    seen = list[tuple[str, Any]]()
+    draw: Any = Text.draw
+
+    def recorded(self: Text, renderer: Any) -> None:
+        if self.get_visible() and self.get_text().strip():
+            seen.append((self.get_text(), self.get_window_extent(renderer)))
+        draw(self, renderer)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Text, "draw", recorded)
+        FigureCanvasAgg(figure).draw()
+    assert seen
+    whole, slack = figure.bbox, 2.0
+    return [
+        words
+        for words, box in seen
+        if box.x0 < -slack or box.y0 < -slack or box.x1 > whole.x1 + slack or box.y1 > whole.y1 + slack
+    ]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_no_words_are_cut_off_and_legends_have_titles(view: View, width: float) -> None:
+    with matplotlib.rc_context({**STYLE, "figure.figsize": (width, 3.0)}):
+        for name, (_, draw) in pictures_of(view).items():
+            figure = draw()
+            if width == WIDE or not getattr(figure, "cuts", ()):
+                assert list(outside(figure)) == [], name
+            for found in figure.legends:
+                assert found.get_title().get_text(), name
+
+
+def test_captions_name_what_is_drawn(view: View) -> None:
+    """An arm or a job where a picture is of one; the fault where it is of faults."""
+    for name, (caption, _) in pictures_of(view).items():
+        if name.startswith(("topology", "throughput", "fault", "regroup")):
+            assert any(run.plan.title in caption for run in view.runs), name
+        if name.startswith("fault"):
+            assert "lose gpu g4, then" in caption
+
+
+def test_panels_of_one_picture_are_cut_for_a_narrow_screen(tmp_path: Path) -> None:
+    """Each piece once, row by row, and none in which nothing is drawn."""
+
+    def panels() -> Figure:
+        def draw(axis: Any, number: int) -> str:
+            axis.plot([0, 1], [0, number])
+            return f"step {number}"
+
+        figure = pictures(5, 4, 2.0, draw)
+        legend(figure, "wavelength", [key("red", "λ0")])
+        return figure
+
+    with matplotlib.rc_context(STYLE):
+        plot = drawn(tmp_path, "steps", "Steps.", False, panels)
+    boxes = [[float(n) for n in box.split()] for box in re.findall(r'viewBox="([^"]*)"', plot.narrow)]
+    assert plot.cut
+    assert plot.narrow.count('<use href="#steps-figure_1"/>') == len(boxes) == 4
+    head, first, second, third = boxes
+    assert head[1] == 0
+    assert head[0] + head[2] == pytest.approx(72 * WIDE, abs=0.2)
+    assert first[0] == 0 < second[0]
+    assert first[1] == second[1] < third[1]
+    assert 'id="steps-figure_1"' in plot.svg
+    assert 'class="broad cut"' in picture(plot)
+
+
+def test_a_picture_of_one_chart_is_drawn_again_for_a_narrow_screen(tmp_path: Path) -> None:
+    widths = []
+
+    def one() -> Figure:
+        figure, axis = chart(2.0)
+        axis.plot([0, 1.23456789, 2], [0, 1, 2])
+        axis.set_xlabel("a name that is far too long for the screen of a telephone, however it is held")
+        widths.append(figure.get_figwidth())
+        return figure
+
+    with matplotlib.rc_context(STYLE):
+        plot = drawn(tmp_path, "one", "One.", False, one)
+    assert widths == [WIDE, NARROW]
+    assert not plot.cut
+    assert "far too long for the screen of a telephone, however" in plot.svg
+    assert "far too long for the screen of a telephone, however" not in plot.narrow
+    assert "telephone" in plot.narrow
+    ids = re.findall(r'id="([^"]*)"', plot.svg + plot.narrow)
+    assert len(ids) == len(set(ids))
+    assert {path.name for path in tmp_path.iterdir()} == {"one.svg"}
+
+
+def test_lines_have_no_more_digits_than_an_eye_can_tell_and_words_keep_theirs() -> None:
+    svg = '<svg width="9" height="9"><path d="M 1.23456 2.000001"/>\n  <text x="1.23456">1.23456</text></svg>'
+    assert page_svg(svg, "x") == (
+        '<svg><path d="M 1.23 2.00"/><text x="1.23456">1.23456</text></svg>'.replace("<svg", "<svg")
+    )
+
+
+def test_names_of_rows_stand_in_two_lines_where_there_is_no_room_for_one() -> None:
+    name = "A fabric with a name that goes on"
+    for width, lines in ((WIDE, 1), (NARROW, 2)):
+        with matplotlib.rc_context({**STYLE, "figure.figsize": (width, 3.0)}):
+            _, axis = chart(2.0, left=2.6)
+            named_rows(axis, [name])
+            (label,) = axis.get_yticklabels()
+            assert len(label.get_text().split("\n")) == lines
+
+
+def test_a_legend_makes_its_own_room() -> None:
+    with matplotlib.rc_context(STYLE):
+        figure, ((axis,),) = sheet(2.0)
+        low = axis.get_position().y0 * figure.get_figheight()
+        legend(figure, "arm", [key("red", f"an arm with a long name, number {n}") for n in range(9)])
+        assert figure.get_figheight() > 2.0
+        assert axis.get_position().y0 * figure.get_figheight() == pytest.approx(low)
+
+
+def test_arms_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
+    view = simulated(FAULTS.replace("then: swap", "then: shrink"))
+    found = pictures_of(view)
+    with matplotlib.rc_context(STYLE):
+        ends = {
+            axis.get_xlim()
+            for name, (_, draw) in found.items()
+            if name.startswith("fault")
+            for axis in draw().axes
+        }
+        panels = {axis.get_xlim() for axis in found["timeline"][1]().axes}
+    assert len(timeline.wanted(view)) > 1 < len(faults.wanted(view))
+    assert len(ends) == len(panels) == 1
+
+
+def test_a_card_of_a_fault_names_it(tmp_path: Path) -> None:
+    remarks = [remark for *_, remark in header._cards(simulated(FAULTS))]
+    assert "from “lose gpu g4” to the end of the next iteration" in remarks
+
+
+def test_real_time_stands_beside_the_emulated(tmp_path: Path) -> None:
+    text = BREAK_EVEN[: BREAK_EVEN.index("sweep:")] + "compare: {baseline: eps, metrics: [jct]}\n"
+    view = view_of_file(text, "scaled.yaml")
+    assert view.scale.time == 4
+    jct = next(view.each("job")).number("jct")
+    assert jct is not None
+    page = text_of(Page(render(view, tmp_path)))
+    assert page.count(" ".join(f"{seconds(jct)} {seconds(jct / 4)}".split())) >= 2
+    assert "a 4th of the emulated" in page
+    assert "stands for" not in jobs.render(simulated(ONE_JOB), lambda *_: "")
+
+
+def test_a_table_of_words_names_its_heads_for_narrow_screens() -> None:
+    items = ["a long sentence that needs room to be read by people who hold a telephone"]
+    shown = table_of(items, [("what <b>it</b> is", str), ("why", text)], 9)
+    assert "<table class=words>" in shown
+    assert 'data-head="what it is"' in shown
+    assert 'data-head="why"' in shown
+    assert "data-head" not in table_of(items, [("what", str), ("n", lambda _: "1")], 1)
+
+
+def test_packet_switches_that_are_alike_in_all_arms_are_listed_once() -> None:
+    foreign = re.sub(r"(tor\d: \{)", r"\1controller: none, ", FABRIC)
+    settings = {plan.arm: plan.setting for plan in parse(foreign + TWO_ARMS, "small.yaml").plans}
+    view = simulated(TWO_ARMS)
+    runs = [replace(run, plan=replace(run.plan, setting=settings[run.plan.arm])) for run in view.runs]
+    shown = controllers.render(replace(view, runs=runs), lambda *_: "")
+    assert len(runs) == 2
+    assert shown.count("nobody: it learns addresses and floods") == 2
+    assert shown.count("tor0") == 1
+
+
+def written(folder: Path, name: str, content: bytes) -> None:
+    file = folder / "logs/fabric/output/base" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def test_the_last_lines_of_containers_are_read_and_no_more(tmp_path: Path) -> None:
+    written(tmp_path, "pair-10.stdout.txt", b"ten\n")
+    written(tmp_path, "pair-2.stderr.txt", b"\x1b[31mred\xff\n")
+    written(tmp_path, "pair-2.stdout.txt", b"".join(b"line %d\n" % n for n in range(100_000)))
+    written(tmp_path, "pair-3.stdout.txt", b"")
+    (tmp_path / "logs/fabric/output/base/pair-4.stdout.txt").symlink_to("/etc/passwd")
+    found = outputs(tmp_path)
+    assert [(one.rank, one.stream) for one in found] == [(2, "stdout"), (2, "stderr"), (10, "stdout")]
+    assert found[0].lines[-1] == "line 99999"
+    assert len(found[0].lines) == 12
+    assert found[0].size > 1_000_000
+    assert found[0].path == "logs/fabric/output/base/pair-2.stdout.txt"
+    assert found[1].lines == ["\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"]
+
+
+def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> None:
+    view = simulated(ONE_JOB)
+    run = view.runs[0].name
+    file = tmp_path / "logs/fabric/output" / run / "red-0.stdout.txt"
+    file.parent.mkdir(parents=True)
+    file.write_text("hello\n<script>alert(1)</script>\n")
+    shown = containers.render(replace(view, outputs=outputs(tmp_path)), lambda *_: "")
+    assert "<script" not in shown
+    assert "&lt;script&gt;" in shown
+    assert f"logs/fabric/output/{run}/red-0.stdout.txt" in shown
+    assert "hello" in shown
+    assert "What they wrote" not in containers.render(view, lambda *_: "")
