@@ -24,6 +24,7 @@ import httpx
 from ringlight import IMPORT_PATH
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import services
+from ringlight.testbed.deaths import Death
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import dying_with_starter, ended
 
@@ -132,6 +133,8 @@ class LabProcesses:
         self.logs = logs or self.state
         self.inventory: dict[str, Any] = {}
         self.restarts = 0
+        #: Ends of the controller that nobody has taken up yet (:meth:`take_deaths`).
+        self._deaths: list[Death] = []
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]
@@ -286,7 +289,7 @@ class LabProcesses:
             if controller.poll() is not None:
                 raise LabError("there is no controller to kill")
             controller.kill()
-            controller.wait(5.0)
+            self._died(ended(controller.wait(5.0)), asked=True)
             self._away_until = time.monotonic() + absence_s
 
     def let_controller_back(self) -> None:
@@ -302,32 +305,39 @@ class LabProcesses:
         """Whether the controller was killed on purpose and is to stay away for now."""
         return time.monotonic() < self._away_until
 
-    def tend(self) -> str | None:
+    def tend(self) -> None:
         """Start a controller that died again, so that jobs are watched to their end; does not wait for it.
 
-        Why it had ended, if nobody killed it on purpose. Raises LabError when the testbed has ended, or the
-        controller too often.
+        Raises LabError when the testbed has ended, or the controller too often.
         """
         self._check("testbed")
         with self._tending:
             controller = self._running["controller"]
             if controller.poll() is None or self.controller_away:
-                return None
-            reason = None if self._away_until else self._unasked_end(controller)
+                return
+            if not self._away_until:
+                self._unasked_end(controller)
             self._away_until = 0.0
             self._spawn("controller")
-        return reason
 
-    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> str:
-        """Why a controller ended by itself. Raises LabError when it has done so too often."""
+    def take_deaths(self) -> list[Death]:
+        """How the controller ended since the last call."""
+        with self._tending:
+            found, self._deaths = self._deaths, []
+        return found
+
+    def _died(self, how: str, *, asked: bool) -> None:
+        self._deaths.append(Death(time.monotonic(), "controller", "controller", how, asked))
+
+    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> None:
+        """A controller ended by itself. Raises LabError when it has done so too often."""
         # A process that was killed had no say in it; what it last logged explains nothing.
         said = f": {self._last('controller')}" if controller.returncode > 0 else ""
         reason = ended(controller.returncode) + said
+        self._died(reason, asked=False)
         if self.restarts >= RESTARTS:
             raise LabError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
         self.restarts += 1
-        self._notice(f"the controller ended ({reason}); starting it again, jobs go on")
-        return reason
 
     def stop(self) -> None:
         """End both in order, then remove whatever of this lab is left. May be called again."""

@@ -14,13 +14,17 @@ from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.prediction import ring_of
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
+    EventLate,
     LinkRate,
     PortRate,
+    ProcessBack,
+    ProcessEnded,
     ProcessorLoad,
     Record,
     Repeated,
     RingSetUps,
-    SwitchRestarted,
+    WorkerLost,
+    process_called,
 )
 from ringlight.experiments.record.runs import SUCCEEDED, Run
 
@@ -48,7 +52,11 @@ SENTENCES = {
     "links_not_measured": "no link was measured",
     "timers_late": "compute timers woke {p99_s:.4f} s late (99th percentile), {share:.1%} of the computing",
     "processors_busy": "processors were {busy:.0%} busy during {run}, without what others took",
-    "switch_restarted": "{run}: optical switch {switch} died and was started again",
+    "process_restarted": "{run}: {process} died ({how}) and was started again",
+    "process_gone": "{run}: {process} died ({how}) and was not back when the run ended",
+    "worker_killed": "{run}: rank {rank} of {job} on GPU {gpu} was lost ({reason}), and {job} went on",
+    "job_failed": "{run}: job {job} failed: {reason}",
+    "event_late": "{run}: {said}",
     "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
     "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
     "baseline_over_model": "{run}: {job}, a baseline, took {over:.3f} times the model's time",
@@ -104,7 +112,7 @@ def judged(
         *([] if links else [Reason("links_not_measured", "doubtful", {})]),
         *late(timer),
         *(reason for run in runs for reason in busy(run)),
-        *(reason for run in runs for reason in restarted(run)),
+        *(reason for run in runs for reason in died(run)),
     ]
     for name, share in missing.items():
         found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
@@ -123,7 +131,11 @@ def judged(
         "links": links,
         "timer": timer,
         "cpu": {run.name: shares for run in runs if (shares := processors(run))},
-        "switches_restarted": {run.name: sum(n.times for n in run.of(SwitchRestarted)) for run in runs},
+        "processes_restarted": {run.name: deaths(run) for run in runs},
+        "switches_restarted": {
+            run.name: sum(d["kind"] == "optical switch" and not d["planned"] for d in deaths(run))
+            for run in runs
+        },
         "repeated": [
             {key: value for key, value in vars(record).items() if key not in ("t", "run")}
             for record in records
@@ -205,17 +217,55 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
     ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
     is evidence.
     """
-    if taken(run) < TAKEN or any((*restarted(run), *differing(run))):
+    if taken(run) < TAKEN or any((*died(run), *differing(run))):
         return []
     times = (run.ended - run.released) / max(expected_s.values())
     longer = over(times, RUN_OVER_MODEL, "run_over_model", run=run.name, over=times)
     return [*late(timers([run])), *busy(run), *longer]
 
 
-def restarted(run: Run) -> Iterator[Reason]:
-    """Optical switches that died unasked and were started again by the testbed."""
-    for switch in dict.fromkeys(note.switch for note in run.of(SwitchRestarted)):
-        yield Reason("switch_restarted", "doubtful", {"run": run.name, "switch": switch})
+def deaths(run: Run) -> list[dict[str, Any]]:
+    """Every process of the lab that died, planned or not, with ``away_s``: None where it was not back."""
+    backs, found = run.of(ProcessBack), []
+    for death in run.of(ProcessEnded):
+        back = next(
+            (b for b in backs if (b.kind, b.name) == (death.kind, death.name) and b.t >= death.t), None
+        )
+        told = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
+        found.append({**told, "away_s": None if back is None else back.t - death.t})
+    return found
+
+
+def died(run: Run) -> Iterator[Reason]:
+    """Processes and workers that died though no event of the run killed them, and what came late for it."""
+    unasked = {(d["kind"], d["name"]): d for d in deaths(run) if not d["planned"]}
+    for (kind, name), death in unasked.items():
+        code = "process_gone" if death["away_s"] is None else "process_restarted"
+        said = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
+        yield Reason(code, "doubtful", {"run": run.name, **said})
+    for event in run.of(EventLate):
+        if not event.asked:
+            told = {
+                key: getattr(event, key) for key in ("name", "planned", "came", "late_s", "away_s", "said")
+            }
+            yield Reason("event_late", "doubtful", {"run": run.name, **told})
+    for job in run.jobs.values():
+        if job.state == "FAILED" and not job.plan.may_fail:
+            yield Reason("job_failed", "bad", {"run": run.name, "job": job.name, "reason": job.reason})
+        for loss in job.losses if job.state != "FAILED" else ():
+            if not _was_asked(run, loss):
+                lost = {"job": job.name, "rank": loss.rank, "gpu": loss.gpu, "reason": loss.reason}
+                yield Reason("worker_killed", "doubtful", {"run": run.name, **lost})
+
+
+def _was_asked(run: Run, loss: WorkerLost) -> bool:
+    """Whether an event of the run may have lost a worker: it took it or its GPU, or some link or switch."""
+    targets = [action.plan.target for action in run.actions if action.plan.do in ("lose", "kill", "cut")]
+    return any(
+        target.kind in ("link", "switch") or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
+        for target in targets
+        if target is not None
+    )
 
 
 def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str, float]:

@@ -228,6 +228,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._start_averagers()
         self._start_onics()
 
+    def open_vswitch_is_back(self) -> None:
+        """Settle what a process of Open vSwitch that was started again does not find in its database."""
+        if not has_kernel_datapath():
+            openvswitch.keep_memory()
+            openvswitch.widen_buffers(self.lab.prefix)
+
     @property
     def onics(self) -> dict[str, OnicNode]:
         """The O-NICs by GPU."""
