@@ -61,8 +61,17 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
     """
     try:
         services.check_privileges()
+        _check_services(runtime)
     except services.ServiceError as error:
         raise LabError(str(error)) from None
+    _check_free(addresses.rest, "--rest")
+    _check_free(addresses.openflow, "--openflow")
+    if apps:
+        _check_apps(apps, addresses)
+
+
+def _check_services(runtime: str) -> None:
+    """Raise LabError, or ServiceError, for a service of the machine that does not run."""
     if not services.open_vswitch_running():
         raise LabError("Open vSwitch is not running; start it with: ringlight setup")
     if runtime == "docker":
@@ -71,10 +80,6 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
             raise LabError(f"Docker is not running; {remedy}")
         if not image_present():
             raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
-    _check_free(addresses.rest, "--rest")
-    _check_free(addresses.openflow, "--openflow")
-    if apps:
-        _check_apps(apps, addresses)
 
 
 def _check_apps(files: Sequence[Path], addresses: Addresses) -> None:
@@ -280,7 +285,9 @@ class LabProcesses:
     def _check(self, name: str) -> None:
         process = self._running[name]
         if process.poll() is not None:
-            raise LabError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+            # A process that was killed had no say in it; what it last logged explains nothing.
+            said = f": {self._last(name)}" if process.returncode >= 0 else ""
+            raise LabError(f"the {name} ended ({ended(process.returncode)}){said}")
 
     def kill_controller(self, absence_s: float = math.inf) -> None:
         """Kill the controller (SIGKILL); :meth:`tend` starts it again, but not before ``absence_s``."""
@@ -331,7 +338,6 @@ class LabProcesses:
 
     def _unasked_end(self, controller: subprocess.Popen[bytes]) -> None:
         """A controller ended by itself. Raises LabError when it has done so too often."""
-        # A process that was killed had no say in it; what it last logged explains nothing.
         said = f": {self._last('controller')}" if controller.returncode > 0 else ""
         reason = ended(controller.returncode) + said
         self._died(reason, asked=False)

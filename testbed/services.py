@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ringlight.testbed.descriptors import too_few
+
 OVS_CTL = Path("/usr/share/openvswitch/scripts/ovs-ctl")
 OVS_SOCKET = Path("/var/run/openvswitch/db.sock")
 DOCKER_SOCKET = Path("/var/run/docker.sock")
@@ -36,14 +38,19 @@ def has_systemd() -> bool:
 
 
 def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 2.0) -> bool:
-    """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``."""
+    """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``.
+
+    Raises ServiceError where this process has no descriptor left to ask with.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(str(path))
             connection.sendall(request)
             return expected in connection.recv(4096)
-    except OSError:
+    except OSError as error:
+        if (lacking := too_few(error)) is not None:
+            raise ServiceError(lacking) from None
         return False
 
 

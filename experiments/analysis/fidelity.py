@@ -14,6 +14,7 @@ from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.prediction import ring_of
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
+    Aborted,
     EventLate,
     LinkRate,
     PortRate,
@@ -23,6 +24,7 @@ from ringlight.experiments.record.events import (
     Record,
     Repeated,
     RingSetUps,
+    RunEnded,
     WorkerLost,
     process_called,
 )
@@ -45,6 +47,9 @@ TAKEN = 0.05
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
 NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 
+#: Ends of workers that others bring about: what a program does wrong ends it otherwise.
+KILLED = ("killed by SIGKILL", "killed by SIGTERM")
+
 Level = Literal["doubtful", "bad"]
 #: Why a run is not simply good, by its code, with the data that the sentence is made of.
 SENTENCES = {
@@ -55,8 +60,9 @@ SENTENCES = {
     "process_restarted": "{run}: {process} died ({how}) and was started again",
     "process_gone": "{run}: {process} died ({how}) and was not back when the run ended",
     "worker_killed": "{run}: rank {rank} of {job} on GPU {gpu} was lost ({reason}), and {job} went on",
-    "job_failed": "{run}: job {job} failed: {reason}",
+    "job_killed": "{run}: job {job} failed: {reason}, which no event asked for",
     "event_late": "{run}: {said}",
+    "aborted": "the experiment ended early: {reason}",
     "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
     "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
     "baseline_over_model": "{run}: {job}, a baseline, took {over:.3f} times the model's time",
@@ -113,6 +119,7 @@ def judged(
         *late(timer),
         *(reason for run in runs for reason in busy(run)),
         *(reason for run in runs for reason in died(run)),
+        *broken_off(records),
     ]
     for name, share in missing.items():
         found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
@@ -249,13 +256,25 @@ def died(run: Run) -> Iterator[Reason]:
                 key: getattr(event, key) for key in ("name", "planned", "came", "late_s", "away_s", "said")
             }
             yield Reason("event_late", "doubtful", {"run": run.name, **told})
+    takes_workers = any(
+        action.plan.target is not None and action.plan.target.kind in ("worker", "gpu")
+        for action in run.actions
+    )
     for job in run.jobs.values():
-        if job.state == "FAILED" and not job.plan.may_fail:
-            yield Reason("job_failed", "bad", {"run": run.name, "job": job.name, "reason": job.reason})
+        killed = any(sent in (job.reason or "") for sent in KILLED)
+        if job.state == "FAILED" and killed and not takes_workers:
+            yield Reason("job_killed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
         for loss in job.losses if job.state != "FAILED" else ():
             if not _was_asked(run, loss):
                 lost = {"job": job.name, "rank": loss.rank, "gpu": loss.gpu, "reason": loss.reason}
                 yield Reason("worker_killed", "doubtful", {"run": run.name, **lost})
+
+
+def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
+    """A reason where the experiment ended early, and nobody has gone on with it since."""
+    last = next((record for record in reversed(records) if isinstance(record, Aborted | RunEnded)), None)
+    if isinstance(last, Aborted):
+        yield Reason("aborted", "doubtful", {"reason": last.reason})
 
 
 def _was_asked(run: Run, loss: WorkerLost) -> bool:

@@ -423,8 +423,8 @@ class ProcessBack(Record, event="process_back"):
 
 
 class EventLate(Record, event="event_late"):
-    """An event of the timeline came late, because the controller was away. ``name``: of the event; ``planned``
-    and ``came`` in words; ``due`` and ``late_s``: when it should have come, and how long after it did;
+    """An event of the timeline came late, because the controller was away. ``name``: of the event;
+    ``planned``, ``came``: in words; ``due``, ``late_s``: when it should have come, and how long after it did;
     ``away_s``: how long of that the controller was away; ``asked``: by an event of the run."""
 
     name: str

@@ -28,6 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringlight.testbed.descriptors import too_few
+
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10
@@ -65,6 +67,8 @@ def vsctl(*words: str) -> str:
         ) from None
     except subprocess.TimeoutExpired:
         raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
+    except OSError as error:
+        raise OpenVSwitchError(too_few(error) or f"ovs-vsctl: {error}") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"ovs-vsctl gave {done.returncode}"]
         if "db.sock" in done.stderr or "Alarm clock" in done.stderr or done.returncode < 0:

@@ -29,6 +29,7 @@ from ringlight.fabric.optical_drivers import DRIVERS
 from ringlight.fabric.topology import Fabric, OpticalSwitch
 from ringlight.testbed import deaths, services
 from ringlight.testbed.deaths import Deaths
+from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import clean, netlink, openvswitch, others
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
@@ -274,8 +275,9 @@ class Testbed:
             api = docker.APIClient(
                 base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60, max_pool_size=32
             )
-        except (docker.errors.DockerException, requests.RequestException):
-            raise TestbedError("Docker is not running or does not answer; run: ringlight doctor") from None
+        except (docker.errors.DockerException, requests.RequestException) as error:
+            silent = "Docker is not running or does not answer; run: ringlight doctor"
+            raise TestbedError(too_few(error) or silent) from None
         self._undo.callback(api.close)
         image = self.settings.image
         if image is None:

@@ -15,6 +15,7 @@ from ringlight.experiments.record.events import (
     Divisions,
     LightCounters,
     LightDecisions,
+    ProcessEnded,
     Record,
     RunStarted,
     WorkerDone,
