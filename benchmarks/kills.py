@@ -87,8 +87,10 @@ def shortened(case: Case) -> dict[str, Any]:
         whole.pop(key, None)
     whole["arms"] = {case.arm: whole["arms"][case.arm]}
     whole["link_test"] = {"duration": "300 ms"}
+    parameters = whole.get("parameters", {})
+    for parameter in parameters.values():
+        parameter.pop("fitted_to", None)
     for key, value in case.change.items():
-        parameters = whole.get("parameters", {})
         if key in parameters:
             parameters[key] = {"value": value, "source": "assumed", "why": "Short."}
         else:
@@ -196,6 +198,8 @@ def once(
             killed_s = time.monotonic()
         finally:
             running.end()
+            # Without it nobody can see what is left there.
+            services.start_open_vswitch()
         return looked_at(case, kind, moment_s, running, folder, time.monotonic() - killed_s)
 
 
@@ -305,8 +309,6 @@ def main() -> None:
             share /= 2
         found.append({"number": number, **entry})
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-        if kind.startswith("Open vSwitch"):
-            services.start_open_vswitch()
     print(json.dumps(found, indent=2) if chosen.json else table(found))
     sys.exit(not all(map(is_right, found)))
 

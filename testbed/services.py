@@ -58,10 +58,14 @@ def docker_running() -> bool:
     return _answers(DOCKER_SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n", b"200 OK")
 
 
+def open_vswitch_database_running() -> bool:
+    """The half that knows which bridges there are."""
+    return _answers(OVS_SOCKET, b'{"method":"list_dbs","params":[],"id":0}', b"Open_vSwitch")
+
+
 def open_vswitch_running() -> bool:
     """Both halves: the database answers and the switch daemon has its control socket open."""
-    request = b'{"method":"list_dbs","params":[],"id":0}'
-    if not _answers(OVS_SOCKET, request, b"Open_vSwitch"):
+    if not open_vswitch_database_running():
         return False
     for control in OVS_SOCKET.parent.glob("ovs-vswitchd.*.ctl"):
         if _answers(control, b'{"method":"version","params":[],"id":0}', b"vSwitch"):

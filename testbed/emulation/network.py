@@ -648,8 +648,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 openvswitch.remove_labelled(OVS_LABEL, self.lab.id)
             return
         words = [word for bridge in bridges for word in ("--", "--if-exists", "del-br", str(bridge))]
-        openvswitch.vsctl(*words[1:])
-        openvswitch.vsctl("--if-exists", "destroy", "QoS", record)
+        wait = openvswitch.waiting()
+        openvswitch.vsctl(*wait, *words)
+        openvswitch.vsctl(*wait, "--", "--if-exists", "destroy", "QoS", record)
 
     def stop(self) -> None:
         """Remove everything that :meth:`start` made, also when it was made only in part.

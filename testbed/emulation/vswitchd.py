@@ -37,11 +37,14 @@ class VswitchdWatch:
     ) -> None:
         self._deaths, self._on_back = deaths, on_back
         self._pid_file, self._log_file = pid_file, log_file
+        self._first: tuple[int, int] | None = None
         self._stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
 
     def __enter__(self) -> VswitchdWatch:
+        # Here: it may end before the thread has come so far.
+        self._first = self._process()
         self._thread.start()
         return self
 
@@ -55,7 +58,7 @@ class VswitchdWatch:
         os.close(self._wake_write)
 
     def _run(self) -> None:
-        found, died = self._process(), False
+        found, died = self._first, False
         while not self._stop.is_set():
             if found is None:
                 self._stop.wait(LOOK_S)

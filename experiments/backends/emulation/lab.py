@@ -490,7 +490,7 @@ class EmulatedLab:
             self._look()
             time.sleep(GLANCE_S)
 
-    def _note(self, kind: type[Record], t: float | None = None, **fields: Any) -> None:
+    def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
         at = time.monotonic() if t is None else t
         self._found.append(kind(t=at, run=self._run.plan.name, **fields))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ringlight.experiments.record.events import process_called
 from ringlight.experiments.report.page import folded, listing, table_of, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import percent
@@ -32,6 +33,7 @@ def render(view: View, draw: Draw) -> str:
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
         f"{_repeated(found.get('repeated', ()))}"
+        f"{_deaths(found.get('processes_restarted', {}))}"
         "<h3>Links against their settings</h3>"
         "<p>TCP payload received while all links of a kind were full at once, measured. Packet headers take "
         "0.7 % of frames of 9,000 bytes and 1.6 % of such of 4,000; a miss above 5 % is doubtful, above 10 % "
@@ -123,6 +125,22 @@ def _repeated(entries: Sequence[Entry]) -> str:
         "attempts the one counts from which less was taken, whatever its figures. Once a second attempt at a "
         f"run was disturbed too, no further run was repeated.</p>{shown}"
     )
+
+
+def _deaths(of_runs: Mapping[str, Sequence[Entry]]) -> str:
+    """Processes of the lab that died, planned or not."""
+    shown = table_of(
+        [{"run": run, **death} for run, deaths in of_runs.items() for death in deaths],
+        [
+            ("run", lambda death: text(death["run"])),
+            ("process", lambda death: text(process_called(death["kind"], death["name"]))),
+            ("how it ended", lambda death: text(death["how"])),
+            ("an event of the run", lambda death: "yes" if death["planned"] else "no"),
+            ("away", lambda death: "not back" if death["away_s"] is None else f"{death['away_s']:.1f} s"),
+        ],
+        4,
+    )
+    return f"<h3>Processes that died</h3>{shown}" if shown else ""
 
 
 def _why(entry: Entry) -> str:
