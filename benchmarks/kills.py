@@ -222,6 +222,7 @@ def looked_at(
     records, lab, process = read(folder), running.lab, kind.partition(" (")[0]
     reasons = verdict_of(folder)
     text = "\n".join(running.lines)
+    event: list[Record]
     if process == "worker":
         line = re.search(r"job \w+ failed: rank \d+ on GPU \w+ was killed by SIGKILL", text)
         event = [r for r in records if isinstance(r, JobState) and "killed by SIGKILL" in (r.reason or "")]
