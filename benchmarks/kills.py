@@ -74,7 +74,7 @@ CASES = (
     Case("scenarios/wrht_9.yaml", "wrht", {"iterations": 2}, 10.0, _LIT),
     Case("scenarios/sip_ml_8.yaml", "sip-ocs-divided", {}, 6.0, _LIT),
     Case(
-        "docs/applications/two_switches.yaml", "two", {"iterations": 40}, 5.0, ("applications", *_LIT), _APP
+        "docs/applications/two_switches.yaml", "two", {"iterations": 12}, 8.0, ("applications", *_LIT), _APP
     ),
 )
 OPEN_VSWITCH = (CASES[0], CASES[5])
