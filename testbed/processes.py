@@ -25,6 +25,7 @@ from ringlight import IMPORT_PATH
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import services
 from ringlight.testbed.certificates import trusting
+from ringlight.testbed.deaths import Death
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import dying_with_starter, ended
 
@@ -77,16 +78,9 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
     """
     try:
         services.check_privileges()
+        _check_services(runtime)
     except services.ServiceError as error:
         raise LabError(str(error)) from None
-    if not services.open_vswitch_running():
-        raise LabError("Open vSwitch is not running; start it with: ringlight setup")
-    if runtime == "docker":
-        if not services.docker_running():
-            remedy = "start it with: ringlight setup  (or choose --runtime namespace)"
-            raise LabError(f"Docker is not running; {remedy}")
-        if not image_present():
-            raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
     _check_doors(addresses)
     for path in apps:
         if not path.is_file():
@@ -96,6 +90,18 @@ def check_ready(runtime: str, addresses: Addresses, apps: Sequence[Path] = ()) -
         wanted |= {"--app-openflow": addresses.app_openflow, "--app-rest": addresses.app_rest}
         _check_loopback(addresses)
     _check_free(wanted)
+
+
+def _check_services(runtime: str) -> None:
+    """Raise LabError, or ServiceError, for a service of the machine that does not run."""
+    if not services.open_vswitch_running():
+        raise LabError("Open vSwitch is not running; start it with: ringlight setup")
+    if runtime == "docker":
+        if not services.docker_running():
+            remedy = "start it with: ringlight setup  (or choose --runtime namespace)"
+            raise LabError(f"Docker is not running; {remedy}")
+        if not image_present():
+            raise LabError(f"the worker image {image_tag()} is missing; make it with: ringlight setup")
 
 
 def _check_doors(addresses: Addresses) -> None:
@@ -218,6 +224,8 @@ class LabProcesses:
         self.logs = logs or self.state
         self.inventory: dict[str, Any] = {}
         self.restarts = 0
+        #: Ends of the controller that nobody has taken up yet (:meth:`take_deaths`).
+        self._deaths: list[Death] = []
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]
@@ -369,7 +377,9 @@ class LabProcesses:
     def _check(self, name: str) -> None:
         process = self._running[name]
         if process.poll() is not None:
-            raise LabError(f"the {name} ended ({ended(process.returncode)}): {self._last(name)}")
+            # A process that was killed had no say in it; what it last logged explains nothing.
+            said = f": {self._last(name)}" if process.returncode >= 0 else ""
+            raise LabError(f"the {name} ended ({ended(process.returncode)}){said}")
 
     def kill_controller(self, absence_s: float = math.inf) -> None:
         """Kill the controller (SIGKILL); :meth:`tend` starts it again, but not before ``absence_s``."""
@@ -378,7 +388,7 @@ class LabProcesses:
             if controller.poll() is not None:
                 raise LabError("there is no controller to kill")
             controller.kill()
-            controller.wait(5.0)
+            self._died(ended(controller.wait(5.0)), asked=True)
             self._away_until = time.monotonic() + absence_s
 
     def let_controller_back(self) -> None:
@@ -394,32 +404,38 @@ class LabProcesses:
         """Whether the controller was killed on purpose and is to stay away for now."""
         return time.monotonic() < self._away_until
 
-    def tend(self) -> str | None:
+    def tend(self) -> None:
         """Start a controller that died again, so that jobs are watched to their end; does not wait for it.
 
-        Why it had ended, if nobody killed it on purpose. Raises LabError when the testbed has ended, or the
-        controller too often.
+        Raises LabError when the testbed has ended, or the controller too often.
         """
         self._check("testbed")
         with self._tending:
             controller = self._running["controller"]
             if controller.poll() is None or self.controller_away:
-                return None
-            reason = None if self._away_until else self._unasked_end(controller)
+                return
+            if not self._away_until:
+                self._unasked_end(controller)
             self._away_until = 0.0
             self._spawn("controller")
-        return reason
 
-    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> str:
-        """Why a controller ended by itself. Raises LabError when it has done so too often."""
-        # A process that was killed had no say in it; what it last logged explains nothing.
+    def take_deaths(self) -> list[Death]:
+        """How the controller ended since the last call."""
+        with self._tending:
+            found, self._deaths = self._deaths, []
+        return found
+
+    def _died(self, how: str, *, asked: bool) -> None:
+        self._deaths.append(Death(time.monotonic(), "controller", "controller", how, asked))
+
+    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> None:
+        """A controller ended by itself. Raises LabError when it has done so too often."""
         said = f": {self._last('controller')}" if controller.returncode > 0 else ""
         reason = ended(controller.returncode) + said
+        self._died(reason, asked=False)
         if self.restarts >= RESTARTS:
             raise LabError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
         self.restarts += 1
-        self._notice(f"the controller ended ({reason}); starting it again, jobs go on")
-        return reason
 
     def stop(self) -> None:
         """End both in order, then remove whatever of this lab is left. May be called again."""

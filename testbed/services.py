@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ringlight.testbed.descriptors import too_few
+
 OVS_CTL = Path("/usr/share/openvswitch/scripts/ovs-ctl")
 OVS_SOCKET = Path("/var/run/openvswitch/db.sock")
 DOCKER_SOCKET = Path("/var/run/docker.sock")
@@ -40,14 +42,19 @@ def has_systemd() -> bool:
 
 
 def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 2.0) -> bool:
-    """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``."""
+    """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``.
+
+    Raises ServiceError where this process has no descriptor left to ask with.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
             connection.connect(str(path))
             connection.sendall(request)
             return expected in connection.recv(4096)
-    except OSError:
+    except OSError as error:
+        if (lacking := too_few(error)) is not None:
+            raise ServiceError(lacking) from None
         return False
 
 
@@ -55,10 +62,14 @@ def docker_running() -> bool:
     return _answers(DOCKER_SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n", b"200 OK")
 
 
+def open_vswitch_database_running() -> bool:
+    """The half that knows which bridges there are."""
+    return _answers(OVS_SOCKET, b'{"method":"list_dbs","params":[],"id":0}', b"Open_vSwitch")
+
+
 def open_vswitch_running() -> bool:
     """Both halves: the database answers and the switch daemon has its control socket open."""
-    request = b'{"method":"list_dbs","params":[],"id":0}'
-    if not _answers(OVS_SOCKET, request, b"Open_vSwitch"):
+    if not open_vswitch_database_running():
         return False
     for control in OVS_SOCKET.parent.glob("ovs-vswitchd.*.ctl"):
         if _answers(control, b'{"method":"version","params":[],"id":0}', b"vSwitch"):

@@ -67,7 +67,8 @@ class Life:
 class Supervisor:
     """Starts processes, and starts them again when they die.
 
-    ``on_restart`` is told name and process id, and whether the one before was killed on purpose.
+    ``on_restart`` is told name and process id, and whether the one before was killed on purpose; ``on_end``,
+    as soon as one has ended: name, how, and whether it was killed on purpose.
 
     ``kind``: what people call such a process, before its name. ``last_words``: what a process said last, for
     one that ended by itself. ``stop_s``: how long they may take to end in order, seconds. Raises what
@@ -81,11 +82,14 @@ class Supervisor:
         on_restart: Callable[[str, int, bool], None],
         last_words: Callable[[str], str] | None = None,
         stop_s: float = STOP_S,
+        *,
+        on_end: Callable[[str, str, bool], None] | None = None,
     ) -> None:
         self.kind = kind
         self._stop_s = stop_s
         self._on_restart = on_restart
         self._last_words = last_words
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._stopping = False
         self._charges: dict[str, _Charge] = {}
@@ -196,6 +200,8 @@ class Supervisor:
             charge.due = now + charge.pause_s
         pause = "later" if charge.away else f"in {charge.pause_s:.1f} s"
         log.error("%s %s has ended (%s); it is started again %s", self.kind, name, how, pause)
+        if self._on_end is not None:
+            self._on_end(name, how, charge.asked)
 
     def _restart(self, name: str) -> None:
         charge = self._charges[name]

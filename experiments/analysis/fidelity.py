@@ -14,13 +14,19 @@ from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.prediction import ring_of
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
+    Aborted,
+    EventLate,
     LinkRate,
     PortRate,
+    ProcessBack,
+    ProcessEnded,
     ProcessorLoad,
     Record,
     Repeated,
     RingSetUps,
-    SwitchRestarted,
+    RunEnded,
+    WorkerLost,
+    process_called,
 )
 from ringlight.experiments.record.runs import SUCCEEDED, Run
 
@@ -46,6 +52,9 @@ TAKEN = 0.05
 #: What must be 0 where a step's light stands before anybody sends; TCP sends again what is lost, later.
 NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 
+#: Ends of workers that others bring about: what a program does wrong ends it otherwise.
+KILLED = ("killed by SIGKILL", "killed by SIGTERM")
+
 Level = Literal["doubtful", "bad"]
 #: Why a run is not simply good, by its code, with the data that the sentence is made of.
 SENTENCES = {
@@ -53,7 +62,12 @@ SENTENCES = {
     "links_not_measured": "no link was measured",
     "timers_late": "compute timers woke {p99_s:.4f} s late (99th percentile), {share:.1%} of the computing",
     "processors_busy": "processors were {busy:.0%} busy during {run}, without what others took",
-    "switch_restarted": "{run}: optical switch {switch} died and was started again",
+    "process_restarted": "{run}: {process} died ({how}) and was started again",
+    "process_gone": "{run}: {process} died ({how}) and was not back when the run ended",
+    "worker_killed": "{run}: rank {rank} of {job} on GPU {gpu} was lost ({reason}), and {job} went on",
+    "job_killed": "{run}: job {job} failed: {reason}, which no event asked for",
+    "event_late": "{run}: {said}",
+    "aborted": "the experiment ended early: {reason}",
     "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
     "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
     "baseline_over_model": "{run}: {job}, a baseline, took {over:.3f} times the model's time",
@@ -112,7 +126,8 @@ def judged(
         *([] if links else [Reason("links_not_measured", "doubtful", {})]),
         *(reason for arm in timed for reason in late(timers(_of(arm, runs)), arm=arm)),
         *(reason for run in runs for reason in busy(run)),
-        *(reason for run in runs for reason in restarted(run)),
+        *(reason for run in runs for reason in died(run)),
+        *broken_off(records),
     ]
     for name, share in missing.items():
         found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
@@ -143,7 +158,11 @@ def judged(
         "links": links,
         "timer": timers([run for arm in timed for run in _of(arm, runs)]),
         "cpu": {run.name: shares for run in runs if (shares := processors(run))},
-        "switches_restarted": {run.name: sum(n.times for n in run.of(SwitchRestarted)) for run in runs},
+        "processes_restarted": {run.name: deaths(run) for run in runs},
+        "switches_restarted": {
+            run.name: sum(d["kind"] == "optical switch" and not d["planned"] for d in deaths(run))
+            for run in runs
+        },
         "repeated": [
             {key: value for key, value in vars(record).items() if key not in ("t", "run")}
             for record in records
@@ -247,17 +266,67 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
     ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
     is evidence.
     """
-    if taken(run) < TAKEN or any((*restarted(run), *differing(run))):
+    if taken(run) < TAKEN or any((*died(run), *differing(run))):
         return []
     times = (run.ended - run.released) / max(expected_s.values())
     longer = over(times, RUN_OVER_MODEL, "run_over_model", run=run.name, over=times)
     return [*late(timers([run])), *busy(run), *longer]
 
 
-def restarted(run: Run) -> Iterator[Reason]:
-    """Optical switches that died unasked and were started again by the testbed."""
-    for switch in dict.fromkeys(note.switch for note in run.of(SwitchRestarted)):
-        yield Reason("switch_restarted", "doubtful", {"run": run.name, "switch": switch})
+def deaths(run: Run) -> list[dict[str, Any]]:
+    """Every process of the lab that died, planned or not, with ``away_s``: None where it was not back."""
+    backs, found = run.of(ProcessBack), []
+    for death in run.of(ProcessEnded):
+        back = next(
+            (b for b in backs if (b.kind, b.name) == (death.kind, death.name) and b.t >= death.t), None
+        )
+        told = {key: getattr(death, key) for key in ("kind", "name", "how", "planned", "t")}
+        found.append({**told, "away_s": None if back is None else back.t - death.t})
+    return found
+
+
+def died(run: Run) -> Iterator[Reason]:
+    """Processes and workers that died though no event of the run killed them, and what came late for it."""
+    unasked = {(d["kind"], d["name"]): d for d in deaths(run) if not d["planned"]}
+    for (kind, name), death in unasked.items():
+        code = "process_gone" if death["away_s"] is None else "process_restarted"
+        said = {"kind": kind, "name": name, "process": process_called(kind, name), "how": death["how"]}
+        yield Reason(code, "doubtful", {"run": run.name, **said})
+    for event in run.of(EventLate):
+        if not event.asked:
+            told = {
+                key: getattr(event, key) for key in ("name", "planned", "came", "late_s", "away_s", "said")
+            }
+            yield Reason("event_late", "doubtful", {"run": run.name, **told})
+    takes_workers = any(
+        action.plan.target is not None and action.plan.target.kind in ("worker", "gpu")
+        for action in run.actions
+    )
+    for job in run.jobs.values():
+        killed = any(sent in (job.reason or "") for sent in KILLED)
+        if job.state == "FAILED" and killed and not takes_workers:
+            yield Reason("job_killed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
+        for loss in job.losses if job.state != "FAILED" else ():
+            if not _was_asked(run, loss):
+                lost = {"job": job.name, "rank": loss.rank, "gpu": loss.gpu, "reason": loss.reason}
+                yield Reason("worker_killed", "doubtful", {"run": run.name, **lost})
+
+
+def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
+    """A reason where the experiment ended early, and nobody has gone on with it since."""
+    last = next((record for record in reversed(records) if isinstance(record, Aborted | RunEnded)), None)
+    if isinstance(last, Aborted):
+        yield Reason("aborted", "doubtful", {"reason": last.reason})
+
+
+def _was_asked(run: Run, loss: WorkerLost) -> bool:
+    """Whether an event of the run may have lost a worker: it took it or its GPU, or some link or switch."""
+    targets = [action.plan.target for action in run.actions if action.plan.do in ("lose", "kill", "cut")]
+    return any(
+        target.kind in ("link", "switch") or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
+        for target in targets
+        if target is not None
+    )
 
 
 def samples_missing(runs: Sequence[Run], rates: Iterable[PortRate]) -> dict[str, float]:

@@ -18,6 +18,7 @@ import typer
 from ringlight.experiments.cli import bench, experiments, hands, look, machine, rest, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
+from ringlight.testbed.descriptors import too_few
 
 #: An error that is defined in one of these is a line for the user; any other is a fault of the program.
 _FORESEEN = {"ringlight", "click", "typer"}
@@ -61,10 +62,12 @@ def main() -> None:
         _discard_output()
         code = 1
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        lacking = too_few(error)
+        if lacking is None and error.errno not in DISK_FULL:
             raise
         # Of a run folder it has been said which file; this is our own output, or a file of the system's.
-        say(f"{error.filename or 'what this command prints'}: cannot be written: {error.strerror}")
+        what = error.filename or "what this command prints"
+        say(lacking or f"{what}: cannot be written: {error.strerror}")
         _discard_output()
         code = 1
     except Exception as error:

@@ -407,17 +407,52 @@ class Reference(Record, event="reference"):
     unlike: float | None = None
 
 
-class SwitchRestarted(Record, event="switch_restarted"):
-    """The testbed started a dead optical switch again by itself."""
+class ProcessEnded(Record, event="process_ended"):
+    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, applications, controller
+    or Open vSwitch (the machine's); ``how`` in words; ``planned``: by an event of the run."""
 
-    switch: str
-    times: int
+    kind: str
+    name: str
+    how: str
+    planned: bool
+
+    @property
+    def process(self) -> str:
+        """What it is called in a sentence."""
+        return process_called(self.kind, self.name)
 
 
-class ControllerRestarted(Record, event="controller_restarted"):
-    """The controller ended unasked and was started again."""
+class ProcessBack(Record, event="process_back"):
+    """A process that had ended was started again; ``away_s``: after so long."""
 
-    reason: str
+    kind: str
+    name: str
+    away_s: float
+
+
+class EventLate(Record, event="event_late"):
+    """An event of the timeline came late, because the controller was away. ``name``: of the event;
+    ``planned``, ``came``: in words; ``due``, ``late_s``: when it should have come, and how long after it did;
+    ``away_s``: how long of that the controller was away; ``asked``: by an event of the run."""
+
+    name: str
+    do: str
+    target: str
+    planned: str
+    came: str
+    due: float
+    late_s: float
+    away_s: float
+    asked: bool
+
+    @property
+    def said(self) -> str:
+        """The sentence, without a full stop."""
+        what = f"{self.do} {self.target}".rstrip()
+        away = f"the controller was away for {self.away_s:.1f} s"
+        return (
+            f"{what} was planned for {self.planned} and came {self.late_s:.1f} s later, {self.came}: {away}"
+        )
 
 
 class RunEnded(Record, event="run_ended"):
@@ -435,6 +470,18 @@ class Aborted(Record, event="aborted"):
     """The experiment ended early."""
 
     reason: str
+
+
+_CALLED = {
+    "controller": "the controller",
+    "applications": "the process of applications",
+    "Open vSwitch": "Open vSwitch",
+}
+
+
+def process_called(kind: str, name: str) -> str:
+    """What a process is called in a sentence; ``kind`` as of :class:`ProcessEnded`."""
+    return _CALLED.get(kind) or f"{kind} {name}"
 
 
 def table() -> str:
@@ -465,6 +512,20 @@ def record_of(found: Mapping[str, Any]) -> Record | None:
     return kind(**{key: value for key, value in found.items() if key in known})
 
 
+def _as_now(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What earlier versions wrote, as it is written now."""
+    told: dict[str, Any]
+    if found["event"] == "switch_restarted":
+        told = {"kind": "optical switch", "name": found["switch"], "how": "how is not on record"}
+    elif found["event"] == "controller_restarted":
+        told = {"kind": "controller", "name": "controller", "how": found["reason"]}
+    else:
+        return [found]
+    told |= {key: found[key] for key in ("t", "run")} | {"planned": False, "away_s": 0.0}
+    both = [{**told, "event": kind.event} for kind in (ProcessEnded, ProcessBack)]
+    return both * int(found.get("times", 1))
+
+
 def read_records(path: Path) -> list[Record]:
     """All records of a file; a last line that a crash cut short is left out.
 
@@ -474,7 +535,7 @@ def read_records(path: Path) -> list[Record]:
     found: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = record_of(json.loads(line))
+            of_line = [record_of(one) for one in _as_now(json.loads(line))]
         except json.JSONDecodeError:
             if number == len(lines):
                 break
@@ -483,6 +544,5 @@ def read_records(path: Path) -> list[Record]:
             said = str(error).partition("__init__() ")[2] or f"lacks {error}"
             known = "another version of ringlight may have made it"
             raise ScenarioError(f"{path}: line {number}: {said}; {known}") from None
-        if record is not None:
-            found.append(record)
+        found += [record for record in of_line if record is not None]
     return found

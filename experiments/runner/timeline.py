@@ -14,15 +14,19 @@ from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Whe
 from ringlight.experiments.record.events import (
     ENDED,
     ActionEnded,
+    EventLate,
     GpusGranted,
     Iteration,
     JobArrived,
     JobRecovered,
     JobState,
+    ProcessBack,
+    ProcessEnded,
     Record,
     Released,
     RunEnded,
     RunStarted,
+    process_called,
 )
 from ringlight.experiments.record.runs import AGAIN
 from ringlight.experiments.runner.progress import Reporter
@@ -34,6 +38,10 @@ FREE_S, READY_S = 30.0, 60.0
 PATIENCE, PATIENCE_S = 3.0, 60.0
 #: Between two requests for GPUs that are not free yet.
 _ASK_S = 0.05
+#: An event is late that comes so long after its time because the controller was away, seconds.
+LATE_S = 0.5
+#: Events that the controller carries out; all others are the testbed's or the runner's.
+_OF_CONTROLLER = ("regroup", "circuits", "cancel")
 
 Write = Callable[[Sequence[Record]], None]
 
@@ -95,16 +103,28 @@ class _State:
     reasons: dict[str, str] = field(default_factory=dict)
     done: dict[str, list[int]] = field(default_factory=dict)
     actions: dict[str, str | None] = field(default_factory=dict)
+    #: When all ranks of a job had done so many iterations, of those that events wait for; else 0.
+    done_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    #: Each time that the controller was away: from when to when, or None, and whether an event had it killed.
+    absences: list[tuple[float, float | None, bool]] = field(default_factory=list)
     #: When the first of them were let go.
     start_s: float | None = None
 
     def take(self, record: Record) -> None:
         if isinstance(record, Iteration):
             self.done[record.job][record.rank] = record.i + 1
+            key = record.job, record.i + 1
+            if key in self.done_at:
+                self.done_at[key] = max(record.allreduce_end, self.done_at[key])
         elif isinstance(record, JobRecovered):
             self.done[record.job] = [record.iteration] * len(record.gpus)
         elif isinstance(record, ActionEnded):
             self.actions[record.name] = record.error
+        elif isinstance(record, ProcessEnded) and record.kind == "controller":
+            self.absences.append((record.t, None, record.planned))
+        elif isinstance(record, ProcessBack) and record.kind == "controller" and self.absences:
+            since, _, planned = self.absences[-1]
+            self.absences[-1] = since, record.t, planned
         elif isinstance(record, Released):
             self.start_s = record.at if self.start_s is None else self.start_s
         elif isinstance(record, JobState):
@@ -120,6 +140,14 @@ class _State:
         """Iterations that all ranks of a job have done."""
         return min(self.done.get(job, [0]))
 
+    def controller_away(self, since: float, until: float) -> tuple[float, bool]:
+        """For how long the controller was away in a time, seconds, and whether events had it killed."""
+        found = [
+            (min(end or until, until) - max(begin, since), planned) for begin, end, planned in self.absences
+        ]
+        within = [(away, planned) for away, planned in found if away > 0]
+        return sum(away for away, _ in within), all(planned for _, planned in within)
+
     def said(self, job: str) -> str:
         """A job's state and its reason in words."""
         state, reason = self.states[job].lower(), self.reasons.get(job)
@@ -129,7 +157,10 @@ class _State:
 class _Run:
     def __init__(self, lab: Lab, plan: RunPlan, write: Write, reporter: Reporter) -> None:
         self._lab, self._plan, self._reporter, self._write = lab, plan, reporter, write
-        self._at = _State()
+        awaited = [(when.job, when.iteration) for when in (event.when for event in plan.events)]
+        self._at = _State(
+            done_at={(job, number): 0.0 for job, number in awaited if job is not None and number is not None}
+        )
         self._records: list[Record] = []
         #: Jobs that have not arrived, those that wait for GPUs, and names of those that were released.
         self._to_come = {job.name: job for job in plan.jobs}
@@ -140,6 +171,8 @@ class _Run:
         #: Events that were not begun, and names of those that were.
         self._pending = {event.name: event for event in plan.events}
         self._begun: set[str] = set()
+        self._begun_s: dict[str, float] = {}
+        self._late: set[str] = set()
 
     def to_the_end(self) -> Outcome:
         plan, lab = self._plan, self._lab
@@ -289,12 +322,52 @@ class _Run:
     def _perform(self, event: EventPlan) -> None:
         target = str(event.target or "")
         self._reporter.say(f"  {event.do} {target}".rstrip())
+        self._begun_s[event.name] = self._lab.now_s()
+        self._note_late(event, self._due_s(event.when), self._begun_s[event.name])
         if event.do == "start" and event.target is not None:
             self._arrive(event.target.names[0])
             now_s, run = self._lab.now_s(), self._plan.name
             self._keep([ActionEnded(t=now_s, run=run, name=event.name, do=event.do, target=target)])
         else:
             self._lab.perform(event)
+
+    def _due_s(self, when: When) -> float | None:
+        """When it should have come; None where it comes with what it waits for."""
+        if when.at_s is not None:
+            return self._zero_s + when.at_s
+        if when.job is not None and when.iteration is not None:
+            return self._at.done_at.get((when.job, when.iteration))
+        return self._at.ended.get(when.ended) if when.ended is not None else None
+
+    def _note_late(self, event: EventPlan, due: float | None, came: float) -> None:
+        """Say that an event came late, where the controller was away in between."""
+        if due is None or came - due < LATE_S:
+            return
+        away_s, asked = self._at.controller_away(due, came)
+        if away_s < LATE_S:
+            return
+        when = event.when
+        planned, at = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
+        if when.start:
+            planned, at = "the time before the start", "before the start"
+        if when.iteration is not None and when.job is not None:
+            planned = f"iteration {when.iteration} of {when.job}"
+            at = f"in iteration {self._at.iterations(when.job)}"
+        self._late.add(event.name)
+        late = EventLate(
+            t=came,
+            run=self._plan.name,
+            name=event.name,
+            do=event.do,
+            target=str(event.target or ""),
+            planned=planned,
+            came=at,
+            due=due,
+            late_s=came - due,
+            away_s=away_s,
+            asked=asked,
+        )
+        self._keep([late])
 
     def _begun_are_over(self) -> bool:
         return self._begun <= self._at.actions.keys()
@@ -325,8 +398,31 @@ class _Run:
             self._at.take(record)
             if isinstance(record, JobState) and record.state == "FAILED":
                 self._reporter.say(f"  job {record.job} {self._at.said(record.job)}", style="red")
+            if isinstance(record, ProcessEnded):
+                self._say_ended(record)
+            if isinstance(record, ProcessBack):
+                called = process_called(record.kind, record.name)
+                self._reporter.say(f"  {called} is back after {record.away_s:.1f} s")
+            if isinstance(record, EventLate):
+                self._reporter.say(f"  {record.said}", style="red")
+            if isinstance(record, ActionEnded) and self._waits_for_controller(record):
+                # It was begun in time, and waited for whom it was asked of.
+                (event,) = [event for event in self._plan.events if event.name == record.name]
+                self._note_late(event, self._begun_s.get(record.name), record.t)
             if isinstance(record, ActionEnded) and record.error is not None:
                 self._reporter.say(f"  {record.do} {record.target}: {record.error}", style="red")
+
+    def _waits_for_controller(self, record: ActionEnded) -> bool:
+        """Whether an event has ended that the controller carried out, and it was not said to be late."""
+        return record.do in _OF_CONTROLLER and record.name not in self._late
+
+    def _say_ended(self, record: ProcessEnded) -> None:
+        if record.planned:
+            self._reporter.say(f"  {record.process} died as planned ({record.how})")
+        else:
+            self._reporter.say(
+                f"  {record.process} died ({record.how}), which no event asked for", style="red"
+            )
 
     def _failures(self) -> Iterator[str]:
         for job in self._plan.jobs:

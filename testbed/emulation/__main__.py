@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(chosen)
     except (LabError, RuntimeError, ValueError, OSError) as error:
-        sys.stderr.write(f"testbed: {error}\n")
+        sys.stderr.write(f"testbed: {too_few(error) or error}\n")
         return 1
 
 

@@ -81,7 +81,7 @@ def find_labs() -> list[Lab]:
         found = api.containers(all=True, filters={"label": CONTAINER_LABEL})
         ids |= {container["Labels"][CONTAINER_LABEL] for container in found}
         api.close()
-    if services.open_vswitch_running():
+    if services.open_vswitch_database_running():
         for table in ("Bridge", "QoS"):
             out = openvswitch.vsctl("--bare", "--columns=external_ids", "list", table)
             ids |= set(re.findall(rf"\b{OVS_LABEL}=(\S+)", out))
@@ -105,7 +105,8 @@ def _labs(names: Iterable[str]) -> list[Lab]:
 def clean_objects(lab: Lab) -> list[str]:
     """Remove all of a lab but its processes and its state directory."""
     removed = _remove_containers(lab)
-    if services.open_vswitch_running():
+    # The database is enough: a bridge would be back with the process that died.
+    if services.open_vswitch_database_running():
         removed += [f"bridge {name}" for name in openvswitch.remove_labelled(OVS_LABEL, lab.id)]
     removed += [f"interface {name}" for name in netlink.remove_interfaces(lab.prefix, lab.link_group)]
     if netlink.NETNS_DIR.is_dir():

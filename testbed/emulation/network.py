@@ -228,6 +228,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._start_averagers()
         self._start_onics()
 
+    def open_vswitch_is_back(self) -> None:
+        """Settle what a process of Open vSwitch that was started again does not find in its database."""
+        if not has_kernel_datapath():
+            openvswitch.keep_memory()
+            openvswitch.widen_buffers(self.lab.prefix)
+
     @property
     def onics(self) -> dict[str, OnicNode]:
         """The O-NICs by GPU."""
@@ -652,8 +658,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 openvswitch.remove_labelled(OVS_LABEL, self.lab.id)
             return
         words = [word for bridge in bridges for word in ("--", "--if-exists", "del-br", str(bridge))]
-        openvswitch.vsctl(*words[1:])
-        openvswitch.vsctl("--if-exists", "destroy", "QoS", record)
+        wait = openvswitch.waiting()
+        openvswitch.vsctl(*wait, *words)
+        openvswitch.vsctl(*wait, "--", "--if-exists", "destroy", "QoS", record)
 
     def stop(self) -> None:
         """Remove everything that :meth:`start` made, also when it was made only in part.

@@ -29,6 +29,7 @@ from pyroute2 import IPRoute
 
 from ringlight import IMPORT_PATH
 from ringlight.fabric.topology import OURS
+from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.guests import Guest, GuestPlan, exit_or_signal
 from ringlight.testbed.emulation.optical.netns import HELD_GROUP
@@ -385,7 +386,8 @@ class DockerHost(WorkerHost):
         except (docker.errors.APIError, docker.errors.DockerException) as error:
             raise WorkerError(f"{what}: {docker_reason(error)}") from None
         except (requests.RequestException, OSError) as error:
-            raise WorkerError(f"{what}: Docker does not answer: {type(error).__name__}") from None
+            why = too_few(error) or f"Docker does not answer: {type(error).__name__}"
+            raise WorkerError(f"{what}: {why}") from None
         try:
             if not state["Pid"]:
                 raise ProcessLookupError
@@ -598,6 +600,8 @@ def readable_by_others(path: Path) -> bool:
 
 def docker_reason(error: Exception) -> str:
     """One line out of a Docker error."""
+    if (lacking := too_few(error)) is not None:
+        return lacking
     text = getattr(error, "explanation", None) or str(error)
     return str(text).strip().splitlines()[0] if str(text).strip() else type(error).__name__
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,9 @@ import requests
 from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
 from ringlight.fabric.topology import Fabric, OpticalSwitch
-from ringlight.testbed import services
+from ringlight.testbed import deaths, services
+from ringlight.testbed.deaths import Deaths
+from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import clean, netlink, openvswitch, others
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
@@ -58,8 +60,9 @@ from ringlight.testbed.emulation.onic.wiring import (
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Applications, Others, others_routes
+from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.supervision import Supervisor
+from ringlight.testbed.supervision import Start, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +146,7 @@ class Testbed:
         self.averagers: Supervisor | None = None
         self.apps: Supervisor | None = None
         self.controller: Supervisor | None = None
+        self._deaths = Deaths(settings.state / deaths.FILE)
         #: Of optical switches: ``host:port`` of each of their management protocols, and of their own REST.
         self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
@@ -190,7 +194,8 @@ class Testbed:
         self._undo.enter_context(held)
         self._undo.enter_context(owned)
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (settings.state / "inventory.json").unlink(missing_ok=True)
+        for name in ("inventory.json", deaths.FILE):
+            (settings.state / name).unlink(missing_ok=True)
         for line in [*clean.clean_stale(), *clean.clean_leftovers(lab)]:
             log.info("left by an earlier run and removed: %s", line)
         if not services.open_vswitch_running():
@@ -213,6 +218,8 @@ class Testbed:
         self._launch_optical()
         self._go_on()
         network.start()
+        if network.switches:
+            self._undo.enter_context(VswitchdWatch(self._deaths, network.open_vswitch_is_back))
         self._go_on()
         self._launch_onics()
         self._launch_averagers()
@@ -268,8 +275,9 @@ class Testbed:
             api = docker.APIClient(
                 base_url=f"unix://{services.DOCKER_SOCKET}", version="auto", timeout=60, max_pool_size=32
             )
-        except (docker.errors.DockerException, requests.RequestException):
-            raise TestbedError("Docker is not running or does not answer; run: ringlight doctor") from None
+        except (docker.errors.DockerException, requests.RequestException) as error:
+            silent = "Docker is not running or does not answer; run: ringlight doctor"
+            raise TestbedError(too_few(error) or silent) from None
         self._undo.callback(api.close)
         image = self.settings.image
         if image is None:
@@ -292,7 +300,13 @@ class Testbed:
             return
         ready = self.settings.state / "apps.json"
         starts = {others.NAME: partial(apps.start, self.settings.lab, ready)}
-        self.apps = Supervisor("the process of", starts, lambda *_: None, lambda _: last_line(apps.log))
+        self.apps = Supervisor(
+            "the process of",
+            starts,
+            lambda name, *_: self._deaths.back("applications", name),
+            lambda _: last_line(apps.log),
+            on_end=partial(self._deaths.ended, "applications"),
+        )
         self._undo.callback(self.apps.stop)
         self._await(self.apps, others.NAME, ready.exists, apps.log, time.monotonic() + START_S)
 
@@ -330,7 +344,7 @@ class Testbed:
         }
         for name in starts:
             self._make_user(name)
-        self.switches = Supervisor("optical switch", starts, partial(self._on_restart, "optical_switches"))
+        self.switches = self._keep("optical switch", "optical switch", starts, "optical_switches")
         self._undo.callback(self.switches.stop)
 
     def _start_optical(self, index: int, switch: OpticalSwitch) -> subprocess.Popen[bytes]:
@@ -456,7 +470,7 @@ class Testbed:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
         starts = {gpu: partial(self._start_agent, gpu) for gpu in tunable(fabric)}
         if starts:
-            self.agents = Supervisor("the agent of O-NIC", starts, partial(self._on_restart, "onics"))
+            self.agents = self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
             self._undo.callback(self.agents.stop)
 
     def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
@@ -504,7 +518,7 @@ class Testbed:
 
         if settings.fabric.averagers:
             starts = self._averagers.starts(start)
-            self.averagers = Supervisor("averager", starts, partial(self._on_restart, "averagers"))
+            self.averagers = self._keep("averager", "averager", starts, "averagers")
             self._undo.callback(self.averagers.stop)
 
     def _await_averagers(self) -> None:
@@ -544,6 +558,15 @@ class Testbed:
         }
 
     # -- inventory and files
+
+    def _keep(self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str) -> Supervisor:
+        """Start processes and keep them running; each end is noted. ``part``: of the inventory."""
+
+        def on_restart(name: str, pid: int, asked: bool) -> None:
+            self._deaths.back(kind, name)
+            self._on_restart(part, name, pid, asked)
+
+        return Supervisor(called, starts, on_restart, on_end=partial(self._deaths.ended, kind))
 
     def _on_restart(self, part: str, name: str, pid: int, asked: bool) -> None:
         """``restarts`` are those that nobody asked for."""
@@ -641,7 +664,7 @@ class Testbed:
     def _remove_state(self) -> None:
         """Remove our files; the directories too unless somebody else keeps files there."""
         state, lab = self.settings.state, self.settings.lab
-        names = ["inventory.json", "agent.sock", "light.json"]
+        names = ["inventory.json", "agent.sock", "light.json", deaths.FILE]
         names += [
             f"{name}.{kind}"
             for name in self.settings.fabric.optical_switches

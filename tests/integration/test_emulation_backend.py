@@ -21,7 +21,6 @@ from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
     Circuits,
-    ControllerRestarted,
     Flow,
     GridLit,
     Iteration,
@@ -32,11 +31,12 @@ from ringlight.experiments.record.events import (
     LinkRate,
     LinkRateDisturbed,
     PortRate,
+    ProcessBack,
+    ProcessEnded,
     ProcessorLoad,
     Record,
     Reference,
     Released,
-    SwitchRestarted,
     WorkerDone,
     WorkerLost,
     line_of,
@@ -283,8 +283,11 @@ def test_what_is_broken_in_a_run_is_whole_in_the_next(runs: Mapping[str, Found])
     errors = {record.name: record.error for record in found.of(ActionEnded)}
     assert errors == dict.fromkeys(["cut", "whole", "ocs", "agent", "again"])
     assert found.of(ActionEnded, name="ocs")[0].result["t_back"]
-    # It was killed on purpose, so nobody needs to be told that it was started again.
-    assert not found.of(SwitchRestarted)
+    # It was killed on purpose: that is on record, and no fault of the lab's.
+    deaths = {(record.name, record.planned) for record in found.of(ProcessEnded)}
+    assert ("ocs0", True) in deaths
+    assert all(planned for _, planned in deaths)
+    assert {record.name for record in found.of(ProcessBack)} == {name for name, _ in deaths}
     assert runs["whole"].exact("red")
 
 
@@ -385,13 +388,15 @@ def test_what_dies_unasked_is_told_and_a_lab_given_up_in_the_middle_leaves_nothi
         os.kill(processes.inventory["optical_switches"]["ocs0"]["pid"], signal.SIGKILL)
         found: list[Record] = []
         deadline = lab.now_s() + 60
-        awaited = {ControllerRestarted, SwitchRestarted, JobState}
-        while not awaited <= {type(record) for record in found}:
+        dead = {("controller", "controller"), ("optical switch", "ocs0")}
+        back: set[tuple[str, str]] = set()
+        while back < dead or JobState not in {type(record) for record in found}:
             assert lab.now_s() < deadline
             found += lab.next(deadline)
-        restarts = {type(record): record for record in found if type(record) in awaited}
-        assert restarts[ControllerRestarted].reason == "killed by SIGKILL"  # type: ignore[attr-defined]
-        assert restarts[SwitchRestarted].switch == "ocs0"  # type: ignore[attr-defined]
+            back = {(record.kind, record.name) for record in found if isinstance(record, ProcessBack)}
+        ended = [record for record in found if isinstance(record, ProcessEnded)]
+        assert {(record.kind, record.name) for record in ended} == dead
+        assert {(record.how, record.planned) for record in ended} == {("killed by SIGKILL", False)}
         lab.perform(plan.events[0])
         lab.next(lab.now_s() + 0.2)
         began = time.monotonic()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ringlight.experiments.record.runs import AGAIN
 from tests.integration.figures import Figures
 from tests.integration.test_run import assert_gone, running_command
 
@@ -36,6 +37,14 @@ def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     assert found.number("oddl", "job train", "jct_ratio") > 0.5
     assert len(found.all("link_rate")) == 4 + 8
     assert set(printed["fidelity"]["switches_restarted"].values()) == {0}
+    # What the events killed, and nothing else; all of it was back.
+    died = {
+        run.removesuffix(AGAIN): [(one["kind"], one["name"], one["planned"]) for one in deaths]
+        for run, deaths in printed["fidelity"]["processes_restarted"].items()
+    }
+    assert died["both"] == [("O-NIC agent", "n1", True)]
+    assert died["controller"] == [("controller", "controller", True)]
+    assert died["ideal"] == died["oddl"] == []
 
     fabric = "fabric oddl"
     assert found.of("oddl", fabric, "flows") == found.of("oddl", fabric, "flows_expected") == 8 * 4 * 4

@@ -290,7 +290,7 @@ def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(tmp_pat
         str(folder / "report.html"),
         "fragmented",
         "regrouped",
-        "optical switch ocs0 died and was started again",
+        "optical switch ocs0 died (killed by SIGKILL) and was started again",
     ):
         assert said in output
     fidelity = json.loads((folder / "result.json").read_text())["fidelity"]
@@ -298,8 +298,10 @@ def test_the_demo_names_its_report_and_a_killed_switch_makes_it_doubtful(tmp_pat
     times = {run.removesuffix(AGAIN): times for run, times in fidelity["switches_restarted"].items()}
     assert times == {"fragmented": 1, "regrouped": 0, "live": 0}
     assert "fragmented" in fidelity["switches_restarted"]
-    restarted = [reason for reason in fidelity["reasons"] if reason["code"] == "switch_restarted"]
-    assert [(reason["run"], reason["switch"]) for reason in restarted] == [("fragmented", "ocs0")]
+    restarted = [reason for reason in fidelity["reasons"] if reason["code"] == "process_restarted"]
+    assert [(reason["run"], reason["name"]) for reason in restarted] == [("fragmented", "ocs0")]
+    said = "optical switch ocs0 died (killed by SIGKILL), which no event asked for"
+    assert any(line.endswith(said) for line in running.lines)
     assert_gone(lab)
 
 

@@ -12,10 +12,10 @@ from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.rows import where
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import (
-    ControllerRestarted,
     Divisions,
     LightCounters,
     LightDecisions,
+    ProcessEnded,
     Record,
     RunStarted,
     WorkerDone,
@@ -91,7 +91,8 @@ def _rows(spoil: Callable[[Counts], None], *, restarted: bool = False) -> Any:
                 ]
                 yield LightDecisions(**said, job="train", decisions=made)
                 if restarted:
-                    yield ControllerRestarted(**said, reason="killed by SIGKILL")
+                    death = {"kind": "controller", "name": "controller", "how": "killed by SIGKILL"}
+                    yield ProcessEnded(**said, **death, planned=False)
 
     return analyse(found, list(with_light()), "measured").rows
 

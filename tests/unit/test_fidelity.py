@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.record.events import (
+    Aborted,
+    EventLate,
     GridLit,
     Iteration,
     JobState,
@@ -21,6 +24,8 @@ from ringlight.experiments.record.events import (
     LinkRateDisturbed,
     OnicsSimulated,
     PortRate,
+    ProcessBack,
+    ProcessEnded,
     ProcessorLoad,
     Record,
     Reference,
@@ -28,8 +33,9 @@ from ringlight.experiments.record.events import (
     RingSetUps,
     RunEnded,
     RunStarted,
-    SwitchRestarted,
     WorkerDone,
+    WorkerLost,
+    read_records,
 )
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
@@ -151,18 +157,122 @@ def test_missing_samples_count(kept: float, verdict: str) -> None:
     assert judged((found, records), rates=rates)["verdict"] == verdict
 
 
-def test_a_switch_that_was_started_again_makes_a_run_doubtful(two: tuple[Experiment, list[Record]]) -> None:
-    found = judged(two, beside(lambda end: SwitchRestarted(t=end.t, run=end.run, switch="ocs0", times=2)))
+def dead(kind: str, name: str, *, planned: bool = False, back: bool = True) -> Any:
+    """As if a process had died in each run, killed."""
+
+    def change(records: list[Record]) -> list[Record]:
+        said = {"kind": kind, "name": name}
+        found = beside(
+            lambda end: ProcessEnded(t=end.t, run=end.run, **said, how="killed by SIGKILL", planned=planned)
+        )(records)
+        again = beside(lambda end: ProcessBack(t=end.t, run=end.run, **said, away_s=0.3))
+        return list(again(list(found)) if back else found)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("optical switch", "ocs0", "optical switch ocs0"),
+        ("O-NIC agent", "n1", "O-NIC agent n1"),
+        ("averager", "avg0", "averager avg0"),
+        ("applications", "applications", "the process of applications"),
+        ("controller", "controller", "the controller"),
+        ("Open vSwitch", "ovs-vswitchd", "Open vSwitch"),
+    ],
+)
+@pytest.mark.parametrize("back", [True, False])
+def test_a_process_that_died_unasked_makes_a_run_doubtful(
+    two: tuple[Experiment, list[Record]], kind: str, name: str, words: str, back: bool
+) -> None:
+    found = judged(two, dead(kind, name, back=back))
     assert found["verdict"] == "doubtful"
-    assert found["switches_restarted"] == {"slow": 2, "fast": 2}
-    assert found["reasons"][0] == {
-        "code": "switch_restarted",
-        "level": "doubtful",
-        "run": "slow",
-        "switch": "ocs0",
-        "text": "slow: optical switch ocs0 died and was started again",
-        "arms": ["slow"],
-    }
+    (of_slow,) = found["processes_restarted"]["slow"]
+    assert (of_slow["kind"], of_slow["planned"], of_slow["away_s"] is None) == (kind, False, not back)
+    assert found["switches_restarted"]["slow"] == (kind == "optical switch")
+    then = "was started again" if back else "was not back when the run ended"
+    reason = found["reasons"][0]
+    assert (reason["code"], reason["kind"], reason["name"]) == (
+        "process_restarted" if back else "process_gone",
+        kind,
+        name,
+    )
+    assert reason["text"] == f"slow: {words} died (killed by SIGKILL) and {then}"
+
+
+def test_what_a_run_killed_itself_is_shown_and_is_no_reason(two: tuple[Experiment, list[Record]]) -> None:
+    found = judged(two, dead("averager", "avg0", planned=True))
+    assert (found["verdict"], found["reasons"]) == ("good", [])
+    assert [death["planned"] for death in found["processes_restarted"]["slow"]] == [True]
+
+
+def test_what_earlier_versions_wrote_of_deaths_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(
+        '{"t":1.0,"event":"switch_restarted","run":"a","switch":"ocs0","times":2}\n'
+        '{"t":2.0,"event":"controller_restarted","run":"a","reason":"exit code 1"}\n'
+    )
+    found = read_records(file)
+    ended = [(r.kind, r.name, r.planned) for r in found if isinstance(r, ProcessEnded)]
+    assert ended == [*[("optical switch", "ocs0", False)] * 2, ("controller", "controller", False)]
+    assert [r.how for r in found if isinstance(r, ProcessEnded)][-1] == "exit code 1"
+    assert sum(isinstance(r, ProcessBack) for r in found) == 3
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_event_that_came_late_says_when_it_was_planned_when_it_came_and_why(
+    two: tuple[Experiment, list[Record]], asked: bool
+) -> None:
+    what = {"name": "move", "do": "regroup", "target": "", "planned": "iteration 8 of red"}
+    when = {"came": "in iteration 24", "due": 1.0, "late_s": 16.0, "away_s": 15.5, "asked": asked}
+    found = judged(two, beside(lambda end: EventLate(t=end.t, run=end.run, **what, **when)))  # type: ignore[arg-type]
+    texts = [reason["text"] for reason in found["reasons"]]
+    said = (
+        "slow: regroup was planned for iteration 8 of red and came 16.0 s later, in iteration 24: "
+        "the controller was away for 15.5 s"
+    )
+    assert texts[:1] == ([] if asked else [said])
+
+
+def test_a_job_whose_worker_a_stranger_killed_makes_a_run_doubtful(
+    two: tuple[Experiment, list[Record]],
+) -> None:
+    reason = "rank 1 on GPU g1 was killed by SIGKILL"
+
+    def failed(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, state="FAILED", reason=reason)
+            if isinstance(r, JobState) and r.state == "SUCCEEDED"
+            else r
+            for r in records
+        ]
+
+    found = judged(two, failed)
+    assert found["verdict"] == "doubtful"
+    said = f"slow: job red failed: {reason}, which no event asked for"
+    assert said in [one["text"] for one in found["reasons"]]
+
+
+def test_a_worker_that_was_lost_unasked_is_a_reason_though_its_job_went_on(
+    two: tuple[Experiment, list[Record]],
+) -> None:
+    lost = beside(
+        lambda end: WorkerLost(t=end.t, run=end.run, job="red", rank=1, gpu="g1", reason="killed by SIGKILL")
+    )
+    found = judged(two, lost)
+    said = "slow: rank 1 of red on GPU g1 was lost (killed by SIGKILL), and red went on"
+    assert said in [reason["text"] for reason in found["reasons"]]
+
+
+def test_an_experiment_that_ended_early_is_doubtful_until_it_is_gone_on_with(
+    two: tuple[Experiment, list[Record]],
+) -> None:
+    gone = "the testbed ended (killed by SIGKILL): it left no message"
+    aborted = Aborted(t=1e9, reason=gone)
+    found = judged(two, lambda records: [*records, aborted])
+    assert [reason["text"] for reason in found["reasons"]] == [f"the experiment ended early: {gone}"]
+    assert codes(judged(two, lambda records: [aborted, *records])) == set()
 
 
 @pytest.mark.parametrize(("ranks", "held"), [("[g0, g1]", True), ("[g0, g3, g1, g4]", False)])
@@ -319,7 +429,8 @@ def test_what_was_made_again_is_told_with_both_figures(two: tuple[Experiment, li
 
 
 def test_every_reason_has_a_sentence() -> None:
-    data = dict.fromkeys(("link", "direction", "run", "switch", "job", "counter"), "x") | dict.fromkeys(
+    words = ("link", "direction", "run", "job", "counter", "process", "how", "rank", "gpu", "reason", "said")
+    data = dict.fromkeys(words, "x") | dict.fromkeys(
         ("ratio", "p99_s", "share", "busy", "over", "bytes", "count"), 1
     )
     assert len({Reason(code, "bad", data).text for code in SENTENCES}) == len(SENTENCES)

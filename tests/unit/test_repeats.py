@@ -20,6 +20,7 @@ from ringlight.experiments.record.events import (
     JobState,
     LinkRate,
     LinkRateDisturbed,
+    ProcessEnded,
     ProcessorLoad,
     Record,
     Reference,
@@ -126,6 +127,18 @@ def test_a_fault_of_ours_is_evidence() -> None:
         for record in bench._made("first", "first", **DISTURBED)
     ]
     assert bench.repeats.why(plan, records) == []
+
+
+@pytest.mark.parametrize("kind", ["O-NIC agent", "averager", "applications", "controller", "Open vSwitch"])
+def test_a_run_in_which_a_process_of_ours_died_is_evidence(kind: str) -> None:
+    bench = Bench()
+    (plan, _) = bench.experiment.plans
+    records = bench._made("first", "first", **DISTURBED)
+    died = ProcessEnded(
+        t=records[-1].t, run="first", kind=kind, name="x", how="killed by SIGKILL", planned=False
+    )
+    assert bench.repeats.why(plan, records)
+    assert bench.repeats.why(plan, [*records[:-1], died, records[-1]]) == []
 
 
 def test_a_run_in_which_something_happens_is_never_made_again() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -18,10 +19,13 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
+    EventLate,
     Iteration,
     JobArrived,
     JobRecovered,
     JobState,
+    ProcessBack,
+    ProcessEnded,
     Record,
     Released,
     RunEnded,
@@ -230,6 +234,57 @@ def test_the_display_of_a_run_that_is_broken_off_ends() -> None:
     with pytest.raises(BackendError, match="the lab is gone"):
         run_in(Broken(plan.setting, 1.0, 0.0, lambda _: None), plan, lambda _: None, display)
     assert not display.shown
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_an_event_that_waited_for_the_controller_says_when_it_was_due_and_why_it_came_late(
+    planned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The controller tells of no iteration while it is away; it was killed in the second one."""
+    found = experiment(
+        """
+jobs: {red: {ranks: [g0, g1], training: {compute: 500 ms, iterations: 6}}}
+events: [{name: later, when: {job: red, iteration: 2}, do: cut, target: link tor0:4 tor1:4}]
+"""
+    )
+    (plan,) = found.plans
+    gone_s, back_s = 0.7, 2.8
+
+    class Away(SimulatedLab):
+        held: ClassVar[list[Record]] = []
+
+        def next(self, until_s: float) -> Sequence[Record]:
+            found = list(super().next(until_s))
+            while found and gone_s < self.now_s() < back_s:
+                self.held.extend(found)
+                found = list(super().next(math.inf))
+            if self.now_s() < back_s or not self.held:
+                return found
+            told = {"run": plan.name, "kind": "controller", "name": "controller"}
+            ended = ProcessEnded(t=gone_s, **told, how="killed by SIGKILL", planned=planned)
+            back = ProcessBack(t=back_s, **told, away_s=back_s - gone_s)
+            held = [ended, *self.held, back, *found]
+            self.held.clear()
+            return held
+
+    kept: list[Record] = []
+    lab = Away(plan.setting, 1.0, 0.0, lambda _: None)
+    run_in(lab, plan, kept.extend, Reporter())
+    (late,) = [record for record in kept if isinstance(record, EventLate)]
+    iterations = [r for r in kept if isinstance(r, Iteration) and r.i == 1]
+    assert late.due == max(r.allreduce_end for r in iterations)
+    assert late.late_s == pytest.approx(late.t - late.due)
+    assert late.away_s == pytest.approx(back_s - late.due)
+    assert (late.planned, late.asked) == ("iteration 2 of red", planned)
+    assert late.came in ("in iteration 4", "in iteration 5")
+    said = capsys.readouterr().err
+    words = "died as planned (killed by SIGKILL)" if planned else "died (killed by SIGKILL), which no event"
+    assert f"the controller {words}" in said
+    assert "the controller is back after 2.1 s" in said
+    assert (
+        f"cut link tor0:4 tor1:4 was planned for iteration 2 of red and came {late.late_s:.1f} s later"
+        in said
+    )
 
 
 def test_an_event_that_comes_too_late_is_an_error() -> None:

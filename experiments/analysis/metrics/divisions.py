@@ -10,7 +10,7 @@ import numpy as np
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.light import before_and_after
 from ringlight.experiments.analysis.statistics import median
-from ringlight.experiments.record.events import ControllerRestarted, Divisions, LightDecisions
+from ringlight.experiments.record.events import Divisions, LightDecisions, ProcessEnded
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray
@@ -18,7 +18,7 @@ from ringlight.workloads.traffic import delivered, delivered_in_steps
 
 
 def _of(context: Context, job: JobRun) -> Divisions | None:
-    if context.run.of(ControllerRestarted):
+    if any(death.kind == "controller" for death in context.run.of(ProcessEnded)):
         # What the one before it divided died with it.
         return None
     return next((record for record in context.run.of(Divisions) if record.job == job.name), None)

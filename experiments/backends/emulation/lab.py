@@ -6,6 +6,7 @@ records; events of the timeline are carried out meanwhile (``actions``).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +32,6 @@ from ringlight.experiments.record.events import (
     ENDED,
     AveragersCounted,
     Circuits,
-    ControllerRestarted,
     Divisions,
     GridLit,
     JobRecovered,
@@ -40,19 +40,21 @@ from ringlight.experiments.record.events import (
     LightDecisions,
     LinkBytes,
     PortRate,
+    ProcessBack,
+    ProcessEnded,
     ProcessorLoad,
     Record,
     Reference,
     Released,
     RingSetUps,
-    SwitchRestarted,
     record_of,
 )
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.averagers import averaging_of
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Link
-from ringlight.testbed import load
+from ringlight.testbed import deaths, load
+from ringlight.testbed.deaths import Death, DeathLog
 from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
@@ -62,6 +64,8 @@ LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
 #: Deadlines in seconds: the controller's answer when nobody killed it, a release that it refuses, the
 #: end of cancelled jobs.
 ANSWER_S, RELEASE_S, CANCEL_S = 15.0, 5.0, 30.0
+#: A run goes on so long without Open vSwitch, whose monitor starts it again after some of its ends, seconds.
+WITHOUT_SWITCH_S = 5.0
 #: By switch and port: bytes received and sent.
 PortBytes = Mapping[tuple[str, int], tuple[int, int]]
 #: Besides the ends: what is on record of a job's states.
@@ -108,6 +112,8 @@ class _Run:
     next_load_s: float = 0.0
     #: When the controller last answered, or was away on purpose.
     heard_s: float = field(default_factory=time.monotonic)
+    #: Processes that have ended and are not back: since when.
+    away: dict[tuple[str, str], float] = field(default_factory=dict)
     #: Submissions that nobody answered.
     unanswered: set[str] = field(default_factory=set)
 
@@ -134,6 +140,7 @@ class EmulatedLab:
         self._links, self._references, self._closed = links, references, closed
         self._faults = FaultClient(processes.inventory["agent"])
         self._actions = Actions(processes, api, self._faults)
+        self._deaths = DeathLog(processes.state / deaths.FILE)
         self._now: _Run | None = None
         #: Not from the begin of a run to its end: one that was broken off leaves a lab that nobody knows.
         self._known = True
@@ -233,6 +240,7 @@ class EmulatedLab:
                     lab, segments = self.processes.lab, job.segments
                     outcome = self._references.outcome_of(lab, self._decisive(job), segments)
                     self._note(Reference, job=job.plan.name, **outcome)
+        self._tend()
         self._now, self._known = None, True
         return self._taken()
 
@@ -269,10 +277,35 @@ class EmulatedLab:
         return awaited or bool(self._run.releases) or self._actions.busy
 
     def _tend(self) -> None:
-        with ending_runs(), writing(self.processes.logs):
-            reason = self.processes.tend()
-        if reason is not None:
-            self._note(ControllerRestarted, reason=reason)
+        try:
+            with ending_runs(), writing(self.processes.logs):
+                self.processes.tend()
+        finally:
+            self._note_deaths([*self._deaths.read(), *self.processes.take_deaths()])
+
+    def _note_deaths(self, found: Iterable[Death]) -> None:
+        run = self._run
+        for death in found:
+            key = (death.kind, death.name)
+            said = {"kind": death.kind, "name": death.name}
+            if death.how is not None:
+                run.away[key] = death.t
+                planned = death.asked and is_planned(run.plan, death)
+                self._note(ProcessEnded, t=death.t, **said, how=death.how, planned=planned)
+            else:
+                since = run.away.pop(key, death.t)
+                self._note(ProcessBack, t=death.t, **said, away_s=death.t - since)
+        since = run.away.get(("Open vSwitch", "ovs-vswitchd"), math.inf)
+        if time.monotonic() - since > WITHOUT_SWITCH_S:
+            raise BackendError(
+                "Open vSwitch has ended, without which no packet gets through a packet switch; start it "
+                "again with: ringlight setup"
+            )
+
+    def _see_controller_back(self) -> None:
+        if ("controller", "controller") in self._run.away:
+            self._api.get("/v1/health")
+            self._note_deaths([Death(time.monotonic(), "controller", "controller")])
 
     def _look(self) -> None:
         run, now_s = self._run, time.monotonic()
@@ -285,6 +318,8 @@ class EmulatedLab:
         with ending_runs():
             try:
                 if not self.processes.controller_away:
+                    # First, as what it tells may have waited for it.
+                    self._see_controller_back()
                     self._ask_controller(whole)
                 run.heard_s = now_s
             except Unreachable:
@@ -413,17 +448,6 @@ class EmulatedLab:
             run.next_load_s = now_s + LOAD_S
             shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
             self._note(ProcessorLoad, **shares)
-        before = self.processes.inventory["optical_switches"]
-        try:
-            after = self.processes.read_inventory()["optical_switches"]
-        except FileNotFoundError:
-            # The testbed is ending; whoever tends it says so.
-            return
-        for switch, entry in after.items():
-            times = entry.get("restarts", 0) - before[switch].get("restarts", 0)
-            if times:
-                # The testbed starts a dead optical switch again by itself; a person should know.
-                self._note(SwitchRestarted, switch=switch, times=times)
 
     # -- around a run
 
@@ -464,9 +488,19 @@ class EmulatedLab:
             self._look()
             time.sleep(GLANCE_S)
 
-    def _note(self, kind: type[Record], t: float | None = None, **fields: Any) -> None:
+    def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
         at = time.monotonic() if t is None else t
         self._found.append(kind(t=at, run=self._run.plan.name, **fields))
+
+
+#: What a run's event calls a process of each kind.
+_TARGETS = {"optical switch": "switch {}", "O-NIC agent": "agent {}", "averager": "averager {}"}
+
+
+def is_planned(plan: RunPlan, death: Death) -> bool:
+    """Whether a run has an event that kills this process."""
+    target = _TARGETS.get(death.kind, death.kind).format(death.name)
+    return any(event.do == "kill" and str(event.target) == target for event in plan.events)
 
 
 def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, Any]]:

@@ -16,7 +16,14 @@ from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, s
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api, Unreachable
 from ringlight.experiments.language.plan import Setting
-from ringlight.experiments.record.events import ENDED, LinkRate, LinkRateDisturbed, Record, Repeated
+from ringlight.experiments.record.events import (
+    ENDED,
+    LinkRate,
+    LinkRateDisturbed,
+    ProcessEnded,
+    Record,
+    Repeated,
+)
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.frames import describe
 from ringlight.fabric.grid import lines
@@ -218,6 +225,11 @@ class LinkTest:
             except Unreachable:
                 # It has died, and is started again.
                 self._processes.tend()
+                for death in self._processes.take_deaths():
+                    told = {"kind": death.kind, "name": death.name, "how": str(death.how)}
+                    ended = ProcessEnded(t=death.t, **told, planned=False)
+                    self._emit(ended)
+                    self._say(f"  {ended.process} died ({ended.how}); it is started again")
             else:
                 if found["state"] == state:
                     return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ringlight.experiments.record.events import process_called
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import percent
@@ -33,6 +34,7 @@ def render(view: View, draw: Draw) -> str:
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
         f"{_by_arm(view)}{_not_compared(found.get('not_compared', {}))}"
         f"{_repeated(found.get('repeated', ()))}"
+        f"{_deaths(found.get('processes_restarted', {}))}"
         f"{folded('Links, timers and processors', _measured(found))}"
     )
 
@@ -151,6 +153,22 @@ def _repeated(entries: Sequence[Entry]) -> str:
         "attempts the one counts from which less was taken, whatever its figures. Once a second attempt at a "
         f"run was disturbed too, no further run was repeated.</p>{shown}"
     )
+
+
+def _deaths(of_runs: Mapping[str, Sequence[Entry]]) -> str:
+    """Processes of the lab that died, planned or not."""
+    shown = table_of(
+        [{"run": run, **death} for run, deaths in of_runs.items() for death in deaths],
+        [
+            ("run", lambda death: text(death["run"])),
+            ("process", lambda death: text(process_called(death["kind"], death["name"]))),
+            ("how it ended", lambda death: text(death["how"])),
+            ("an event of the run", lambda death: "yes" if death["planned"] else "no"),
+            ("away", lambda death: "not back" if death["away_s"] is None else f"{death['away_s']:.1f} s"),
+        ],
+        4,
+    )
+    return f"<h3>Processes that died</h3>{shown}" if shown else ""
 
 
 def _why(entry: Entry) -> str:

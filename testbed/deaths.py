@@ -1,0 +1,71 @@
+"""Which processes of a lab ended and came back: a file that the testbed adds to, and that a run reads on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+log = logging.getLogger(__name__)
+
+#: The file's name in a lab's state.
+FILE = "deaths.jsonl"
+Kind = Literal["optical switch", "O-NIC agent", "averager", "applications", "controller", "Open vSwitch"]
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process ended, or is back. ``t``: CLOCK_MONOTONIC, seconds. ``how``: how it ended; None: it is back.
+
+    ``asked``: the lab's fault service, or its run, had it killed.
+    """
+
+    t: float
+    kind: Kind
+    name: str
+    how: str | None = None
+    asked: bool = False
+
+
+class Deaths:
+    """Adds to the file. Safe from any thread; what cannot be written is logged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def ended(self, kind: Kind, name: str, how: str, asked: bool) -> None:
+        self._add(Death(time.monotonic(), kind, name, how, asked))
+
+    def back(self, kind: Kind, name: str) -> None:
+        self._add(Death(time.monotonic(), kind, name))
+
+    def _add(self, death: Death) -> None:
+        try:
+            with self._lock, self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(death)) + "\n")
+        except OSError as error:
+            log.error("%s: %s", self._path, error.strerror)
+
+
+class DeathLog:
+    """Reads on, from where it read before. A file that is not there yet, or any more, says nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+
+    def read(self) -> list[Death]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                found = file.read()
+        except FileNotFoundError:
+            return []
+        # A line that is being written is read with the next.
+        whole = found[: found.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [Death(**json.loads(line)) for line in whole.splitlines()]

@@ -1,0 +1,32 @@
+"""Too few file descriptors: what looks as if a service did not answer, and what helps."""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+_LACKING = (errno.EMFILE, errno.ENFILE)
+#: How deep an error may lie in others.
+_DEPTH = 12
+
+
+def too_few(error: BaseException | None, depth: int = _DEPTH) -> str | None:
+    """One line that names the limit and the remedy, where no descriptor was left, however deep that lies in
+    ``error``; else None."""
+    if error is None or not depth:
+        return None
+    if isinstance(error, OSError) and error.errno in _LACKING:
+        return _line(error.errno)
+    inside = (error.__cause__, error.__context__, getattr(error, "reason", None), *error.args)
+    found = (too_few(one, depth - 1) for one in inside if isinstance(one, BaseException))
+    return next((line for line in found if line is not None), None)
+
+
+def _line(number: int | None) -> str:
+    if number == errno.ENFILE:
+        return "this machine has too few file descriptors; raise them with: sysctl fs.file-max=1000000"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"too few file descriptors: a process may have {soft} (ulimit -n) and has them all; raise the limit "
+        "with: ulimit -n 65536"
+    )

@@ -1,0 +1,137 @@
+"""Deaths of a lab's processes: noted when they happen, read on by a run, and whose doing they were."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import requests
+
+from ringlight.experiments.backends.emulation.lab import is_planned
+from ringlight.testbed import services, supervision
+from ringlight.testbed.deaths import Death, DeathLog, Deaths, Kind
+from ringlight.testbed.descriptors import too_few
+from ringlight.testbed.emulation.nodes import docker_reason
+from ringlight.testbed.emulation.vswitchd import VswitchdWatch
+from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.testbed.supervision import Supervisor
+from tests.simulated import experiment
+
+
+def _wait(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "60"])
+
+
+def test_each_end_and_each_return_is_read_once_with_how_and_whose_doing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
+    deaths, log = Deaths(tmp_path / "deaths"), DeathLog(tmp_path / "deaths")
+    assert log.read() == []
+    kept = Supervisor(
+        "averager",
+        {"a": _sleeper},
+        lambda name, *_: deaths.back("averager", name),
+        on_end=partial(deaths.ended, "averager"),
+    )
+    try:
+        os.kill(kept.lives()["a"].pid, 9)
+        _wait(lambda: kept.lives()["a"].restarts == 1)
+        kept.kill("a")
+        kept.let_start("a")
+        _wait(lambda: kept.lives()["a"].restarts == 2)
+    finally:
+        kept.stop()
+    found = log.read()
+    assert [(one.kind, one.name, one.how, one.asked) for one in found] == [
+        ("averager", "a", "killed by SIGKILL", False),
+        ("averager", "a", None, False),
+        ("averager", "a", "killed by SIGKILL", True),
+        ("averager", "a", None, False),
+    ]
+    assert [one.t for one in found] == sorted(one.t for one in found)
+    assert log.read() == []
+
+
+def test_a_line_that_is_being_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "deaths"
+    log = DeathLog(file)
+    Deaths(file).ended("O-NIC agent", "n1", "exit code 1", False)
+    line = file.read_bytes()
+    file.write_bytes(line + line[:20])
+    assert len(log.read()) == 1
+    file.write_bytes(line + line)
+    assert len(log.read()) == 1
+
+
+KILLS = "events: [{when: {at: 1 s}, do: kill, target: controller, back_after: 1 s}]"
+
+
+@pytest.mark.parametrize(("kind", "planned"), [("controller", True), ("applications", False)])
+def test_only_what_an_event_of_the_run_killed_was_planned(kind: Kind, planned: bool) -> None:
+    (plan,) = experiment(KILLS).plans
+    assert is_planned(plan, Death(1.0, kind, kind, "killed by SIGKILL", asked=True)) is planned
+
+
+def test_open_vswitch_is_named_when_it_ends_and_when_its_monitor_has_started_it_again(tmp_path: Path) -> None:
+    pid_file, log_file = tmp_path / "pid", tmp_path / "log"
+    log = DeathLog(tmp_path / "deaths")
+    first, second = _sleeper(), _sleeper()
+    try:
+        pid_file.write_text(f"{first.pid}\n")
+        died = f"pid {first.pid} died, killed (Segmentation fault), core dumped, restarting"
+        log_file.write_text(f"2026|00003|daemon_unix(monitor)|ERR|1 crashes: {died}\n")
+        again: list[int] = []
+        with VswitchdWatch(Deaths(tmp_path / "deaths"), lambda: again.append(1), pid_file, log_file):
+            assert log.read() == []
+            first.kill()
+            first.wait(5)
+            found: list[Death] = []
+            _wait(lambda: found.extend(log.read()) or found)
+            assert [(one.kind, one.how) for one in found] == [
+                ("Open vSwitch", "killed (Segmentation fault), core dumped")
+            ]
+            pid_file.write_text(f"{second.pid}\n")
+            _wait(lambda: found.extend(log.read()) or len(found) == 2)
+            assert found[1].how is None
+            _wait(lambda: again == [1])
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait(5)
+
+
+def test_too_few_descriptors_are_named_and_not_taken_for_a_service_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(services, "check_privileges", lambda: None)
+    monkeypatch.setattr(services.socket, "socket", none_left)
+    with pytest.raises(Exception, match=r"^too few file descriptors: .* ulimit -n \d+$") as raised:
+        check_ready("docker", Addresses())
+    assert "not running" not in str(raised.value)
+
+
+def test_too_few_descriptors_are_found_however_deep_they_lie() -> None:
+    inner = OSError(errno.EMFILE, "Too many open files")
+    wrapped = requests.ConnectionError(ConnectionError("Connection aborted.", inner))
+    assert docker_reason(wrapped).startswith("too few file descriptors")
+    chained = RuntimeError("no answer")
+    chained.__cause__ = inner
+    assert too_few(chained) is not None
+    assert too_few(OSError(errno.ECONNREFUSED, "Connection refused")) is None
