@@ -362,7 +362,8 @@ def budget(chosen: argparse.Namespace) -> dict[str, Any]:
 def together(values: Mapping[str, float]) -> Physics:
     """A unit with every source at its value, by name."""
     each = [QUANTITIES[name].physics(value) for name, value in values.items()]
-    meshes, signals = ({} for _ in range(2))
+    meshes: dict[str, Any] = {}
+    signals: dict[str, Any] = {}
     for one in each:
         meshes |= {name: value for name, value in asdict(one.meshes).items() if value}
         signals |= {name: value for name, value in asdict(one.signals).items() if value}
