@@ -6,6 +6,7 @@
     python benchmarks/optinc.py physics [--case 8bit_4] [--weights trained] [--weights designed]
                                         [--seeds 5] [--pictures docs/images]
                                         [--inputs 65536] [--only phase_bits=30,28 --only phase_sigma=1e-9]
+    python benchmarks/optinc.py budget [--seeds 5]
 
 ``designed``: the paper's four cases with weights by formula, *designed, not trained*. Every input there is
 through the compressed network (the same function with its used units only), beside the exact mean: inputs,
@@ -16,19 +17,25 @@ outputs there. ``s`` is time as it passes, ``cpu_s`` the processor's, which othe
 ``area``: interferometers (MZIs) of the paper's Tables I and II and of its cascade, beside the
 paper's figures.
 
-``physics``: the share of inputs answered wrongly against phase bits, phases that are off for good, loss in
-each MZI and noise of detectors, one at a time; what is random is drawn for each seed. Every input there is,
-or where there are more than ALL_INPUTS a random sample of ``--inputs`` (``--seed``), which is also taken
-where ``--inputs`` is given. ``--only`` names a quantity, mildest values first, and may come again.
-``largest_scale`` is by what Sigma amplifies at most. ``--pictures`` draws the shares and two meshes of the
-trained network into a folder.
+``physics``: the share of inputs answered wrongly against each of eight sources, one at a time: phase bits,
+phases that are off for good, loss in each MZI, noise of detectors and of transmitters, mismatch of
+transmitters, the brightness of the constant light of biases, and of all light that enters. What is random is
+drawn for each seed. Every input there is, or where there are more than ALL_INPUTS a random sample of
+``--inputs`` (``--seed``), which is also taken where ``--inputs`` is given. ``--only`` names a quantity,
+mildest values first, and may come again. ``largest_scale`` is by what Sigma amplifies at most. ``--pictures``
+draws the shares and two meshes of the trained network into a folder.
+
+``budget``: up to which value each source alone leaves at most BUDGET of the trained network's inputs wrong
+(the mean over seeds), and which part of these they may all have at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +57,16 @@ from ringlight.experiments.report.drawing import PALETTE, QUIET, STYLE
 from ringlight.fabric.optinc.averaging import combination, goals_of, to_answers
 from ringlight.fabric.optinc.designed import designed as weights_of
 from ringlight.fabric.optinc.imperfect import Full, Imperfections, on_meshes
-from ringlight.fabric.optinc.network import Network, compressed, forward, light, read, table_of, wrong_of
+from ringlight.fabric.optinc.network import (
+    Network,
+    Signals,
+    compressed,
+    forward,
+    light,
+    read,
+    table_of,
+    wrong_of,
+)
 from ringlight.fabric.optinc.structure import (
     CASES,
     Structure,
@@ -99,7 +115,27 @@ QUANTITIES: Mapping[str, Quantity] = {
     "noise": Quantity(
         "noise of detectors σ, levels",
         (0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5),
-        lambda v: Physics(noise=v),
+        lambda v: Physics(signals=Signals(noise=v)),
+    ),
+    "transmitters": Quantity(
+        "noise of transmitters σ, levels",
+        (0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1),
+        lambda v: Physics(signals=Signals(transmitters=v)),
+    ),
+    "mismatch": Quantity(
+        "static mismatch of transmitters σ",
+        (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.03, 0.1),
+        lambda v: Physics(signals=Signals(mismatch=v)),
+    ),
+    "bias": Quantity(
+        "constant light too bright by",
+        (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.03, 0.1),
+        lambda v: Physics(Imperfections(bias=v)),
+    ),
+    "scale": Quantity(
+        "all light too bright by",
+        (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.03, 0.1),
+        lambda v: Physics(signals=Signals(scale=v)),
     ),
 }
 #: Of lines: where one lies on another, both are seen.
@@ -163,6 +199,7 @@ def area(_: argparse.Namespace) -> dict[str, Any]:
         "the paper's, %",
         "apart, points",
         "without P and T, %",
+        "with the light of biases, %",
     ]
     for head, rows in zip(("Table I", "Table II: layers"), tables.values(), strict=True):
         _table(
@@ -176,6 +213,7 @@ def area(_: argparse.Namespace) -> dict[str, Any]:
                     f"{row['paper']:.1f}",
                     f"{row['apart']:+.2f}",
                     f"{row['area_without_p_and_t']:.2f}",
+                    f"{row['area_with_biases']:.2f}",
                 ]
                 for name, row in rows.items()
             ],
@@ -212,6 +250,7 @@ def _area(structure: Structure, paper: float) -> dict[str, float]:
         "area": ours,
         "paper": paper,
         "apart": ours - paper,
+        "area_with_biases": 100 * area_ratio(structure, biases=True),
         "area_without_p_and_t": 100 * network_mzis(structure) / network_mzis(none),
     }
 
@@ -272,6 +311,65 @@ def physics(chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+#: Share of all inputs that may be answered wrongly within the budget.
+BUDGET = 1e-4
+
+
+def budget(chosen: argparse.Namespace) -> dict[str, Any]:
+    """For the trained network: up to which value each source alone keeps to BUDGET, and all together.
+
+    Together each source has the same part of what it may have alone; phases get so many more bits.
+    """
+    case = CASES["8bit_4"]
+    on = on_meshes(trained("8bit_4")[0], case.approximated)
+    index, seeds = np.arange(case.coding.combinations), range(chosen.seeds)
+
+    def wrong(physics: Physics) -> float:
+        shares = [wrong_shares(on, case.coding, index, physics, [seed]).median for seed in seeds]
+        return statistics.fmean(shares if physics.drawn else shares[:1])
+
+    def most(low: float, high: float, at: Callable[[float], Physics]) -> float:
+        """The largest value within the budget, to 1 %; ``low`` is within it, ``high`` is not."""
+        while high / low > 1.01:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if wrong(at(middle)) <= BUDGET else (low, middle)
+        return low
+
+    alone = {}
+    for name, quantity in QUANTITIES.items():
+        print(f"{quantity.title} alone", file=sys.stderr, flush=True)
+        if name == "phase_bits":
+            alone[name] = float(min(v for v in quantity.values if wrong(quantity.physics(v)) <= BUDGET))
+        else:
+            alone[name] = most(quantity.values[0] / 10, quantity.values[-1], quantity.physics)
+
+    def share_of(part: float) -> dict[str, float]:
+        return {
+            name: value + math.ceil(math.log2(1 / part)) if name == "phase_bits" else part * value
+            for name, value in alone.items()
+        }
+
+    part = most(1e-3, 1.0, lambda part: together(share_of(part)))
+    found = share_of(part)
+    ends = {"alone": alone, "together": found}
+    _table(
+        ["source", "alone up to", f"all together, {part:.0%} of each"],
+        [[QUANTITIES[name].title, *(f"{value[name]:.3g}" for value in ends.values())] for name in alone],
+    )
+    return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(together(found))}
+
+
+def together(values: Mapping[str, float]) -> Physics:
+    """A unit with every source at its value, by name."""
+    each = [QUANTITIES[name].physics(value) for name, value in values.items()]
+    meshes: dict[str, Any] = {}
+    signals: dict[str, Any] = {}
+    for one in each:
+        meshes |= {name: value for name, value in asdict(one.meshes).items() if value}
+        signals |= {name: value for name, value in asdict(one.signals).items() if value}
+    return Physics(Imperfections(**meshes), Signals(**signals))
+
+
 def _network(weights: str, case: str) -> Network:
     return trained(case)[0] if weights == "trained" else weights_of(CASES[case])
 
@@ -305,7 +403,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _draw_shares(results: Mapping[str, Mapping[str, Found]], inputs: int, file: Path) -> None:
-    figure, axes = sheet(6.0, rows=2, columns=2, top=0.45, gap=(0.7, 0.75))
+    figure, axes = sheet(11.0, rows=4, columns=2, top=0.45, gap=(0.7, 0.75))
     flat = [axis for row in axes for axis in row]
     one = 100 / inputs
     for axis, (title, quantity) in zip(flat, QUANTITIES.items(), strict=True):
@@ -349,6 +447,7 @@ def main() -> None:
         "designed": designed,
         "area": area,
         "physics": physics,
+        "budget": budget,
     }
     parser.add_argument("parts", nargs="*", default=list(known), help=f"of {', '.join(known)}")
     parser.add_argument("--sample", type=int, default=4096, help="inputs through the whole network")
@@ -360,7 +459,7 @@ def main() -> None:
         action="append",
         help="of physics; more than once for both",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="of physics: 0, 1 ..")
+    parser.add_argument("--seeds", type=int, default=5, help="of physics and budget: 0, 1 ..")
     parser.add_argument("--inputs", type=int, help="of physics: a random sample of so many")
     parser.add_argument(
         "--only", type=only, action="append", metavar="QUANTITY=VALUES",

@@ -19,8 +19,9 @@ the same for every N.
 Accuracy is of what is held out: one image is 0.34 points. The loss is of the images that are trained on, but
 of the held-out text.
 
-``plain``     with the receivers' correction for dropped decimals and without; ``bias`` is by how much of a
-              step the mean gradient is off on average, zeros left out
+``plain``     what becomes of the decimals that the unit drops: with 8 bits in five ways (``WAYS``), else
+              as the product does; ``bias`` is by how much of a step the mean gradient is off on average,
+              zeros left out
 ``injected``  16 bits, N = 4: the errors of the paper's Table II, as often as there, and more often
 ``phases``    8 bits, N = 4: the trained network that comes with the program, and the designed one
               (*designed, not trained*), on meshes whose phases are off, a draw for each seed; the table of
@@ -65,7 +66,7 @@ from ringlight.containers.worker.reference import Exchange, train_in_one_process
 from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.experiments.analysis.statistics import half_width
 from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.blocks import exponents, merge
+from ringlight.fabric.optinc.blocks import exponents, merge, quantise
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.errors import TABLE_II, Errors, inject
 from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
@@ -76,6 +77,8 @@ from ringlight.fabric.optinc.weights import trained
 
 IMAGES, RATE = 64, 0.5
 RANKS, BITS = (4, 8, 16), (8, 16)
+#: Bits with which the ways of averaging differ.
+_MANY_WAYS = 8
 #: Parts of all answers that are wrong, besides the paper's.
 WRONG = (0.01, 1.0)
 SEQUENCES, PLACES = 32, 32
@@ -87,22 +90,30 @@ Floats = npt.NDArray[np.float32]
 
 
 class Averaging:
-    """What ranks hold after OptINC's average: N times the mean, as an all-reduce has it. It counts."""
+    """What ranks hold after OptINC's average: N times the mean, as an all-reduce has it. It counts.
 
-    def __init__(self, unit: Unit, bits: int, correction: bool = True) -> None:
-        self.unit, self.bits, self.correction = unit, bits, correction
+    ``way``: what receivers make of codes in place of what ``unit`` answers, one of WAYS; None: the product.
+    """
+
+    def __init__(self, unit: Unit, bits: int, way: Way | None = None) -> None:
+        self.unit, self.bits, self.way = unit, bits, way
         self.answers = self.wrong = 0
         self.biases: list[float] = []
 
     @classmethod
-    def of(cls, unit: Unit, bits: int, correction: bool = True) -> Callable[[int], Averaging]:
+    def of(cls, unit: Unit, bits: int, way: Way | None = None) -> Callable[[int], Averaging]:
         """By seed: the same for each."""
-        return lambda seed: cls(unit, bits, correction)
+        return lambda seed: cls(unit, bits, way)
 
     def __call__(self, gradients: Sequence[Floats]) -> list[Floats]:
         ranks = len(gradients)
-        mean = mean_by(self._answers, gradients, self.bits, correction=self.correction)
         shared = merge([exponents(own) for own in gradients])
+        if self.way is None:
+            mean = mean_by(self._answers, gradients, self.bits)
+        else:
+            codes = np.stack([quantise(own, shared, self.bits) for own in gradients]).astype(np.int64)
+            off = self.way(codes) - 2.0 ** (self.bits - 1)
+            mean = (off * steps(shared, self.bits, codes.shape[1])).astype(np.float32)
         off = mean - np.mean(gradients, axis=0, dtype=np.float64)
         # a block of zeros has no step
         live = np.any(gradients, axis=0)
@@ -115,6 +126,36 @@ class Averaging:
         self.answers += found.size
         self.wrong += int((found != exact(Coding(self.bits, len(codes)))(codes)).sum())
         return found
+
+
+def _constant(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The floor, and what it drops on average."""
+    ranks = len(codes)
+    return np.asarray(codes.sum(axis=0) // ranks + (ranks - 1) / (2 * ranks))
+
+
+def _constant_where_unequal(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The same, but nothing is added where all ranks sent one code, which only one who sees all can know."""
+    ranks = len(codes)
+    equal = (codes == codes[0]).all(axis=0)
+    return np.asarray(codes.sum(axis=0) // ranks + np.where(equal, 0.0, (ranks - 1) / (2 * ranks)))
+
+
+def _exact(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The mean with all its decimals, which 8 bits cannot carry."""
+    found: npt.NDArray[np.float64] = codes.mean(axis=0)
+    return found
+
+
+#: What receivers make of the codes that all ranks sent: the mean in steps.
+Way = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]
+#: Beside the product, which has the nearest whole number.
+WAYS: dict[str, Way] = {
+    "exact mean of the codes": _exact,
+    "floor and a constant": _constant,
+    "floor and a constant where codes differ": _constant_where_unequal,
+    "floor": lambda codes: codes.sum(axis=0) // len(codes),
+}
 
 
 @dataclass(frozen=True)
@@ -261,7 +302,8 @@ class Study:
             accuracy, loss = self.train(ranks, seed, self.iterations, averaging)
         wrong = bias = None
         if averaging is not None:
-            wrong, bias = averaging.wrong / averaging.answers, statistics.fmean(averaging.biases)
+            wrong = averaging.wrong / averaging.answers if averaging.answers else None
+            bias = statistics.fmean(averaging.biases)
         return Outcome(100 * accuracy, loss, wrong, bias)
 
 
@@ -270,10 +312,11 @@ def plain(study: Study) -> list[dict[str, Any]]:
     for ranks in study.chosen.ranks:
         rows.append(study.row(ranks, study.ring(ranks), what="ring, float32"))
         for bits in study.chosen.bits:
-            for correction in (True, False):
-                averaging = Averaging.of(exact(Coding(bits, ranks)), bits, correction)
-                name = f"OptINC, {bits} bits" + ("" if correction else ", not corrected")
-                rows.append(study.row(ranks, study.averaged(ranks, averaging), what=name))
+            unit = exact(Coding(bits, ranks))
+            ways: dict[str, Way | None] = {"nearest": None, **(WAYS if bits == _MANY_WAYS else {})}
+            for name, way in ways.items():
+                outcomes = study.averaged(ranks, Averaging.of(unit, bits, way))
+                rows.append(study.row(ranks, outcomes, what=f"OptINC, {bits} bits, {name}"))
     return rows
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ringlight.fabric.averagers import Averaging, scales_sent, structure_of
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
-from ringlight.fabric.optinc.network import Network, Wrong, compressed, wrong_among
+from ringlight.fabric.optinc.network import Network, Signals, Wrong, compressed, wrong_among
 from ringlight.fabric.optinc.structure import CASES, Structure
 from ringlight.fabric.optinc.weights import trained
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
@@ -56,12 +56,13 @@ def _errors(name: str, structure: Structure, light: Imperfect) -> Wrong:
     if light.ideal:
         network = compressed(network)
     else:
-        meshes = Imperfections(light.phase_bits, light.phase_error, light.loss_db)
+        meshes = Imperfections(light.phase_bits, light.phase_error, light.loss_db, light.bias)
         network = as_network(_meshes(name, case), meshes, random)
     index = np.arange(min(coding.combinations, ALL_INPUTS))
     if coding.combinations > ALL_INPUTS:
         index = np.random.default_rng(SAMPLE_SEED).integers(0, coding.combinations, SAMPLED_INPUTS)
-    return wrong_among(network, coding, index, noise=light.noise, random=random)
+    signals = Signals(light.noise, light.transmitters, light.mismatch, light.scale)
+    return wrong_among(network, coding, index, signals=signals, random=random)
 
 
 @lru_cache(maxsize=4)

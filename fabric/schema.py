@@ -248,13 +248,18 @@ def _layers(value: object) -> object:
 
 class ImperfectSpec(Strict):
     """An averager's light that is not ideal: ``phase_bits`` of a phase, ``phase_error`` in radians,
-    ``loss_db`` of each interferometer, ``noise`` of detectors in levels; errors are normal, drawn from
-    ``seed``."""
+    ``loss_db`` of each interferometer, ``noise`` of detectors and of ``transmitters`` in levels, ``mismatch``
+    of transmitters as a part of their light; these are standard deviations, drawn from ``seed``. ``bias`` and
+    ``scale``: by which part the constant light, and all light that enters, is too bright."""
 
     phase_bits: int | None = Field(default=None, ge=1, le=52)
     phase_error: float = Field(default=0.0, ge=0, le=10)
     loss_db: Loss = 0.0
     noise: float = Field(default=0.0, ge=0, le=10)
+    transmitters: float = Field(default=0.0, ge=0, le=10)
+    mismatch: float = Field(default=0.0, ge=0, le=1)
+    bias: float = Field(default=0.0, ge=-1, le=1)
+    scale: float = Field(default=0.0, ge=-1, le=1)
     seed: int = Field(default=0, ge=0)
 
 

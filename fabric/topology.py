@@ -246,14 +246,20 @@ class Imperfect:
     """What is not ideal in the light of an averager's network.
 
     ``phase_bits``: resolution of all phases, None for exact ones. ``phase_error``: radians, the standard
-    deviation by which phases are off for good. ``loss_db``: in each interferometer. ``noise``: of detectors,
-    the standard deviation in levels. ``seed``: of what is drawn.
+    deviation by which phases are off for good. ``loss_db``: in each interferometer. ``noise`` of detectors,
+    ``transmitters``: standard deviations in levels. ``mismatch``: the standard deviation of the part by
+    which each transmitter is off for good. ``bias``, ``scale``: by which part the constant light, and all
+    light that enters, is too bright. ``seed``: of what is drawn.
     """
 
     phase_bits: int | None = None
     phase_error: float = 0.0
     loss_db: float = 0.0
     noise: float = 0.0
+    transmitters: float = 0.0
+    mismatch: float = 0.0
+    bias: float = 0.0
+    scale: float = 0.0
     seed: int = 0
 
     @property

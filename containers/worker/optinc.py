@@ -38,7 +38,7 @@ from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
 from ringlight.containers.worker.stalls import Stalls
 from ringlight.containers.worker.transport import Reduce, RunReport
 from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
+from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise, raised
 from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
 
 #: Frames sent before their answers are there.
@@ -120,8 +120,13 @@ class _Collective:
         """The frame as it is sent."""
         while self._quantised <= frame:
             part, blocks = self._part(self._quantised)
+            place = self._place
             self._codes[part] = quantise(
-                self._values[part], self._shared[blocks], self._place.bits, self._place.block
+                self._values[part],
+                self._shared[blocks],
+                place.bits,
+                place.block,
+                raised(place.rank, place.ranks),
             )
             self._quantised += 1
         codes = self._codes[self._part(frame)[0]]
@@ -145,7 +150,6 @@ class _Collective:
             self._answers[part],
             self._shared[blocks],
             self._place.bits,
-            self._place.ranks,
             self._place.block,
         )
         self.answered += 1

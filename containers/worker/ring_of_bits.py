@@ -21,7 +21,7 @@ from ringlight.containers.worker.transport import Elements, RunReport, Transport
 from ringlight.fabric.collectives import Schedule, all_reduce, chunk_bounds, schedule_of
 from ringlight.fabric.gathers import ring_all_gather, ring_reduce_scatter
 from ringlight.fabric.optinc import sums
-from ringlight.fabric.optinc.blocks import BLOCK, block_count, dequantise, exponents, quantise
+from ringlight.fabric.optinc.blocks import BLOCK, block_count, dequantise, exponents, quantise, raised
 from ringlight.fabric.optinc.sums import GROUP, Words, group_count, pack, sum_bits, unpack
 
 _WORD = np.dtype("<u8")
@@ -85,7 +85,7 @@ class RingOfBits:
             raise ArithmeticError(f"rank {self._rank}: {error}") from error
         reports = [self._scales.run(shared)]
         n, rank, bits, width = self._ranks, self._rank, self._bits, self._width
-        self._run = now = _Run(vector, shared, bits, n)
+        self._run = now = _Run(vector, shared, bits, rank, n)
         groups = self._parts[-1][1]
 
         now.parts = iter([self._parts[(rank - 2 - step) % n] for step in range(n - 1)])
@@ -145,9 +145,15 @@ class _Run:
     """
 
     def __init__(
-        self, vector: npt.NDArray[np.float32], shared: npt.NDArray[np.int16], bits: int, ranks: int
+        self,
+        vector: npt.NDArray[np.float32],
+        shared: npt.NDArray[np.int16],
+        bits: int,
+        rank: int,
+        ranks: int,
     ) -> None:
-        self._vector, self._shared, self._bits, self._ranks = vector, shared, bits, ranks
+        self._vector, self._shared, self._bits = vector, shared, bits
+        self._rank, self._ranks = rank, ranks
         self.words: Words = np.empty(0, _WORD)
         self.parts: Iterator[tuple[int, int]] = iter(())
         self.left = self.done = self.come = 0
@@ -162,7 +168,8 @@ class _Run:
         """Quantise this rank's values of a part into its words."""
         first, end = part
         start, values, blocks = self._blocks(first, end)
-        codes = quantise(self._vector[values], self._shared[blocks], self._bits)
+        more = raised(self._rank, self._ranks)
+        codes = quantise(self._vector[values], self._shared[blocks], self._bits, more=more)
         self.words[first * width : end * width] = pack(codes[start:], width)
 
     def turn_back(self, first: int, end: int) -> None:
@@ -172,7 +179,7 @@ class _Run:
         words = self.words[groups * self._bits : end * self._bits]
         # what is before ``first`` only fills the block, and may not be there yet
         means = unpack(words, self._bits, values.stop - values.start)
-        mean = dequantise(means, self._shared[blocks], self._bits, self._ranks)[start:]
+        mean = dequantise(means, self._shared[blocks], self._bits)[start:]
         np.multiply(mean, np.float32(self._ranks), out=self._vector[values][start:])
 
     def _blocks(self, first: int, end: int) -> tuple[int, slice, slice]:

@@ -73,6 +73,7 @@ def _area(arm: str, said: str, path: str, value: str | int) -> list[Cell]:
         of(_published, theirs),
         of(lambda a, b: f"{100 * (a - b):+.2f}".replace("-", "−"), ours, theirs),
         of(_percent, simulated(arm, "network_area", TRAIN, point)),
+        of(_percent, simulated(arm, "unit_area_biased", TRAIN, point)),
     ]
 
 
@@ -135,7 +136,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "optinc-area": Table(
         "optinc",
-        "unit | MZIs | area | the paper's | apart, points | without P and T",
+        "unit | MZIs | area | the paper's | apart, points | without P and T | with the light of biases",
         [
             *(_area("unit-8", f"8 bits, {n} servers (Table I)", _ONE, n) for n in (4, 8, 16)),
             *(

@@ -29,7 +29,11 @@ _PHYSICS = {
     "phase_bits": ("phases of", "bits"),
     "phase_error": ("phases off by", "rad"),
     "loss_db": ("a loss of", "dB"),
-    "noise": ("noise of", "levels"),
+    "noise": ("noise of detectors of", "levels"),
+    "transmitters": ("noise of transmitters of", "levels"),
+    "mismatch": ("a mismatch of transmitters of", "of their light"),
+    "bias": ("constant light too bright by", "of it"),
+    "scale": ("all light too bright by", "of it"),
 }
 
 
@@ -53,6 +57,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 def verdict(base: AtBase) -> Iterator[Finding]:
     """Where averaging on the way wins and loses, from the rows alone."""
     yield from _over_rings(base)
+    yield from _over_electrical(base)
     yield from _on_scales(base)
     yield from _on_computing(base)
     yield from _on_area(base)
@@ -84,6 +89,21 @@ def _over_rings(base: AtBase) -> Iterator[Finding]:
                     f"{base.titles[arm]} against {base.titles[other]}, equal rates, the ring's time over its "
                     f"own, servers: {each}.",
                 )
+
+
+def _over_electrical(base: AtBase) -> Iterator[Finding]:
+    """What a switch that averages without light leaves of the gain."""
+    ours, theirs, ring = (_numbers(base, arm, "allreduce") for arm in ("optinc", "electrical", "ring"))
+    times = {n: theirs[n] / ours[n] for n in ours.keys() & theirs.keys() & ring.keys()}
+    if times:
+        most, least = max(times.values()), min(times.values())
+        spread = f"{least:.2f}" if f"{least:.2f}" == f"{most:.2f}" else f"{least:.2f} to {most:.2f}"
+        yield Finding(
+            "wins" if least > 1.005 else "loses",
+            f"{base.titles['optinc']} against {base.titles['electrical']}, equal rates and bytes: the switch "
+            f"takes {spread} times as long. What is gained over a ring is due to averaging in the network"
+            f"{'' if least > 1.005 else ', and none of it to light'}.",
+        )
 
 
 def _on_scales(base: AtBase) -> Iterator[Finding]:

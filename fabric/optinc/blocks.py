@@ -9,10 +9,10 @@ one step lower: the error is at most s there, and s/2 elsewhere.
 Ranks that share e have to agree on it first: each tells its own :func:`exponents`, and :func:`merge` of all
 of them is what each :func:`quantise` takes.
 
-The network answers floor(sum of c / N), on average (N - 1) / 2N less than the mean when sum mod N is evenly
-spread. :func:`dequantise` adds that part of a step, so that no bias is left in the gradients; the error of
-the mean is then less than s, of which (N - 1) / 2N come from the floor; less than 1.5 s where values were
-held. A value that is the same on all ranks has no decimals to drop and gets that part of a step too much.
+The network answers floor(sum of c / N). So that this is the nearest to the mean, half of the ranks send one
+step more (:func:`raised`): floor((sum of c + N / 2) / N). A tie goes up in every other place of a block, and
+down between, so that no bias is left in the gradients; a value that is the same on all ranks comes back as it
+was. The error of the mean is at most s; 1.5 s, and 1 / N of it for each such rank, where values were held.
 
 Exponents and codes are whole numbers, scales are powers of two, and float64 holds every product before the
 one rounding to float32: the same bits on any machine with IEEE 754 arithmetic.
@@ -82,13 +82,25 @@ def merge(of_ranks: Sequence[NDArray[np.int16]]) -> NDArray[np.int16]:
     return shared
 
 
+def raised(rank: int, ranks: int) -> tuple[int, int]:
+    """By how many steps a rank raises its codes in even and in odd places of a block, so that the floor of
+    the mean is the nearest: N / 2 ranks do in the one, where N is even one rank less in the other.
+    """
+    return int(rank < ranks // 2), int(rank < (ranks - 1) // 2)
+
+
 def quantise(
-    values: NDArray[np.float32], shared: NDArray[np.int16], bits: int, block: int = BLOCK
+    values: NDArray[np.float32],
+    shared: NDArray[np.int16],
+    bits: int,
+    block: int = BLOCK,
+    more: tuple[int, int] = (0, 0),
 ) -> NDArray[Any]:
     """The codes of ``values`` at the shared exponents; shape as ``values``, type :func:`code_type`.
 
-    Raises ValueError naming the index of a value that is not finite or not below its block's 2^e, and for
-    another number of exponents than blocks.
+    ``more``: steps that are added in even and in odd places of a block, see :func:`raised`. Raises ValueError
+    naming the index of a value that is not finite or not below its block's 2^e, and for another number of
+    exponents than blocks.
     """
     _check_values(values)
     _check_blocks(values.size, shared, block)
@@ -96,6 +108,8 @@ def quantise(
     codes = np.empty(values.size, code_type(bits))
     # 2^(B-1-e). Below the least float32 there is only 0, so float64 holds every scale that is needed.
     scales = np.ldexp(1.0, bits - 1 - np.maximum(shared.astype(np.int32), -149))
+    places = np.arange(min(values.size, max(block, _AT_ONCE))) % block % 2
+    added = np.where(places, *more[::-1]) if any(more) else None
     for start, end in _pieces(values.size, block):
         steps = values[start:end] * _spread(scales, start, end, block)
         fits = np.abs(steps) < half
@@ -106,31 +120,28 @@ def quantise(
             )
         np.rint(steps, out=steps)
         steps += half
+        if added is not None:
+            steps += added[: end - start]
         codes[start:end] = np.minimum(steps, 2 * half - 1, out=steps)
     return codes
 
 
 def dequantise(
-    means: NDArray[Any], shared: NDArray[np.int16], bits: int, servers: int, block: int = BLOCK
+    means: NDArray[Any], shared: NDArray[np.int16], bits: int, block: int = BLOCK
 ) -> NDArray[np.float32]:
-    """The gradients' mean from ``means`` = floor(sum of the codes / servers): (c - 2^(B-1) + (N-1)/2N) s,
-    float32.
+    """The gradients' mean from the mean of the codes: (c - 2^(B-1)) s, float32.
 
     A block with exponent ZERO is zeros. Raises ValueError for codes of another type than :func:`code_type`'s,
-    for fewer than 2 servers, and as :func:`quantise` for the exponents.
+    and as :func:`quantise` for the exponents.
     """
     if means.dtype != code_type(bits):
         raise ValueError(f"codes of {bits} bits are {code_type(bits)}, not {means.dtype}")
-    if servers < 2:
-        raise ValueError(f"a mean of {servers} servers: at least 2")
     _check_blocks(means.size, shared, block)
     scales = np.ldexp(1.0, shared.astype(np.int32) - bits + 1)
     values = np.empty(means.size, np.float32)
     for start, end in _pieces(means.size, block):
         steps = means[start:end].astype(np.float64)
-        steps *= 2 * servers
-        steps += servers - 1 - 2**bits * servers
-        steps /= 2 * servers
+        steps -= 2 ** (bits - 1)
         values[start:end] = np.multiply(steps, _spread(scales, start, end, block), out=steps)
     return values
 

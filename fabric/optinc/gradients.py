@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlight.fabric.optinc.averaging import Coding, goal, index_of
-from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise
+from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise, raised
 from ringlight.fabric.optinc.network import Table
 
 #: Codes (N, values) of type ``blocks.code_type`` to answers (values,) from 0 to 2^B - 1.
@@ -41,22 +41,16 @@ def mean_by(
     bits: int,
     *,
     block: int = BLOCK,
-    correction: bool = True,
 ) -> NDArray[np.float32]:
     """The mean of the ranks' gradients, float32 of one dimension and one length: exponents merged, values
-    quantised, averaged by ``unit`` and turned back.
-
-    ``correction``: receivers add (N - 1) / 2N of a step for the decimals that the unit drops, as
-    ``blocks.dequantise`` does; without, the mean is less by that. Raises ValueError as the functions of
-    ``blocks`` do.
+    quantised, averaged by ``unit`` and turned back. Raises ValueError as the functions of ``blocks`` do.
     """
     ranks = len(gradients)
     shared = merge([exponents(own, block) for own in gradients])
-    codes = np.stack([quantise(own, shared, bits, block) for own in gradients])
-    mean = dequantise(unit(codes).astype(code_type(bits)), shared, bits, ranks, block)
-    if not correction:
-        mean -= (ranks - 1) / (2 * ranks) * steps(shared, bits, mean.size, block)
-    return mean
+    codes = np.stack(
+        [quantise(own, shared, bits, block, raised(rank, ranks)) for rank, own in enumerate(gradients)]
+    )
+    return dequantise(unit(codes).astype(code_type(bits)), shared, bits, block)
 
 
 def steps(shared: NDArray[np.int16], bits: int, size: int, block: int = BLOCK) -> NDArray[np.float32]:

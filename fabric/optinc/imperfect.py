@@ -12,7 +12,8 @@ attenuator is an interferometer, too: theta = 2 arccos(d / largest d of its colu
 off, for good; loss in every interferometer. Of the loss, gain makes good what an average path of a mesh of
 n modes has, n - 1 interferometers; what is left is that paths differ. Wrong phases make amplitudes complex:
 the nonlinearity is taken to see the part in phase with the light that comes in, which is the real part of a
-layer's matrix. Noise of detectors is in ``network.table_of``.
+layer's matrix. The light of biases may be too bright or too dim. What enters and leaves is in
+``network.Signals``.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Imperfections:
     phase_bits   resolution of all phases, 2 pi / 2^bits; None is exact
     phase_sigma  radians, by which phases are off after that
     loss_db      dB of power in each interferometer
+    bias         by which part the constant light of all biases is too bright
     """
 
     phase_bits: int | None = None
     phase_sigma: float = 0.0
     loss_db: float = 0.0
+    bias: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,10 @@ def as_network(
     if imperfections.phase_sigma and random is None:
         raise ValueError("phase errors need a generator to draw them from")
     weights = tuple(_matrix(layer, imperfections, random).astype(meshes.dtype) for layer in meshes.layers)
-    return Network(weights, meshes.biases)
+    biases = meshes.biases
+    if imperfections.bias and biases is not None:
+        biases = tuple((bias * (1 + imperfections.bias)).astype(meshes.dtype) for bias in biases)
+    return Network(weights, biases)
 
 
 def _squares(weight: NDArray[Any]) -> Squares:

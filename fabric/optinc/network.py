@@ -11,6 +11,7 @@ the paper's "accuracy": the part of all combinations that are right.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -69,6 +70,37 @@ class Network:
     def sizes(self) -> tuple[int, ...]:
         """Values before the first layer, and after each."""
         return (self.weights[0].shape[1], *(weight.shape[0] for weight in self.weights))
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is not ideal in the light that enters a unit and leaves it. The paper has nothing of it.
+
+    noise         of detectors: a Gaussian on each output, standard deviation in levels
+    transmitters  a Gaussian on each symbol of each server, standard deviation in levels
+    mismatch      by which part each server's amplitude is off for good, standard deviation
+    scale         by which part all the light that enters is too bright
+
+    Raises ValueError for a standard deviation below 0.
+    """
+
+    noise: float = 0.0
+    transmitters: float = 0.0
+    mismatch: float = 0.0
+    scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("noise", "transmitters", "mismatch"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: a standard deviation is not below 0")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether anything is random."""
+        return bool(self.noise or self.transmitters or self.mismatch)
+
+
+IDEAL = Signals()
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,21 +182,22 @@ def table_of(
     coding: Coding,
     *,
     chunk: int = CHUNK,
-    noise: float = 0.0,
+    signals: Signals = IDEAL,
     random: np.random.Generator | None = None,
 ) -> Table:
     """The network's answer to every combination of inputs, ``chunk`` of them at a time.
 
-    ``noise``: of a receiver's detectors, a Gaussian of so many levels on each output, drawn from
-    ``random``: the table is then what one receiver reads when each combination comes once. The paper has no
-    noise. Raises ValueError when network and coding do not fit, and for noise without a generator.
+    With ``signals`` that are drawn from ``random`` the table is what one receiver reads when each combination
+    comes once. Raises ValueError when network and coding do not fit, and for what is drawn without a
+    generator.
     """
-    _check_noise(noise, random)
+    factors = _factors(coding, signals, random)
     answers = np.empty(coding.combinations, np.min_scalar_type(coding.leaving * LEVELS**coding.symbols - 1))
     worst = 0.0
     for start in range(0, coding.combinations, chunk):
         end = min(start + chunk, coding.combinations)
-        answers[start:end], off = _answered(network, coding, np.arange(start, end), noise, random)
+        index = np.arange(start, end)
+        answers[start:end], off = _answered(network, coding, index, signals, factors, random)
         worst = max(worst, off)
     return Table(coding, answers, worst)
 
@@ -185,7 +218,7 @@ def wrong_among(
     index: NDArray[Any],
     *,
     chunk: int = CHUNK,
-    noise: float = 0.0,
+    signals: Signals = IDEAL,
     random: np.random.Generator | None = None,
 ) -> Wrong:
     """As :func:`table_of` and :func:`wrong_of`, of these combinations alone (by index; one may come more
@@ -193,18 +226,23 @@ def wrong_among(
 
     For what has too many to compute them all again and again: whoever draws a sample should say how large.
     """
-    _check_noise(noise, random)
+    factors = _factors(coding, signals, random)
     differences, worst = [], 0.0
     for start in range(0, index.size, chunk):
         own = index[start : start + chunk]
-        answers, off = _answered(network, coding, own, noise, random)
+        answers, off = _answered(network, coding, own, signals, factors, random)
         differences.append(answers - goals_of(own, coding))
         worst = max(worst, off)
     return _wrong(differences, worst)
 
 
 def _answered(
-    network: Network, coding: Coding, index: NDArray[Any], noise: float, random: np.random.Generator | None
+    network: Network,
+    coding: Coding,
+    index: NDArray[Any],
+    signals: Signals,
+    factors: NDArray[np.float64] | None,
+    random: np.random.Generator | None,
 ) -> tuple[NDArray[np.int64], float]:
     """Answers to some combinations, and the largest distance of an output as in :class:`Table`."""
     ends = (coding.inputs, coding.symbols)
@@ -212,9 +250,9 @@ def _answered(
         raise ValueError(
             f"a network of {network.sizes[0]} inputs and {network.sizes[-1]} outputs; {ends} are needed"
         )
-    outputs = forward(network, light(combination(index, coding), coding))
-    if random is not None:
-        outputs = outputs + noise * random.standard_normal(outputs.shape)
+    outputs = forward(network, _entering(combination(index, coding), coding, signals, factors, random))
+    if signals.noise and random is not None:
+        outputs = outputs + signals.noise * random.standard_normal(outputs.shape)
     exact = to_outputs(goals_of(index, coding), coding)
     worst = float(np.abs(outputs * _parts(coding) - exact).max(initial=0))
     return to_answers(read(outputs, coding), coding), worst
@@ -243,9 +281,50 @@ def _parts(coding: Coding) -> NDArray[np.float64]:
     return np.array([1] * (coding.symbols - 1) + [coding.leaving], np.float64)
 
 
-def _check_noise(noise: float, random: np.random.Generator | None) -> None:
-    if noise and random is None:
-        raise ValueError("noise needs a generator to draw it from")
+def _factors(
+    coding: Coding, signals: Signals, random: np.random.Generator | None
+) -> NDArray[np.float64] | None:
+    """How bright each server is, once for all inputs; None where all are as they should be."""
+    if signals.drawn and random is None:
+        raise ValueError("noise and mismatch need a generator to draw them from")
+    if not signals.mismatch or random is None:
+        return None
+    found: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(coding.servers)
+    return found
+
+
+def _entering(
+    whole: NDArray[np.int64],
+    coding: Coding,
+    signals: Signals,
+    factors: NDArray[np.float64] | None,
+    random: np.random.Generator | None,
+) -> NDArray[np.float64]:
+    """The inputs A_k (n, K) as they enter, of combinations (n, K) in whole numbers."""
+    if factors is None:
+        found = light(whole, coding)
+    else:
+        assert random is not None
+        found = light(_parts_of_servers(whole, coding, random) @ factors, coding)
+    found = found * (1 + signals.scale)
+    if signals.transmitters and random is not None:
+        # A group adds symbols that are worth 1, 4, 16 … levels; P adds the servers and divides by N.
+        deviation = math.sqrt(sum(LEVELS ** (2 * place) for place in range(coding.group)) / coding.servers)
+        found = found + signals.transmitters * deviation * random.standard_normal(found.shape)
+    return found
+
+
+def _parts_of_servers(
+    whole: NDArray[np.int64], coding: Coding, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """What each server adds to each input, (n, K, N): one way of many that gives these sums, by chance."""
+    most = (np.array(coding.input_values, np.int64) - 1) // coding.servers
+    left, parts = whole, []
+    for others in reversed(range(coding.servers)):
+        lowest, highest = np.maximum(0, left - others * most), np.minimum(most, left)
+        parts.append(random.integers(lowest, highest, endpoint=True))
+        left = left - parts[-1]
+    return random.permuted(np.stack(parts, axis=-1), axis=-1)
 
 
 def _check(values: FloatArray, dtype: np.dtype[Any], what: str) -> None:

@@ -96,9 +96,20 @@ def mzis(structure: Structure) -> int:
     )
 
 
-def area_ratio(structure: Structure) -> float:
-    """Interferometers of a unit over those of the same unit with no layer approximated."""
-    return mzis(structure) / mzis(Structure(structure.coding, structure.sizes, frozenset()))
+def bias_mzis(structure: Structure) -> int:
+    """Interferometers that give a network's biases their light: for each layer an attenuator for each output,
+    and a tree that divides the constant light over them. The paper has none of them.
+    """
+    return sum(2 * outputs - 1 for outputs, _ in structure.shapes)
+
+
+def area_ratio(structure: Structure, *, biases: bool = False) -> float:
+    """Interferometers of a unit over those of the same unit with no layer approximated; with ``biases`` their
+    light counts on both sides.
+    """
+    both = (structure, Structure(structure.coding, structure.sizes, frozenset()))
+    ours, whole = (mzis(one) + (bias_mzis(one) if biases else 0) for one in both)
+    return ours / whole
 
 
 def network_mzis(structure: Structure) -> int:

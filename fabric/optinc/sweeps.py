@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network
-from ringlight.fabric.optinc.network import wrong_among
+from ringlight.fabric.optinc.network import IDEAL, Signals, wrong_among
 
-IDEAL = Imperfections()
+WHOLE = Imperfections()
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Physics:
-    """A unit with ``meshes`` as they are, and ``noise`` of each detector, a Gaussian of so many levels."""
+    """A unit with ``meshes`` and ``signals`` as they are."""
 
-    meshes: Imperfections = IDEAL
-    noise: float = 0.0
+    meshes: Imperfections = WHOLE
+    signals: Signals = IDEAL
 
     @property
     def drawn(self) -> bool:
         """Whether anything is random."""
-        return bool(self.meshes.phase_sigma or self.noise)
+        return bool(self.meshes.phase_sigma) or self.signals.drawn
 
 
 def wrong_shares(
@@ -79,5 +79,5 @@ def harmless(found: Sequence[tuple[float, Spread]]) -> float | None:
 def _share(on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seed: int) -> float:
     random = np.random.default_rng(seed)
     network = as_network(on, physics.meshes, random)
-    found = wrong_among(network, coding, index, noise=physics.noise, random=random)
+    found = wrong_among(network, coding, index, signals=physics.signals, random=random)
     return found.wrong / found.inputs

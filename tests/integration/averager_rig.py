@@ -79,7 +79,9 @@ def codes_of_all(plan: Plan, number: int) -> tuple[npt.NDArray[Any], npt.NDArray
     """All ranks' codes of a collective, shape (ranks, size), and the shared exponents, in one process."""
     own = [values(plan.seed, rank, number, plan.sizes[number]) for rank in range(plan.ranks)]
     shared = blocks.merge([blocks.exponents(one, plan.block) for one in own])
-    return np.stack([blocks.quantise(one, shared, plan.bits, plan.block) for one in own]), shared
+    more = [blocks.raised(rank, plan.ranks) for rank in range(plan.ranks)]
+    codes = [blocks.quantise(one, shared, plan.bits, plan.block, m) for one, m in zip(own, more, strict=True)]
+    return np.stack(codes), shared
 
 
 def expected(plan: Plan, number: int, *, equation_9: bool = False) -> npt.NDArray[np.float32]:
@@ -90,7 +92,7 @@ def expected(plan: Plan, number: int, *, equation_9: bool = False) -> npt.NDArra
     else:
         answers = goal(codes, Coding(plan.bits, plan.ranks))
     means = answers.astype(blocks.code_type(plan.bits))
-    return blocks.dequantise(means, shared, plan.bits, plan.ranks, plan.block)
+    return blocks.dequantise(means, shared, plan.bits, plan.block)
 
 
 def digest(mean: npt.NDArray[np.float32]) -> str:

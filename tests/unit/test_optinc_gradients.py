@@ -41,20 +41,6 @@ def test_identical_ranks_get_their_gradient_back_within_a_step(
     assert (np.abs(mean.astype(float) - ranks[0]) <= step * (1 + 1e-6)).all()
 
 
-@given(gradients(), st.sampled_from([8, 16]))
-def test_without_the_correction_all_is_less_by_the_dropped_decimals(
-    ranks: list[np.ndarray], bits: int
-) -> None:
-    count = len(ranks)
-    unit = exact(Coding(bits, count))
-    whole, less = (mean_by(unit, ranks, bits, correction=correction) for correction in (True, False))
-    shared = blocks.merge([blocks.exponents(own) for own in ranks])
-    step = steps(shared, bits, whole.size).astype(float)
-    assert np.array_equal(whole.astype(float) - less, step * (count - 1) / (2 * count))
-    # what is left are whole steps, but of blocks without any step
-    assert (shared[0] == blocks.ZERO) or np.array_equal(np.rint(less / step), less / step)
-
-
 @given(gradients())
 def test_a_table_of_the_exact_answers_is_the_exact_unit(ranks: list[np.ndarray]) -> None:
     four = Coding(8, 4)

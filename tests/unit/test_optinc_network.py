@@ -11,6 +11,7 @@ from ringlight.fabric.optinc import averaging
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.network import (
     Network,
+    Signals,
     Table,
     forward,
     light,
@@ -127,11 +128,15 @@ def test_noise_of_detectors() -> None:
     """0.2 of a level: 1.2 % are off by 2.5 deviations, and half of them where one side has no level."""
     coding = Coding(2, 9, 1)
     network = stairs(9)
-    draws = [table_of(network, coding, noise=0.2, random=np.random.default_rng(seed)) for seed in range(400)]
+    draws = [
+        table_of(network, coding, signals=Signals(noise=0.2), random=np.random.default_rng(seed))
+        for seed in range(400)
+    ]
     part = sum(wrong_of(table).wrong for table in draws) / (400 * coding.combinations)
     assert 0.008 < part < 0.013
     assert (
-        table_of(network, coding, noise=0.2, random=np.random.default_rng(3)).answers == draws[3].answers
+        table_of(network, coding, signals=Signals(noise=0.2), random=np.random.default_rng(3)).answers
+        == draws[3].answers
     ).all()
-    with pytest.raises(ValueError, match="noise needs a generator"):
-        table_of(network, coding, noise=0.2)
+    with pytest.raises(ValueError, match="noise and mismatch need a generator"):
+        table_of(network, coding, signals=Signals(noise=0.2))

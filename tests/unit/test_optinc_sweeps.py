@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 
 from benchmarks.optinc import QUANTITIES, only, percent
 from ringlight.experiments.report.interferometers import draw, interferometers, is_pi
-from ringlight.fabric.optinc.averaging import goals, to_outputs
+from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, on_meshes
 from ringlight.fabric.optinc.mesh import decompose, rebuild
-from ringlight.fabric.optinc.structure import CASES
+from ringlight.fabric.optinc.network import Signals, _parts_of_servers
+from ringlight.fabric.optinc.structure import CASES, area_ratio, bias_mzis
 from ringlight.fabric.optinc.sweeps import Physics, Spread, harmless, spread, wrong_shares
 from ringlight.fabric.optinc.weights import trained
 
@@ -76,9 +77,56 @@ def test_noise_does_the_harm_that_gaussians_do() -> None:
     tail = math.erfc(0.5 / sigma / math.sqrt(2)) / 2
     levels = to_outputs(goals(CODING), CODING)
     expected = 1 - np.prod(1 - tail * np.where((levels == 0) | (levels == 3), 1, 2), axis=1).mean()
-    found = wrong_shares(on, CODING, ALL, Physics(noise=sigma), range(3))
+    found = wrong_shares(on, CODING, ALL, Physics(signals=Signals(noise=sigma)), range(3))
     assert found.seeds == 3
     assert found.median == pytest.approx(expected, abs=4 * math.sqrt(expected / ALL.size))
+
+
+def test_biases_and_inputs_that_are_too_bright_together_only_scale_the_outputs(
+    shipped: OnMeshes,
+) -> None:
+    """Layers of ReLU without other constants scale with their light."""
+    both = Physics(Imperfections(bias=0.01), Signals(scale=0.01))
+    one, other = Physics(Imperfections(bias=0.01)), Physics(signals=Signals(scale=0.01))
+    found, alone, entering = (
+        wrong_shares(shipped, CODING, ALL, each, (0,)).median for each in (both, one, other)
+    )
+    assert found == 0
+    assert alone > 0.02
+    assert entering > 0.02
+
+
+@pytest.mark.parametrize("name", ["noise", "transmitters", "mismatch", "scale", "bias"])
+def test_each_source_of_light_harms_alone_and_none_where_it_is_small(shipped: OnMeshes, name: str) -> None:
+    def shares(value: float) -> Spread:
+        if name == "bias":
+            return wrong_shares(shipped, CODING, ALL, Physics(Imperfections(bias=value)), range(3))
+        return wrong_shares(shipped, CODING, ALL, Physics(signals=Signals(**{name: value})), range(3))
+
+    assert shares(1e-4).maximum == 0
+    assert shares(0.5).minimum > 0.1
+
+
+def test_what_servers_add_is_drawn_so_that_it_gives_the_input() -> None:
+    """With all transmitters off by the same part, mismatch is a common scale, whoever adds what."""
+    whole = combination(ALL[::97], CODING)
+    parts = _parts_of_servers(whole, CODING, np.random.default_rng(0))
+    assert (parts.sum(axis=-1) == whole).all()
+    assert parts.min() >= 0
+    assert parts.max() <= 3
+    assert parts.std(axis=0).min() > 0
+
+
+def test_a_deviation_below_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="mismatch is -1"):
+        Signals(mismatch=-1)
+
+
+def test_the_light_of_biases_counts_on_both_sides() -> None:
+    """An attenuator for each output and a tree that divides: 2 m - 1 for each layer of m outputs."""
+    outputs = (64, 128, 256, 128, 64, 4)
+    assert bias_mzis(CASE) == 2 * sum(outputs) - len(outputs)
+    assert 100 * area_ratio(CASE, biases=True) == pytest.approx(39.99, abs=0.005)
 
 
 def test_a_share_of_nothing_is_refused(shipped: OnMeshes) -> None:

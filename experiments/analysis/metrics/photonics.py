@@ -77,6 +77,7 @@ def iteration_ideal(context: Context, job: JobRun) -> float | None:
 _MADE_OF = {"unit_mzis": "Interferometers of a job's averager: its network, and what is around it"}
 _AREA = {
     "unit_area": "Interferometers of a job's averager over those of the same with no layer approximated",
+    "unit_area_biased": "The same, where the light of biases counts on both sides",
     "network_area": "Interferometers of its network alone over those of it with no layer approximated",
 }
 
@@ -92,6 +93,7 @@ def made_of(context: Context, job: JobRun) -> Mapping[str, float]:
     return {
         "unit_mzis": mzis(structure),
         "unit_area": area_ratio(structure),
+        "unit_area_biased": area_ratio(structure, biases=True),
         "network_area": network_mzis(structure) / network_mzis(whole),
     }
 
