@@ -34,8 +34,8 @@ from typing import Any
 import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import httpx
-from rest import Caller, Listener, milliseconds
 
+from benchmarks.rest import Caller, Listener, milliseconds
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.datapath import remove_pins
 from ringlight.testbed.emulation.optical.netns import entered

@@ -1,7 +1,7 @@
 """Interconnects that are described as wholes, not port by port: what joins n GPUs, at so much for each.
 
 ``gpu_bps`` is what a GPU can send in all, bits per second, and receive as much; so fabrics compare at equal
-bandwidth per GPU.
+bandwidth per GPU. Of servers it is what leaves the server.
 """
 
 from __future__ import annotations
@@ -17,6 +17,16 @@ from ringlight.fabric.zoo.torus import Torus
 class Ideal:
     """One electrical switch that never holds anything up."""
 
+    gpu_bps: float
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Servers of ``gpus_each`` GPUs in a row: within one over a switch of its own, at ``inside_bps`` for each
+    GPU, and between them over one that never holds anything up, at ``gpu_bps``."""
+
+    gpus_each: int
+    inside_bps: float
     gpu_bps: float
 
 
@@ -125,7 +135,9 @@ class WavelengthRing:
         return 2 * self.wavelengths * self.wavelength_bps
 
 
-Interconnect = Ideal | ParallelOcs | DemandRing | TorusOfGpus | OneShot | Rotors | GridOfGpus | WavelengthRing
+Interconnect = (
+    Ideal | Servers | ParallelOcs | DemandRing | TorusOfGpus | OneShot | Rotors | GridOfGpus | WavelengthRing
+)
 
 
 #: Light of these is divided anew every ``interval_s`` seconds, after ``dark_s`` seconds without.
@@ -167,6 +179,8 @@ def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
     if isinstance(one, WavelengthRing):
         return replace(one, wavelength_bps=one.wavelength_bps / rate, dark_s=one.dark_s * time)
     slower = replace(one, gpu_bps=one.gpu_bps / rate)
+    if isinstance(slower, Servers):
+        return replace(slower, inside_bps=slower.inside_bps / rate)
     if isinstance(slower, GridOfGpus):
         return replace(slower, set_up_s=slower.set_up_s * time)
     return replace(slower, hop_s=slower.hop_s * time) if isinstance(slower, TorusOfGpus | OneShot) else slower

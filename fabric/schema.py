@@ -24,6 +24,7 @@ from ringlight.fabric.interconnect import (
     OneShot,
     ParallelOcs,
     Rotors,
+    Servers,
     TorusOfGpus,
     WavelengthRing,
 )
@@ -458,7 +459,8 @@ _MOST_EACH_WAY = 4096
 
 
 class _InterconnectSpec(Strict):
-    """``gpus`` GPUs g0, g1, …, each a server s0, … of its own. ``rate``: of a GPU in all, each way."""
+    """``gpus`` GPUs g0, g1, …, each in a server s0, … of its own where its kind says nothing else. ``rate``:
+    of a GPU in all, each way."""
 
     gpus: int = Field(ge=2, le=16384)
     gpu: str = Field(min_length=1)
@@ -470,6 +472,20 @@ class IdealSpec(_InterconnectSpec):
 
     def made(self) -> Interconnect:
         return Ideal(self.rate)
+
+
+class ServersSpec(_InterconnectSpec):
+    """Servers of ``each`` GPUs in a row; a GPU has ``inside`` to the others of its server, and ``rate`` to
+    those of other servers."""
+
+    kind: Literal["servers"]
+    each: int = Field(ge=2, le=1024)
+    inside: Rate
+
+    def made(self) -> Interconnect:
+        if self.gpus % self.each:
+            raise ValueError(f"each: {self.gpus} GPUs do not fill servers of {self.each}")
+        return Servers(self.each, self.inside, self.rate)
 
 
 class ParallelOcsSpec(_InterconnectSpec):
@@ -603,7 +619,10 @@ class WavelengthRingSpec(_InterconnectSpec):
 
 #: How the tags begin by which pydantic tells sections of one key from each other.
 KIND_TAG = "kind-"
-KINDS = ("ideal", "parallel-ocs", "demand-ring", "torus", "one-shot", "rotor", "grid", "wavelength-ring")
+KINDS = (
+    *("ideal", "servers", "parallel-ocs", "demand-ring", "torus", "one-shot", "rotor", "grid"),
+    "wavelength-ring",
+)
 
 
 def _kind_tag(value: object) -> str | None:
@@ -613,6 +632,7 @@ def _kind_tag(value: object) -> str | None:
 
 InterconnectSpec = Annotated[
     Annotated[IdealSpec, Tag("kind-ideal")]
+    | Annotated[ServersSpec, Tag("kind-servers")]
     | Annotated[ParallelOcsSpec, Tag("kind-parallel-ocs")]
     | Annotated[DemandRingSpec, Tag("kind-demand-ring")]
     | Annotated[TorusSpec, Tag("kind-torus")]
@@ -884,7 +904,8 @@ def _interconnected(spec: InterconnectSpec) -> Fabric:
         made = spec.made()
     except ValueError as error:
         raise ValueError(under("interconnect", error)) from None
-    gpus = [Gpu.numbered(f"g{index}", f"s{index}", spec.gpu, index) for index in range(spec.gpus)]
+    each = made.gpus_each if isinstance(made, Servers) else 1
+    gpus = [Gpu.numbered(f"g{index}", f"s{index // each}", spec.gpu, index) for index in range(spec.gpus)]
     return Fabric({gpu.name: gpu for gpu in gpus}, {}, {}, (), interconnect=made)
 
 

@@ -48,7 +48,8 @@ RING_WINDOW = 16
 
 
 class Published(NamedTuple):
-    """What the authors' simulator is run with, which its text does not explain.
+    """What the authors' simulator is run with, which its text does not explain: ``configs`` in paper/run.py
+    of github.com/MLNetwork/rostam, commit 116a09b.
 
     ``gradient_bytes``: of the ring of gradients, per GPU; neither 4 bytes a parameter nor that divided by
     ``mp``. ``batch`` of all replicas; ``iterations`` to accuracy.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from docs.figures.parts import Block, Cell, Figure, Of, Picture, Table, of, simulated
 from docs.figures.words import ratio, seconds
 
@@ -11,38 +13,69 @@ _GPU, _TAKES = "parameters.gpu.value", "parameters.takes.value"
 _MODELS = ("resnet50", "transformer-big", "gpt2-medium")
 _RATES = ("0.5 Tbit/s", "1 Tbit/s", "2 Tbit/s", "4 Tbit/s", "8 Tbit/s")
 _ENDS = (_RATES[0], _RATES[-1])
-_CAPS = ("cap-400", "cap-200")
+#: Arms whose bandwidth is not swept.
+_OWN_RATE = ("servers", "cap-400", "cap-200")
+_OVER = ("servers", "cap-400")
 
 
 def _at(arm: str, workload: str, metric: str = "jct", **changed: str) -> Figure:
     paths = {"rate": _RATE, "gpu": _GPU, "takes": _TAKES}
-    return simulated(arm, metric, TRAIN, {_WORKLOAD: workload} | {paths[k]: v for k, v in changed.items()})
+    swept = {key: value for key, value in changed.items() if key != "rate" or arm not in _OWN_RATE}
+    return simulated(arm, metric, TRAIN, {_WORKLOAD: workload} | {paths[k]: v for k, v in swept.items()})
 
 
 def _iterations(model: str, rate: str) -> list[Cell]:
-    arms = ("ideal", "sip-ocs", "sip-ring", *_CAPS, "sip-ocs-whole", *(f"{cap}-whole" for cap in _CAPS))
+    arms = ("servers", "ideal", "sip-ocs", "sip-ring", "cap-400", "cap-200")
     return [f"`{model}`", rate, *(of(seconds, _at(arm, model, rate=rate)) for arm in arms)]
 
 
-def _times(capped: float, ours: float) -> str:
-    return f"{capped / ours:.2f}"
+def _times(theirs: float, ours: float) -> str:
+    return f"{theirs / ours:.2f}"
 
 
-def _either(capped: float, capped_whole: float, ours: float, ours_whole: float) -> str:
-    return _times(min(capped, capped_whole), min(ours, ours_whole))
+def _in_pieces(value: float, pieces: float) -> str:
+    return f"{seconds(value)} ({pieces:.0f})"
+
+
+def _best(model: str, rate: str) -> list[Cell]:
+    """Best division against best, in brackets the GPUs of a replica, and the fixed division beside it."""
+    best = {
+        arm: _at(arm, model, "jct_best", rate=rate) for arm in ("servers", "sip-ocs", "sip-ring", "ideal")
+    }
+    fixed = {arm: _at(arm, model, rate=rate) for arm in ("servers", "sip-ocs")}
+    return [
+        f"`{model}`",
+        rate,
+        *(of(_in_pieces, one, _at(arm, model, "jct_best_at", rate=rate)) for arm, one in best.items()),
+        *(
+            of(lambda a, b: f"**{_times(a, b)}**", best["servers"], best[arm])
+            for arm in ("sip-ocs", "sip-ring")
+        ),
+        of(
+            lambda agrees: "in" if agrees else "below",
+            _at("sip-ocs", model, "jct_best_ratio_agrees", rate=rate),
+        ),
+        *(of(seconds, one) for one in fixed.values()),
+        of(_times, *fixed.values()),
+    ]
+
+
+def _either(theirs: float, theirs_whole: float, ours: float, ours_whole: float) -> str:
+    return _times(min(theirs, theirs_whole), min(ours, ours_whole))
 
 
 def _speed_ups(model: str, gpu: str, theirs: bool, takes: str) -> list[Cell]:
-    """Over both caps at both ends of the bandwidth: with the same division, and each as it is faster."""
+    """Over servers and a cap at both ends of the bandwidth: in eight pieces, and each as it is faster."""
     workload = f"{model}-theirs" if theirs else model
 
-    def pair(cap: str, rate: str) -> tuple[Of, Of]:
-        capped = _at(cap, workload, gpu=gpu, takes=takes)
+    def pair(other: str, rate: str) -> tuple[Of, Of]:
+        limited = _at(other, workload, gpu=gpu, takes=takes)
         ours = _at("sip-ocs", workload, rate=rate, gpu=gpu, takes=takes)
-        whole = _at(f"{cap}-whole", workload, gpu=gpu), _at("sip-ocs-whole", workload, rate=rate, gpu=gpu)
-        return of(_times, capped, ours), of(_either, capped, whole[0], ours, whole[1])
+        whole = (_at(arm, f"{workload}-whole", rate=rate, gpu=gpu) for arm in (other, "sip-ocs"))
+        limited_whole, ours_whole = whole
+        return of(_times, limited, ours), of(_either, limited, limited_whole, ours, ours_whole)
 
-    pairs = [pair(cap, rate) for cap in _CAPS for rate in _ENDS]
+    pairs = [pair(other, rate) for other in _OVER for rate in _ENDS]
     said = "the authors'" if theirs else "4 a parameter"
     return [
         f"`{model}`",
@@ -64,7 +97,8 @@ def _added(model: str, rate: str) -> list[Cell]:
     return cells
 
 
-def _days(value: float) -> str:
+def _days(iterations: int, iteration_s: float) -> str:
+    value = iterations * iteration_s
     return f"{value / 86400:.3g} d" if value >= 86400 else f"{value / 60:.3g} min"
 
 
@@ -93,26 +127,32 @@ BLOCKS: dict[str, Block] = {
     "picture-sip-ml": Picture(
         "sip_ml",
         "simulated",
-        "series-1",
+        "search",
         "sip-ml-bandwidth.png",
-        "Iteration time of three models over the bandwidth of a GPU, by fabric",
+        "Iteration time of three models with the best division over the bandwidth of a GPU, by fabric",
+    ),
+    "sip-ml-best": Table(
+        "sip_ml",
+        "model | of a GPU | servers of 8 | SiP-OCS | SiP-Ring | ideal | SiP-OCS over servers "
+        "| SiP-Ring over servers | 1.3 to 9.1, **range** | in 8 pieces: servers | SiP-OCS | over",
+        [_best(model, rate) for model in _MODELS for rate in _RATES],
     ),
     "sip-ml": Table(
         "sip_ml",
-        "model | of a GPU | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s | 200 Gbit/s | SiP-OCS, whole "
-        "| 400, whole | 200, whole",
+        "model | of a GPU | servers of 8 | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s for every pair "
+        "| 200 for every pair",
         [_iterations(model, rate) for model in _MODELS for rate in _RATES],
     ),
     "sip-ml-accuracy": Table(
         "sip_ml",
-        "at 2 Tbit/s | iterations | ideal | SiP-OCS | SiP-Ring | 400 Gbit/s | 200 Gbit/s",
+        "at 2 Tbit/s, best division | iterations | servers of 8 | ideal | SiP-OCS | SiP-Ring",
         [
             [
                 f"`{model}`",
                 f"{iterations:,}",
                 *(
-                    of(_days, _at(arm, model, "time_to_accuracy", rate="2 Tbit/s"))
-                    for arm in ("ideal", "sip-ocs", "sip-ring", *_CAPS)
+                    of(partial(_days, iterations), _at(arm, model, "jct_best", rate="2 Tbit/s"))
+                    for arm in ("servers", "ideal", "sip-ocs", "sip-ring")
                 ),
             ]
             for model, iterations in zip(_MODELS, (8192, 16384, 2_403_000), strict=True)
@@ -120,8 +160,8 @@ BLOCKS: dict[str, Block] = {
     ),
     "sip-ml-speed-ups": Table(
         "sip_ml",
-        "model | GPU | bytes | takes | over 400, 0.5 Tbit/s | 8 Tbit/s | over 200, 0.5 | 8 "
-        "| each as it is faster: 400, 0.5 | 8 | 200, 0.5 | 8",
+        "model | GPU | bytes | takes | over servers, 0.5 Tbit/s | 8 Tbit/s | over 400 for every pair, 0.5 "
+        "| 8 | each as it is faster: servers, 0.5 | 8 | 400 for every pair, 0.5 | 8",
         [
             _speed_ups(model, gpu, theirs, takes)
             for model in _MODELS

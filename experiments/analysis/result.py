@@ -20,6 +20,7 @@ from ringlight.experiments.analysis.metrics import Context, rows_of
 from ringlight.experiments.analysis.prediction import Foretell
 from ringlight.experiments.analysis.published import agreement_rows, mean_rows, published_rows, standings
 from ringlight.experiments.analysis.rows import Label, Row, as_json
+from ringlight.experiments.analysis.search import search_rows
 from ringlight.experiments.analysis.statistics import over_repeats
 from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.language.expand import Experiment
@@ -78,6 +79,8 @@ def _with_comparisons(
 ) -> list[Row]:
     """The rows with those that follow from them, and what is published beside them."""
     spec, plans = experiment.spec, experiment.plans
+    if spec.search is not None:
+        rows = [*rows, *search_rows(spec.search, rows)]
     published, table, made = published_rows(spec, plans), Table(rows), list[Row]()
     in_papers = Table(published)
     for compare in spec.compare:

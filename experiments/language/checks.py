@@ -511,6 +511,11 @@ def check_file(
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
     ``parts``: of a report, where they are known."""
+    if spec.search is not None:
+        _known("search.along", "swept path", spec.search.along, _swept(spec))
+        _known_metric("search.metric", spec.search.metric, metrics)
+        if metrics is not None:
+            metrics = {**metrics, spec.search.made[0]: metrics[spec.search.metric]}
     for index, compare in enumerate(spec.compare):
         where = f"compare[{index}]"
         _known(f"{where}.baseline", "arm", compare.baseline, arms)

@@ -406,6 +406,19 @@ class CrossoverSpec(Strict):
     metric: Words = "allreduce"
 
 
+class SearchSpec(Strict):
+    """The value of the path ``along`` with the least ``metric``, for each arm and point of what else is
+    swept."""
+
+    along: str
+    metric: Words = "jct"
+
+    @property
+    def made(self) -> tuple[str, str]:
+        """The metrics that it adds: the least, and where that is."""
+        return f"{self.metric}_best", f"{self.metric}_best_at"
+
+
 class FileSpec(Strict):
     """What a file says of all its runs. ``arms``: dotted paths with their values, besides ``title`` and
     ``like``."""
@@ -421,6 +434,7 @@ class FileSpec(Strict):
     published: tuple[PublishedSpec, ...] = ()
     break_even: BreakEvenSpec | None = None
     crossover: CrossoverSpec | None = None
+    search: SearchSpec | None = None
 
     def fitted_by(self, figure: PublishedSpec) -> tuple[str, ...]:
         """Names of the parameters that were derived from a published figure."""

@@ -176,6 +176,7 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
 
     ``directory``: of the scenario file. Raises ValueError, ``key: reason`` where it is one key's fault.
     """
+    found = _filling(found, ranks)
     # Before thousands of ranks are made for nothing.
     spread = _spread(found, ranks)
     made = _made(found, ranks, directory) if spread == ranks else None
@@ -185,6 +186,15 @@ def workload_of(found: WorkloadSpec, ranks: int, directory: Path) -> Workload:
     if untimed is not None:
         raise ValueError(f"device: {untimed} states no time; name the device that computes")
     return made
+
+
+def _filling(found: WorkloadSpec, ranks: int) -> WorkloadSpec:
+    """A placed model that states no ``dp`` has as many replicas as there are GPUs for."""
+    if found.placed is None or "dp" in found.model_fields_set:
+        return found
+    if ranks % found.mp:
+        raise ValueError(f"mp: {ranks} GPUs do not divide into replicas of {found.mp}")
+    return found.model_copy(update={"dp": ranks // found.mp})
 
 
 def _spread(found: WorkloadSpec, ranks: int) -> int:

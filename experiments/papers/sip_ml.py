@@ -7,7 +7,7 @@ them, 2 · bytes / rate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ringlight.experiments.analysis.base import AtBase
@@ -24,7 +24,12 @@ from ringlight.workloads.placement import AUTHORS, authors_all_reduce_s
 #: Bytes of an element of gradient, where the public architecture says how many there are.
 _ELEMENT_BYTES = 4
 _WORKLOAD, _RATE = "jobs.train.workload", "parameters.bandwidth.value"
-_GPU, _TAKES = "parameters.gpu.value", "parameters.takes.value"
+_GPU, _TAKES, _PIECES = (f"parameters.{name}.value" for name in ("gpu", "takes", "pieces"))
+#: End of the name of a workload that each GPU has whole.
+_WHOLE = "-whole"
+_OURS, _SERVERS = "sip-ocs", "servers"
+#: Arms whose bandwidth is not swept.
+_OWN_RATE = (_SERVERS, "cap-400", "cap-200")
 #: A ratio this close to 1 is 1.
 _ALIKE = 5e-4
 
@@ -80,7 +85,7 @@ class _Case(NamedTuple):
     rate: float
 
     @property
-    def of_cap(self) -> _Case:
+    def of_own_rate(self) -> _Case:
         return self._replace(rate=0.0)
 
     @property
@@ -91,129 +96,151 @@ class _Case(NamedTuple):
 Times = Mapping[_Case, float]
 
 
-def _times(base: AtBase, arm: str, *, own_rate: bool = False, metric: str = "jct") -> dict[_Case, float]:
-    """Until the last GPU has ended an iteration, of an arm at all of its points, seconds."""
+def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) -> dict[_Case, float]:
+    """Until the last GPU has ended an iteration, of an arm at all of its points with the file's division
+    (or of models that each GPU has ``whole``), seconds."""
     found = {}
     for row in base.table.each(arm, metric):
-        if not is_number(row.value):
+        pieces = row.point.get(_PIECES, base.value(_PIECES))
+        if not is_number(row.value) or row.label == "published" or pieces != base.value(_PIECES):
             continue
         said = {path: str(row.point.get(path, base.value(path))) for path in (_WORKLOAD, _GPU, _TAKES, _RATE)}
-        rate = 0.0 if own_rate else (quantity(said[_RATE]) or (0.0, ""))[0]
-        found[_Case(said[_WORKLOAD], said[_GPU], said[_TAKES], rate)] = float(row.value)
+        workload = said[_WORKLOAD].removesuffix(_WHOLE)
+        if (workload != said[_WORKLOAD]) == whole:
+            rate = 0.0 if arm in _OWN_RATE else (quantity(said[_RATE]) or (0.0, ""))[0]
+            found[_Case(workload, said[_GPU], said[_TAKES], rate)] = float(row.value)
     return found
 
 
-def _whole(times: Times) -> Callable[[_Case], float]:
-    """A model that is not divided has no pieces that could take less."""
-    known = {case._replace(takes=""): seconds for case, seconds in times.items()}
-    return lambda case: known.get(case._replace(takes=""), float("inf"))
+def _either(base: AtBase, arm: str) -> dict[_Case, float]:
+    """The faster of dividing a model and leaving it whole, which has no pieces that could take less."""
+    whole = {case._replace(takes=""): s for case, s in _times(base, arm, whole=True).items()}
+    divided = _times(base, arm)
+    return {
+        case: min(seconds, whole[key])
+        for case, seconds in divided.items()
+        if (key := case._replace(takes="")) in whole
+    }
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
     """Where light wins and where it loses, from the rows alone."""
-    ours = _times(base, "sip-ocs")
-    whole = _whole(_times(base, "sip-ocs-whole"))
-    best = {case: min(seconds, whole(case)) for case, seconds in ours.items()}
-    for cap in ("cap-400", "cap-200"):
-        theirs = _times(base, cap, own_rate=True)
-        yield from _over_cap(
-            base, cap, ours, best, theirs, _whole(_times(base, f"{cap}-whole", own_rate=True))
-        )
+    yield from _best(base)
+    ours, either = _times(base, _OURS), _either(base, _OURS)
+    for other in _OWN_RATE:
+        yield from _over(base, other, ours, either)
     yield from _over_ideal(base)
     yield from _on_ring(base)
     yield from _on_added(base, ours)
 
 
-def _over_cap(
-    base: AtBase, cap: str, ours: Times, best: Times, theirs: Times, whole: Callable[[_Case], float]
-) -> Iterator[Finding]:
-    """Speed-ups over a cap: with the same division, and with the faster of dividing and not on both sides."""
-    same = {case: theirs[case.of_cap] / ours[case] for case in ours if case.of_cap in theirs}
-    either = {
-        case: min(theirs[case.of_cap], whole(case.of_cap)) / best[case]
-        for case in best
-        if case.of_cap in theirs
-    }
+def _ratios(theirs: Times, ours: Times) -> dict[_Case, float]:
+    """How many times as fast ours are, where the others ran too."""
+    found = {}
+    for case, seconds in ours.items():
+        other = theirs.get(case, theirs.get(case.of_own_rate))
+        if other is not None:
+            found[case] = other / seconds
+    return found
+
+
+def _slower(ratios: Mapping[_Case, float]) -> str:
+    return ", ".join(
+        sorted(
+            f"{case.workload} at {case.rate / 1e12:g} Tbit/s" for case, r in ratios.items() if r < 1 - _ALIKE
+        )
+    )
+
+
+def _by_model(ratios: Mapping[_Case, float]) -> str:
+    models = dict.fromkeys(case.workload for case in ratios)
+    return "; ".join(
+        f"{model} {_span([r for case, r in ratios.items() if case.workload == model])}" for model in models
+    )
+
+
+def _best(base: AtBase) -> Iterator[Finding]:
+    """The best division on each fabric against the best on servers, over all bandwidths."""
+    servers = _times(base, _SERVERS, "jct_best")
+    for arm in (_OURS, "sip-ring", "ideal"):
+        ratios = _ratios(servers, _times(base, arm, "jct_best"))
+        if ratios:
+            slower, within = _slower(ratios), f"{_within(base, ratios)} of {len(ratios)}"
+            yield Finding(
+                "loses" if slower else "wins",
+                f"{base.titles[_SERVERS]}, each with its best division: {base.titles[arm]} is so many times "
+                f"as fast, over all bandwidths: {_by_model(ratios)}; {within} are in the published range"
+                f"{'; slower: ' * bool(slower)}{slower}.",
+            )
+
+
+def _within(base: AtBase, ratios: Mapping[_Case, float]) -> int:
+    """How many are in the range that the file says is published, as a share of the servers' time."""
+    spans = [one.range for one in base.experiment.spec.published if one.over == _SERVERS and one.range]
+    return sum(any(low.value <= 1 / ratio <= high.value for low, high in spans) for ratio in ratios.values())
+
+
+def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Finding]:
+    """Speed-ups with the same division, and with the faster of dividing and not on both sides."""
+    theirs = _times(base, other)
+    same, freely = _ratios(theirs, ours), _ratios(_either(base, other), either)
     if not same:
         return
-    name, mine = base.titles[cap], base.titles["sip-ocs"]
+    name, mine = base.titles[other], base.titles[_OURS]
     gpu, takes = base.value(_GPU), base.value(_TAKES)
     as_written = {
         case: ratio for case, ratio in same.items() if case.is_base and (case.gpu, case.takes) == (gpu, takes)
     }
-    models = "; ".join(
-        f"{model} {_span([r for case, r in as_written.items() if case.workload == model])}"
-        for model in dict.fromkeys(case.workload for case in as_written)
-    )
     yield Finding(
         "wins" if min(as_written.values(), default=0.0) > 1 else "loses",
-        f"{name}: with the same division {mine} is so many times as fast, over all bandwidths: {models}. It "
-        "hangs on what a piece takes, on the GPU and on the bytes of gradients.",
+        f"{name}, both sides in {base.value(_PIECES)} pieces: {mine} is so many times as fast, over all "
+        f"bandwidths: {_by_model(as_written)}. It hangs on what a piece takes, on the GPU and on the bytes "
+        "of gradients.",
     )
+    if not freely:
+        return
     yield Finding(
-        "note",
-        f"{name}: over every GPU, both counts of bytes and both ways to take inputs {_span(same.values())} "
-        f"times; {_within(base, cap, same)} of {len(same)} are in the published range.",
+        "loses" if any(ratio < 1 - _ALIKE for ratio in freely.values()) else "wins",
+        f"{name}: over every GPU, both counts of bytes and both ways to take inputs, {_span(same.values())} "
+        f"times with the same division; where both sides may leave a model whole on each GPU if that is "
+        f"faster, {_span(freely.values())} times.",
     )
-    worse = [case for case, ratio in either.items() if ratio < 1 - _ALIKE]
-    yield Finding(
-        "loses" if worse else "wins",
-        f"{name}: where both sides may leave a model whole on each GPU if that is faster, "
-        f"{_span(either.values())} times; {_within(base, cap, either)} of {len(either)} are in the published "
-        "range.",
-    )
-
-
-def _within(base: AtBase, cap: str, ratios: Mapping[_Case, float]) -> int:
-    """How many are in the range that the file says is published."""
-    spans = [one.range for one in base.experiment.spec.published if one.arm == cap and one.range is not None]
-    return sum(any(low.value <= ratio <= high.value for low, high in spans) for ratio in ratios.values())
 
 
 def _over_ideal(base: AtBase) -> Iterator[Finding]:
     """At equal bandwidth nothing can be faster than a switch that never holds anything up."""
-    for tail, how in (("", "divided over GPUs"), ("-whole", "whole on each GPU")):
-        ideal, ours = _times(base, f"ideal{tail}"), _times(base, f"sip-ocs{tail}")
-        ratios = [ideal[case] / ours[case] for case in ours.keys() & ideal.keys()]
+    pieces = base.value(_PIECES)
+    for metric, how in (("jct", f"models in {pieces} pieces"), ("jct_best", "each with its best division")):
+        ratios = _ratios(_times(base, "ideal", metric), _times(base, _OURS, metric)).values()
         if ratios:
-            name, mine = base.titles["ideal"], base.titles["sip-ocs"]
+            name, mine = base.titles["ideal"], base.titles[_OURS]
             alike = min(ratios) > 1 - _ALIKE
             why = "" if alike else " A pair has its circuits only, and idle ones do not help."
             yield Finding(
                 "note" if alike else "loses",
-                f"{name} at equal bandwidth, models {how}: {mine} is {_span(ratios)} times as fast.{why}",
+                f"{name} at equal bandwidth, {how}: {mine} is {_span(ratios)} times as fast.{why}",
             )
 
 
 def _on_ring(base: AtBase) -> Iterator[Finding]:
     ring = _times(base, "sip-ring")
     mine = base.titles.get("sip-ring", "")
-    for other in ("ideal", "sip-ocs"):
-        theirs = _times(base, other)
-        ratios = [theirs[case] / ring[case] for case in ring.keys() & theirs.keys()]
+    for other in ("ideal", _OURS, *_OWN_RATE):
+        ratios = _ratios(_times(base, other), ring)
         if ratios:
-            text = f"{base.titles[other]} at equal bandwidth: {mine} is {_span(ratios)} times as fast."
-            yield Finding("loses" if min(ratios) < 1 - _ALIKE else "wins", text)
-    for cap in ("cap-400", "cap-200"):
-        theirs = _times(base, cap, own_rate=True)
-        ratios_of = {case: theirs[case.of_cap] / ring[case] for case in ring if case.of_cap in theirs}
-        if ratios_of:
-            slower = sorted(
-                f"{case.workload} at {case.rate / 1e12:g} Tbit/s"
-                for case, r in ratios_of.items()
-                if r < 1 - _ALIKE
-            )
-            span = _span(ratios_of.values())
-            text = f"{base.titles[cap]}: with the same division {mine} is {span} times as fast"
+            slower = _slower(ratios) if other in _OWN_RATE else ""
+            equal = "" if other in _OWN_RATE else " at equal bandwidth"
             yield Finding(
-                "loses" if slower else "wins", f"{text}{'; slower: ' * bool(slower)}{', '.join(slower)}."
+                "loses" if min(ratios.values()) < 1 - _ALIKE else "wins",
+                f"{base.titles[other]}{equal}, both sides in {base.value(_PIECES)} pieces: {mine} is "
+                f"{_span(ratios.values())} times as fast{'; slower: ' * bool(slower)}{slower}.",
             )
 
 
 def _on_added(base: AtBase, ours: Times) -> Iterator[Finding]:
     """Gradients in the network beside the term that is added for them."""
     for name, tail in (("parameters", ""), ("theirs", "-theirs")):
-        added = _times(base, "sip-ocs-added", metric=f"iteration_added_{name}")
+        added = _times(base, "sip-ocs-added", f"iteration_added_{name}")
         said = [
             f"{case.workload} at {case.rate / 1e12:g} Tbit/s {ours[sent] / seconds:.2f}"
             for case, seconds in added.items()

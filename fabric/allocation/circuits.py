@@ -8,13 +8,22 @@ A demand is a matrix [n, n], source by destination. The *relative* demand is the
 greatest entry, and *z* is the least number of circuits per relative demand, over all pairs that have any.
 No integer program is needed for the greatest z. Any matrix of whole numbers whose rows and columns sum to at
 most Q is a sum of Q partial matchings (Kőnig, 1916), so only the ports of each GPU count.
+
+Beyond z a plan is max-min fair among the pairs, by progressive filling (Bertsekas and Gallager, Data
+Networks, 1992, section 6.5.2): all pairs rise together in circuits per demand; where a GPU has no ports left
+for that, its pairs stop, and the others go on. If circuits could be divided, that would be the one plan
+whose sorted ratios are lexicographically greatest. Circuits are whole, so pairs whose ratios are alike get
+another circuit all at once or, where a GPU cannot give it to all of them, none: transfers of one step wait
+for the slowest, and a circuit for one of seven equal pairs would be taken from others in vain. (The
+lexicographic optimum over single pairs, a fair integral flow as of Frank and Murota, 2022, does just that.)
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +94,12 @@ class _Pairs:
             return float("inf")
         return self.switches / max(float(load.max()) for load in self.sums(self.relative))
 
-    def plan(self, counts: IntArray, bound: float | None = None) -> CircuitPlan:
-        """``bound`` None: z is proved to be the greatest."""
+    def plan(self, counts: IntArray, bound: float) -> CircuitPlan:
+        """``bound``: what no z exceeds."""
         matrix = np.zeros((self.gpus, self.gpus), dtype=np.int64)
         matrix[self.sources, self.destinations] = counts
         z = float((counts / self.relative).min(initial=float("inf")))
-        return CircuitPlan(matrix, z, z if bound is None else bound)
+        return CircuitPlan(matrix, z, bound)
 
 
 def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
@@ -99,20 +108,26 @@ def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | No
 
 
 def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """The plan with the greatest z, exactly; the circuits that are then left go to who needs them most.
+    """The plan with the greatest z; the circuits that are then left go as the module says.
 
-    Each pair with a demand gets one circuit. Then, one at a time, the pair with the fewest circuits per
-    relative demand gets another, and drops out when its source or its destination has no free port. That is
-    the best z: as long as a pair is below it, nobody has more circuits than the best plan needs for it, so
-    the poorest pair finds its ports free. Further circuits improve pairs that are better off, and no port
-    stays dark that a pair with a demand could use. Pairs without demand get none.
+    First each pair gets the circuits that it needs for z. Then, again and again, the pairs that have the
+    fewest circuits per demand get one more each. Those of a GPU that has not as many free ports as such pairs
+    get none, then or later. Ports that are free at the end go one by one to the pair that waits longest for
+    its bytes; none stays dark that a pair with a demand could use. Pairs without demand get none.
+
+    Demands that differ by at most 0.1 % are alike, as those of equal pieces that a few bytes do not divide
+    into. Where there are none, z is the greatest there is, exactly; ``bound`` says how near it is otherwise.
+
+    k times as many switches have at least k times the z, so a demand never takes longer over them. No plan
+    can promise this of other numbers: three equal pairs have a third of a GPU's light each with 3 switches,
+    and one of them a quarter with 4.
 
     Raises ValueError as ``check_demand``, for fewer than 1 switch, and naming the GPU that sends to or
     receives from more others than there are switches.
     """
     pairs = _Pairs.of(demand, switches)
     pairs.check_degree()
-    return _filled(pairs, np.ones(len(pairs.relative), dtype=np.int64))
+    return pairs.plan(*_fair(pairs))
 
 
 def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
@@ -125,35 +140,113 @@ def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     pairs = _Pairs.of(demand, switches)
     sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
     ports_out, ports_in = [switches] * pairs.gpus, [switches] * pairs.gpus
-    first = np.zeros(len(sources), dtype=np.int64)
+    joined = np.zeros(len(sources), dtype=np.bool_)
     for pair in np.argsort(-pairs.relative, kind="stable").tolist():
         i, j = sources[pair], destinations[pair]
         if ports_out[i] and ports_in[j]:
             ports_out[i] -= 1
             ports_in[j] -= 1
-            first[pair] = 1
-    return _filled(pairs, first)
+            joined[pair] = True
+    counts = np.zeros(len(sources), dtype=np.int64)
+    counts[joined], bound = _fair(
+        replace(
+            pairs,
+            sources=pairs.sources[joined],
+            destinations=pairs.destinations[joined],
+            relative=pairs.relative[joined],
+        )
+    )
+    return pairs.plan(counts, bound if joined.all() else 0.0)
 
 
-def _filled(pairs: _Pairs, first: IntArray) -> CircuitPlan:
-    """The plan that gives the pairs ``first``, and what is left to who has least for what it needs."""
-    ports_out, ports_in = ((pairs.switches - load).astype(np.int64).tolist() for load in pairs.sums(first))
-    sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
-    relative = pairs.relative.tolist()
-    counts = first.tolist()
-    poorest = [(counts[pair] / need, pair) for pair, need in enumerate(relative)]
-    heapq.heapify(poorest)
-    while poorest:
-        _, pair = poorest[0]
-        i, j = sources[pair], destinations[pair]
+#: Demands, and numbers of circuits per demand, are alike that differ by no more.
+_ALIKE = 1e-3
+
+
+def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
+    """Circuits of each pair as ``single_shot``, and what no z exceeds. Nobody has more partners than
+    ports."""
+    if not len(pairs.relative):
+        return np.zeros(0, dtype=np.int64), float("inf")
+    alike = _alike(pairs.relative)
+    most = float((alike / pairs.relative).max())
+    pairs = replace(pairs, relative=alike)
+    counts = _for_greatest_z(pairs)
+    bound = float((counts / alike).min()) * most
+    ratio = counts / alike
+    ports_out, ports_in = (pairs.switches - load for load in pairs.sums(counts))
+    while (least := float(ratio.min())) < float("inf"):
+        poorest = np.flatnonzero(ratio <= least * (1 + _ALIKE))
+        sources, destinations = pairs.sources[poorest], pairs.destinations[poorest]
+        out, into = (
+            np.bincount(sources, minlength=pairs.gpus),
+            np.bincount(destinations, minlength=pairs.gpus),
+        )
+        stop = (out > ports_out)[sources] | (into > ports_in)[destinations]
+        rise = poorest[~stop]
+        counts[rise] += 1
+        ratio[rise] = counts[rise] / alike[rise]
+        ratio[poorest[stop]] = np.inf
+        ports_out -= np.bincount(sources[~stop], minlength=pairs.gpus)
+        ports_in -= np.bincount(destinations[~stop], minlength=pairs.gpus)
+    _use_up(pairs, counts, ports_out, ports_in)
+    return counts, bound
+
+
+def _alike(relative: FloatArray) -> FloatArray:
+    """From the greatest on, each value and those below it by at most ``_ALIKE`` of it become the same."""
+    values, which = np.unique(-relative, return_inverse=True)
+    found = -values
+    first = 0
+    while first < len(found):
+        last = int(np.searchsorted(values, -found[first] * (1 - _ALIKE), side="right"))
+        found[first:last] = found[first]
+        first = last
+    return found[which]
+
+
+def _for_greatest_z(pairs: _Pairs) -> IntArray:
+    """The least circuits of each pair with which z is the greatest, at least one."""
+    relative = pairs.relative
+
+    def needed(z: float) -> IntArray:
+        counts = np.maximum(np.ceil(z * relative).astype(np.int64), 1)
+        counts -= (counts > 1) & ((counts - 1) / relative >= z)
+        return counts + (counts / relative < z)
+
+    def too_much(z: float) -> bool:
+        return any(float(load.max()) > pairs.switches for load in pairs.sums(needed(z)))
+
+    # z is a number of circuits over somebody's demand. Rounding up costs a GPU less than a port a partner.
+    loads, partners = pairs.sums(relative), pairs.partners()
+    most = pairs.line_bound()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rooms = [np.nanmin((pairs.switches - p) / load) for load, p in zip(loads, partners, strict=True)]
+    least = max(float(min(rooms)), 1.0) * (1 - 1e-9)
+    each = np.unique(relative)
+    first = np.maximum(np.ceil(least * each), 1)
+    many = np.maximum(np.floor(most * (1 + 1e-9) * each) - first + 1, 0).astype(np.int64)
+    number = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+    candidates = np.unique((np.repeat(first, many) + number) / np.repeat(each, many))
+    fitting = bisect_left(candidates.tolist(), True, key=too_much)
+    return needed(float(candidates[fitting - 1]) if fitting else least)
+
+
+def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
+    """Adds a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
+    free = np.flatnonzero((ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0))
+    waiting = [(counts[pair] / pairs.relative[pair], pair) for pair in free.tolist()]
+    heapq.heapify(waiting)
+    while waiting:
+        _, pair = waiting[0]
+        i, j = pairs.sources[pair], pairs.destinations[pair]
         if ports_out[i] and ports_in[j]:
             ports_out[i] -= 1
             ports_in[j] -= 1
             counts[pair] += 1
-            heapq.heapreplace(poorest, (counts[pair] / relative[pair], pair))
+            heapq.heapreplace(waiting, (counts[pair] / pairs.relative[pair], pair))
         else:
-            heapq.heappop(poorest)
-    return pairs.plan(np.array(counts, dtype=np.int64))
+            heapq.heappop(waiting)
 
 
 def multi_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
@@ -196,7 +289,7 @@ def highs_single_shot(
     pairs = _Pairs.of(demand, switches)
     each = len(pairs.relative)
     if not each:
-        return pairs.plan(np.zeros(0, dtype=np.int64))
+        return pairs.plan(np.zeros(0, dtype=np.int64), float("inf"))
     apart, room = (switches, 1) if by_switch else (1, switches)
     circuit = np.arange(apart * each)
     switch, pair = np.divmod(circuit, each)

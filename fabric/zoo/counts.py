@@ -16,6 +16,7 @@ from ringlight.fabric.interconnect import (
     Interconnect,
     OneShot,
     ParallelOcs,
+    Servers,
     TorusOfGpus,
     WavelengthRing,
 )
@@ -77,6 +78,8 @@ def of_interconnect(one: Interconnect, gpus: int) -> Counts:
     """Of one that is described as a whole."""
     if isinstance(one, Ideal):
         return of_ideal(gpus)
+    if isinstance(one, Servers):
+        return of_servers(gpus, one.gpus_each)
     if isinstance(one, TorusOfGpus):
         return of_torus(one.torus)
     if isinstance(one, GridOfGpus):
@@ -91,6 +94,12 @@ def of_interconnect(one: Interconnect, gpus: int) -> Counts:
 def of_ideal(gpus: int) -> Counts:
     """One packet switch with a port for every GPU."""
     return Counts(gpus, gpus, 2 * gpus, 2 * gpus, 1, gpus)
+
+
+def of_servers(gpus: int, each: int) -> Counts:
+    """A port of every GPU on a packet switch as above, and a copper cable to the switch of its server."""
+    switches = gpus // each
+    return Counts(gpus, 2 * gpus, 2 * gpus, 2 * gpus, 1 + switches, 2 * gpus, copper_cables=gpus)
 
 
 def of_circuits(gpus: int, switches: int) -> Counts:

@@ -21,6 +21,7 @@ from ringlight.fabric.interconnect import (
     Interconnect,
     OneShot,
     ParallelOcs,
+    Servers,
     TorusOfGpus,
     WavelengthRing,
 )
@@ -91,6 +92,11 @@ def interconnect_network(
     """``demand_of`` is called where one is built for a demand. Raises ValueError where that cannot be."""
     if isinstance(one, Ideal):
         return IdealNetwork(gpus, one.gpu_bps, latency_s=latency_s, share=share)
+    if isinstance(one, Servers):
+        return IdealNetwork(
+            gpus, one.gpu_bps, per_server=one.gpus_each, server_bps=one.inside_bps,
+            latency_s=latency_s, share=share,
+        )  # fmt: skip
     if isinstance(one, TorusOfGpus):
         return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, latency_s=latency_s, share=share)
     if isinstance(one, ParallelOcs):

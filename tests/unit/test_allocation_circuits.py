@@ -21,6 +21,10 @@ from ringlight.fabric.allocation.circuits import (
 )
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.steps import IntArray
+from ringlight.workloads.devices import DEVICES
+from ringlight.workloads.models import MODELS
+from ringlight.workloads.placement import AUTHORS, placed_workload
+from ringlight.workloads.traffic import traffic
 
 INFINITE = float("inf")
 Matrix = npt.NDArray[np.float64]
@@ -142,14 +146,19 @@ def test_the_best_z_is_reached_and_no_port_that_helps_stays_dark(demand: Matrix,
     if not demand.any():
         assert plan.bound == INFINITE
         return
-    assert plan.z == plan.bound == pytest.approx(float(exact_z(demand, switches)), rel=1e-12)
+    exact = float(exact_z(demand, switches))
+    if plan.z == plan.bound:
+        assert plan.z == pytest.approx(exact, rel=1e-12)
+    else:  # demands within 0.1 % are alike
+        assert plan.bound * 0.998 <= plan.z <= exact * (1 + 1e-12)
+        assert exact <= plan.bound * (1 + 1e-12)
     free_out = plan.counts.sum(axis=1) < switches
     free_in = plan.counts.sum(axis=0) < switches
     assert not ((demand > 0) & free_out[:, None] & free_in).any()
     check_permutations(permutations(plan.counts, switches), plan.counts, switches)
 
 
-def test_what_is_left_goes_to_the_pair_with_the_fewest_circuits_per_demand() -> None:
+def test_what_z_leaves_is_shared_as_needed() -> None:
     """GPUs 3 and 4 hold z at 3, for which GPU 0 needs 3 circuits; its other 3 go as its two pairs need."""
     demand = np.zeros((6, 6))
     demand[0, 1], demand[0, 2] = 2, 1
@@ -157,6 +166,78 @@ def test_what_is_left_goes_to_the_pair_with_the_fewest_circuits_per_demand() -> 
     plan = single_shot(demand, 6)
     assert plan.z == 3
     assert (plan.counts[0, 1], plan.counts[0, 2]) == (4, 2)
+
+
+@pytest.mark.parametrize("bytes_apart", [0, 1])
+def test_pairs_that_are_alike_get_another_circuit_all_at_once_or_none(bytes_apart: int) -> None:
+    """Two replicas of a Transformer. GPU 0 has one circuit left for 7 pairs that are alike: a step waits for
+    the slowest of them, and the GPU at the other end would have one too few for its own."""
+    demand = np.full((8, 8), 195_000.0)
+    demand[0] = demand[:, 0] = 439_000 + bytes_apart * np.arange(8)
+    np.fill_diagonal(demand, 0)
+    rings = np.kron(np.eye(2), demand)
+    rings[np.arange(16), (np.arange(16) + 8) % 16] = 1_000_000
+    plan = single_shot(rings, 20)
+    assert set(plan.counts[0, 1:8].tolist()) == {2}
+    assert set(plan.counts[1:8, 0].tolist()) == {2}
+    assert set(plan.counts[1, 2:8].tolist()) == {2}
+    assert (plan.counts == 2 * single_shot(rings, 10).counts).all()
+
+
+def bundled() -> list[Matrix]:
+    """What the models of scenarios/sip_ml.yaml send, three replicas of eight."""
+    made = (placed_workload(MODELS[name], 3, 8, 24, 8, DEVICES["a100"]) for name in sorted(AUTHORS))
+    return [traffic(workload).astype(np.float64) for workload in made]
+
+
+def test_more_switches_are_never_slower() -> None:
+    """200 random demands, and the bundled ones: seconds to send all, over circuits of 1/Q of a GPU's light.
+
+    Over k times as many they are at most the same. Over any greater number they are longer at most by the
+    ports that are too few for a whole multiple, which nobody can help: three equal pairs have thirds of the
+    light with 3 switches, and one has a quarter with 4.
+    """
+    rng = np.random.default_rng(25)
+    cases = [some_demand(rng, int(rng.integers(2, 13))) for _ in range(200)] + bundled()
+    for demand in cases:
+        fewest = degree(demand) + int(rng.integers(0, 5))
+        taken_s = {
+            switches: switches / single_shot(demand, switches).z
+            for switches in (fewest, fewest + 1, fewest + 3, 2 * fewest, 3 * fewest, 4 * fewest)
+        }
+        # Demands are alike within 0.1 %.
+        assert taken_s[4 * fewest] <= taken_s[2 * fewest] * 1.001 <= taken_s[fewest] * 1.001**2
+        assert taken_s[3 * fewest] <= taken_s[fewest] * 1.001
+        for more, longer_s in taken_s.items():
+            assert longer_s <= taken_s[fewest] * more / (more // fewest * fewest) * 1.001
+    thirds = [[0, 1, 1, 1], [0] * 4, [0] * 4, [0] * 4]
+    assert single_shot(thirds, 3).z / 3 == 1 / 3
+    assert single_shot(thirds, 4).z / 4 == 1 / 4
+
+
+def max_min_fair(demand: Matrix) -> Matrix:
+    """Shares of a GPU's light, which can be divided, by progressive filling; written apart from the code."""
+    share, rising = np.zeros_like(demand), demand > 0
+    while rising.any():
+        rooms = []
+        for axis in (0, 1):
+            load = (demand * rising).sum(axis=axis)
+            room = 1 - share.sum(axis=axis)
+            rooms.append(np.where(load > 0, room / np.where(load > 0, load, 1), np.inf))
+        step = min(room.min() for room in rooms)
+        share += step * demand * rising
+        full = [room <= step * (1 + 1e-9) for room in rooms]
+        rising &= ~(full[1][:, None] | full[0][None, :])
+    return share
+
+
+def test_of_very_many_switches_the_shares_are_max_min_fair() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(30):
+        demand = some_demand(rng, int(rng.integers(2, 9)))
+        switches = 20_000
+        share = single_shot(demand, switches).counts / switches
+        assert share == pytest.approx(max_min_fair(demand), rel=0.01, abs=0.003)
 
 
 @settings(max_examples=50)

@@ -19,7 +19,7 @@ from ringlight.experiments.record.version import ROOT
 from ringlight.experiments.runner.command import carry_out_experiment, joined, load_checked
 from tests.simulated import TWO_SWITCHES, the
 
-DERIVED = re.compile(r"(_(ratio|reduction|baseline|ratio_agrees)|\.mean)$")
+DERIVED = re.compile(r"(_best(_at)?)?(_(ratio|reduction|baseline|ratio_agrees)|\.mean)?$")
 AGAINST = re.compile(r"(?:faster_up_to|faster_from|(\w+)_ratio)\.([\w-]+)")
 
 

@@ -21,6 +21,7 @@ from ringlight.fabric.interconnect import (
     OneShot,
     ParallelOcs,
     Rotors,
+    Servers,
     TorusOfGpus,
     WavelengthRing,
     divided_anew,
@@ -47,6 +48,7 @@ from ringlight.workloads.traffic import traffic
 GPUS = "gpus: 8, gpu: a100, rate: 400 Gbit/s"
 KINDS = {
     "ideal": f"{{kind: ideal, {GPUS}}}",
+    "servers": f"{{kind: servers, {GPUS}, each: 4, inside: 2.4 Tbit/s}}",
     "parallel-ocs": f"{{kind: parallel-ocs, {GPUS}, switches: 8}}",
     "loop": f"{{kind: parallel-ocs, {GPUS}, switches: 8, interval: 100 us, dark: 20 us}}",
     "demand-ring": f"{{kind: demand-ring, {GPUS}, wavelength: 25 Gbit/s, interval: 100 us, dark: 20 us}}",
@@ -167,6 +169,19 @@ def test_the_controller_may_place_a_job_where_nothing_is_built_for_it(kind: str)
     assert iteration_s(experiment(KINDS[kind], f"{{gpus: 4, workload: {RING}}}")) > 0
 
 
+def test_within_a_server_a_gpu_has_more_than_between_servers() -> None:
+    """A ring of one server of four GPUs, one over two servers, and one over servers of two GPUs."""
+    servers, four = KINDS["servers"], "{ranks: [g0, g1, g2, g3], workload: " + RING + "}"
+    inside_s = 2 * 3 / 4 * 64e6 * 8 / 2.4e12
+    apart, pairs = four.replace("g2, g3", "g4, g5"), servers.replace("each: 4", "each: 2")
+    for kind, job, times in ((servers, four, 1), (servers, apart, 6), (pairs, four, 6)):
+        records = records_of(experiment(kind, job))
+        found_s = max(record.whole_s for record in records if isinstance(record, Iteration))
+        assert found_s == pytest.approx(times * inside_s, rel=1e-6)
+    (plan,) = experiment(pairs, four).plans
+    assert [gpu.server for gpu in plan.setting.fabric.gpus.values()] == [f"s{k // 2}" for k in range(8)]
+
+
 def test_who_takes_no_part_costs_no_circuits() -> None:
     job = "{ranks: [g0, g2, g4, g6], workload: " + RING + "}"
     four = KINDS["one-shot"].replace("gpus: 8", "gpus: 4").replace("degree: 4", "degree: 3")
@@ -200,7 +215,7 @@ def test_two_jobs_are_built_for_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["ideal", "parallel-ocs", "torus", "one-shot", "rotor", "grid", "wavelength-ring"]
+    "kind", ["ideal", "servers", "parallel-ocs", "torus", "one-shot", "rotor", "grid", "wavelength-ring"]
 )
 def test_training_loops_run_on_them_too(kind: str) -> None:
     assert iteration_s(experiment(KINDS[kind], "{ranks: all}", LOOP)) > 1e-3
@@ -259,8 +274,12 @@ def test_a_training_loop_on_parallel_switches_has_a_patience() -> None:
 @pytest.mark.parametrize(
     ("interconnect", "said"),
     [
-        ("{kind: star}", "fabric.interconnect: its kind is one of ideal, parallel-ocs, "),
-        ("{gpus: 8}", "fabric.interconnect: its kind is one of ideal, parallel-ocs, "),
+        ("{kind: star}", "fabric.interconnect: its kind is one of ideal, servers, parallel-ocs, "),
+        ("{gpus: 8}", "fabric.interconnect: its kind is one of ideal, servers, parallel-ocs, "),
+        (
+            f"{{kind: servers, {GPUS}, each: 3, inside: 2.4 Tbit/s}}",
+            "fabric.interconnect.each: 8 GPUs do not fill servers of 3",
+        ),
         (
             f"{{kind: torus, {GPUS}, sides: [3, 3]}}",
             "fabric.interconnect.sides: (3, 3) are 9 GPUs, and there are 8",
@@ -475,6 +494,7 @@ def test_slowed_is_as_the_emulation_would_run_it() -> None:
     torus = TorusOfGpus(Torus((2, 4)), 100.0, 1e-6)
     assert slowed(torus, 2, 10) == TorusOfGpus(Torus((2, 4)), 10.0, 2e-6)
     assert slowed(Ideal(100.0), 2, 10) == Ideal(10.0)
+    assert slowed(Servers(8, 600.0, 100.0), 2, 10) == Servers(8, 60.0, 10.0)
     assert slowed(OneShot(2, 100.0), 2, 10) == OneShot(2, 10.0)
     assert slowed(ParallelOcs(4, 100.0), 2, 10) == ParallelOcs(4, 10.0)
     assert slowed(ParallelOcs(4, 100.0, 1.0, 0.5), 2, 10) == ParallelOcs(4, 10.0, 2.0, 1.0)

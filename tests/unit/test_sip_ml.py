@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,28 +15,29 @@ from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.papers.sip_ml import verdict
+from ringlight.experiments.report.sections import search
+from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.workloads.placement import AUTHORS
 from tests.simulated import bundled
 
 MODEL = "transformer-big"
 RATES = ("4 Tbit/s", "8 Tbit/s")
-RATE, WORKLOAD = "parameters.bandwidth.value", "jobs.train.workload"
+RATE, WORKLOAD, PIECES = "parameters.bandwidth.value", "jobs.train.workload", "parameters.pieces.value"
+#: Not swept over the bandwidth.
+OWN_RATE = ("servers", "cap-400", "cap-200")
 
 
 def small() -> dict[str, Any]:
-    """Sixteen GPUs, one model with a sentence a GPU, two bandwidths."""
-    text = bundled("sip_ml").read_text(encoding="utf-8")
-    for much, little in (("1024", "16"), ("dp: 128", "dp: 2")):
-        assert much in text
-        text = text.replace(much, little)
+    """Sixteen GPUs in two servers, one model with a sentence a GPU, two bandwidths, two divisions."""
+    text = bundled("sip_ml").read_text(encoding="utf-8").replace("1024", "16")
     found: dict[str, Any] = yaml.safe_load(text)
     for sweep in found["sweep"]:
         over = sweep["over"]
         over[WORKLOAD] = [name for name in over[WORKLOAD] if name.startswith(MODEL)]
         for path, values in over.items():
             if path != WORKLOAD:
-                over[path] = list(RATES) if path == RATE else values[-1:]
+                over[path] = {RATE: list(RATES), PIECES: [2, 8]}.get(path, values[-1:])
     return found
 
 
@@ -50,10 +52,15 @@ def analysis() -> Analysis:
     return analyse(experiment, records, "simulated")
 
 
-def at(analysis: Analysis, arm: str, metric: str, **point: str) -> float:
-    wanted = {RATE: "8 Tbit/s", WORKLOAD: MODEL, **point}
+def at(analysis: Analysis, arm: str, metric: str, **point: Any) -> float:
+    """In eight pieces at 8 Tbit/s, where nothing else is said."""
+    swept: dict[str, Any] = {RATE: "8 Tbit/s", WORKLOAD: MODEL, PIECES: 8, **point}
+    if arm in OWN_RATE:
+        del swept[RATE]
+    if metric.startswith("jct_best") or swept[WORKLOAD] != MODEL or arm == "sip-ocs-added":
+        del swept[PIECES]
     for row in where(analysis.rows, arm=arm, metric=metric):
-        if row.label != "published" and row.point == wanted:
+        if row.label != "published" and row.point == swept:
             assert isinstance(row.value, float)
             return row.value
     raise KeyError(arm, metric)
@@ -65,24 +72,29 @@ def test_at_equal_bandwidth_nothing_is_faster_than_the_ideal_switch(analysis: An
             at(analysis, arm, "iteration", **{RATE: rate}) for arm in ("ideal", "sip-ocs", "sip-ring")
         )
         assert ideal < ocs < ring
-        # A ring of gradients alone has all circuits of a GPU.
-        one, other = (
-            at(analysis, f"{arm}-whole", "iteration", **{RATE: rate}) for arm in ("ideal", "sip-ocs")
-        )
-        assert one == pytest.approx(other, rel=1e-9)
 
 
-def test_caps_do_not_depend_on_the_bandwidth(analysis: Analysis) -> None:
-    found = {rate: at(analysis, "cap-200", "iteration", **{RATE: rate}) for rate in RATES}
-    assert len(set(found.values())) == 1
-    assert at(analysis, "cap-200", "iteration_ratio") == found["8 Tbit/s"] / at(
-        analysis, "sip-ocs", "iteration"
+def test_the_best_division_of_each_fabric_is_searched(analysis: Analysis) -> None:
+    for arm in ("servers", "ideal", "sip-ocs", "sip-ring"):
+        two, eight = (at(analysis, arm, "jct", **{PIECES: pieces}) for pieces in (2, 8))
+        assert at(analysis, arm, "jct_best") == min(two, eight)
+        assert at(analysis, arm, "jct_best_at") == (2 if two < eight else 8)
+    assert at(analysis, "sip-ocs", "jct_best_ratio") == pytest.approx(
+        at(analysis, "sip-ocs", "jct_best") / at(analysis, "servers", "jct_best")
     )
+
+
+def test_servers_are_the_baseline_and_caps_are_slower(analysis: Analysis) -> None:
+    """In a server a GPU has 2.4 Tbit/s, which caps of every pair take away."""
+    servers, cap = at(analysis, "servers", "jct"), at(analysis, "cap-400", "jct")
+    assert servers < cap / 2
+    assert at(analysis, "cap-400", "jct_ratio") == pytest.approx(cap / servers)
+    assert analysis.experiment.spec.compare[0].baseline == "servers"
 
 
 def test_an_accuracy_takes_so_many_iterations(analysis: Analysis) -> None:
     iterations = AUTHORS[MODEL].iterations
-    for arm in ("ideal", "sip-ring", "cap-400-whole"):
+    for arm in ("ideal", "sip-ring", "cap-400"):
         assert at(analysis, arm, "time_to_accuracy") == pytest.approx(
             iterations * at(analysis, arm, "jct"), rel=1e-9
         )
@@ -102,10 +114,13 @@ def test_the_added_term_is_of_either_count_of_bytes(analysis: Analysis) -> None:
 
 def test_the_published_range_stands_beside_and_is_no_fit(analysis: Analysis) -> None:
     ends = [row for row in analysis.rows if row.label == "published"]
-    assert {row.arm for row in ends} == {"cap-200", "cap-400"}
+    assert {(row.arm, row.metric) for row in ends} == {
+        ("sip-ocs", "jct_best_ratio_from"),
+        ("sip-ocs", "jct_best_ratio_to"),
+    }
     assert {row.standing for row in ends} == {"range"}
     assert not any(parameter.fitted_to for parameter in analysis.experiment.spec.parameters.values())
-    agrees = {row.value for row in analysis.rows if row.metric == "iteration_ratio_agrees"}
+    agrees = {row.value for row in analysis.rows if row.metric == "jct_best_ratio_agrees"}
     assert agrees <= {True, False}
     assert agrees
 
@@ -117,40 +132,60 @@ def findings(analysis: Analysis, rows: list[Row]) -> dict[str, str]:
 def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
     found = findings(analysis, list(analysis.rows))
     texts = " ".join(found)
-    capped, ours = (
-        [at(analysis, arm, "jct", **{RATE: rate}) for rate in RATES] for arm in ("cap-200", "sip-ocs")
+    ours = [at(analysis, "sip-ocs", "jct", **{RATE: rate}) for rate in RATES]
+    times = sorted(at(analysis, "servers", "jct") / mine for mine in ours)
+    assert "Servers of 8 GPUs, both sides in 8 pieces: SiP-OCS is so many times as fast" in texts
+    assert f"{MODEL} {times[0]:.2f} to {times[1]:.2f}" in texts
+    best = sorted(1 / at(analysis, "sip-ocs", "jct_best_ratio", **{RATE: rate}) for rate in RATES)
+    said = (
+        "Servers of 8 GPUs, each with its best division: SiP-OCS is so many times as fast, over all "
+        f"bandwidths: {MODEL} {best[0]:.2f} to {best[1]:.2f}"
     )
-    caps = [theirs / mine for theirs, mine in zip(capped, ours, strict=True)]
-    assert f"{MODEL} {caps[0]:.2f} to {caps[1]:.2f}" in texts
-    alike = "at equal bandwidth, models whole on each GPU: SiP-OCS is 1.00 to 1.00 times as fast."
-    assert found[f"Ideal electrical switch {alike}"] == "note"
-    assert any("models divided over GPUs" in text and kind == "loses" for text, kind in found.items())
-    # Half as fast where a cap is half: nothing of it is written by hand.
+    assert said in texts
+    # Half as fast where servers are half: nothing of it is written by hand.
     slower = [
-        Row(row.arm, row.subject, row.metric, 2 * row.value, row.unit, row.label, row.point)
-        if row.arm == "cap-200" and row.metric == "jct" and isinstance(row.value, float)
+        replace(row, value=2 * row.value)
+        if row.arm == "servers" and row.metric == "jct" and isinstance(row.value, float)
         else row
         for row in analysis.rows
     ]
-    assert f"{MODEL} {2 * caps[0]:.2f} to {2 * caps[1]:.2f}" in " ".join(findings(analysis, slower))
+    assert f"{MODEL} {2 * times[0]:.2f} to {2 * times[1]:.2f}" in " ".join(findings(analysis, slower))
     # As good as alike is not slower.
     ideal = [row for row in analysis.rows if (row.arm, row.metric) == ("ideal", "jct")]
     ring = [
-        Row("sip-ring", row.subject, row.metric, 1.0002 * row.value, row.unit, row.label, row.point)
+        replace(row, arm="sip-ring", value=1.0002 * row.value)
         for row in ideal
         if isinstance(row.value, float)
     ]
     others = [row for row in analysis.rows if row.arm != "sip-ring"]
-    said = "Ideal electrical switch at equal bandwidth: SiP-Ring is 1.00 to 1.00 times as fast."
+    said = (
+        "Ideal electrical switch at equal bandwidth, both sides in 8 pieces: SiP-Ring is 1.00 to 1.00 "
+        "times as fast."
+    )
     assert findings(analysis, others + ring)[said] == "wins"
     # Without the other arms nothing is said of them.
     some = [row for row in analysis.rows if row.arm in ("sip-ocs", "cap-200")]
     assert not any("SiP-Ring" in text or "Ideal" in text for text in findings(analysis, some))
 
 
+def test_the_page_says_which_division_won(analysis: Analysis) -> None:
+    view = View(analysis.experiment, analysis.rows, analysis.runs, {}, analysis.fidelity, "simulated")
+    assert search.wanted(view)
+    drawn: list[str] = []
+
+    def draw(name: str, caption: str, figure: object) -> str:
+        drawn.append(name)
+        return ""
+
+    page = search.render(view, draw)  # type: ignore[arg-type]
+    assert drawn == ["search"]
+    won = int(at(analysis, "servers", "jct_best_at"))
+    assert page.count(f"({won})</span>") + page.count(f"({won})</td>") >= len(RATES)
+
+
 def test_who_has_no_piece_of_a_model_has_iterations_too() -> None:
     raw = small() | {"sweep": [], "published": [], "arms": {"sip-ocs": {"fabric": "sip-ocs"}}}
-    del raw["compare"]
+    del raw["compare"], raw["search"]
     raw["workloads"][MODEL]["partners"] = 5
     raw["jobs"]["train"]["workload"] = MODEL
     experiment = parse(yaml.safe_dump(raw), "sip_ml.yaml")

@@ -463,6 +463,8 @@ def test_counts_of_circuits_and_tori() -> None:
         "optical_switches": 20 / 1024, "optical_ports": 20, "copper_cables": 0,
     }  # fmt: skip
     # A block of 4 x 4 x 4: 96 of the 192 ends of its links lead out of it (Jouppi et al., 2023).
+    servers = counts.of_servers(1024, 8)
+    assert (servers.packet_switches, servers.packet_ports, servers.copper_cables) == (129, 2048, 1024)
     block = counts.of_torus(Torus((4, 4, 4)))
     assert (block.optical_ports, block.optical_switches, block.copper_cables) == (96, 1, 192 - 48)
     ring = counts.of_torus(Torus((8,)))

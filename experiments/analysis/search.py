@@ -1,0 +1,32 @@
+"""The best value of a swept path, for each arm and point of what else is swept: further rows from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ringlight.experiments.analysis.rows import Row, key_of
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.spec import SearchSpec, quantity
+
+
+def search_rows(spec: SearchSpec, rows: Sequence[Row]) -> Iterator[Row]:
+    """Of each arm, subject and point without the path: METRIC``_best``, the least over the path's values, and
+    METRIC``_best_at``, the value that has it. At a tie the first that was swept."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if (
+            row.metric == spec.metric
+            and row.repeat is None
+            and spec.along in row.point
+            and is_number(row.value)
+        ):
+            rest = {path: value for path, value in row.point.items() if path != spec.along}
+            found.setdefault((row.arm, row.subject, key_of(rest)), []).append(row)
+    for mine in found.values():
+        best = min(mine, key=lambda row: float(row.value))  # type: ignore[arg-type]
+        point = {path: value for path, value in best.point.items() if path != spec.along}
+        yield replace(best, metric=f"{spec.metric}_best", point=point)
+        at = best.point[spec.along]
+        value, unit = quantity(at) or (str(at), "")
+        yield replace(best, metric=f"{spec.metric}_best_at", point=point, value=value, unit=unit, spread=None)

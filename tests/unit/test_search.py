@@ -1,0 +1,73 @@
+"""The best value of a swept path: rows from rows, and what a file may ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.search import search_rows
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.spec import SearchSpec
+from ringlight.experiments.language.text import ScenarioError
+
+SPEC = SearchSpec(along="k")
+
+
+def row(arm: str, seconds: float | None, **point: object) -> Row:
+    return Row(arm, "job red", "jct", seconds, "s", "simulated", point)
+
+
+def test_the_least_of_each_arm_and_point_is_found_with_where_it_is() -> None:
+    rows = [
+        *(row("a", seconds, k=k, rate="1 Tbit/s") for k, seconds in ((1, 5.0), (2, 3.0), (4, 3.0))),
+        *(row("a", seconds, k=k, rate="2 Tbit/s") for k, seconds in ((1, 1.0), (2, None))),
+        row("b", 7.0, k="2 Tbit/s"),
+        row("b", 9.0),
+    ]
+    found = {(r.arm, str(r.point.get("rate")), r.metric): (r.value, r.unit) for r in search_rows(SPEC, rows)}
+    assert found == {
+        ("a", "1 Tbit/s", "jct_best"): (3.0, "s"),
+        ("a", "1 Tbit/s", "jct_best_at"): (2, "1"),
+        ("a", "2 Tbit/s", "jct_best"): (1.0, "s"),
+        ("a", "2 Tbit/s", "jct_best_at"): (1, "1"),
+        ("b", "None", "jct_best"): (7.0, "s"),
+        ("b", "None", "jct_best_at"): (2e12, "bit/s"),
+    }
+    assert all("k" not in r.point for r in search_rows(SPEC, rows))
+
+
+FILE = """
+name: whole
+description: Eight GPUs.
+parameters: {pieces: {value: 2, source: assumed, why: To be searched.}}
+fabric: {interconnect: {kind: servers, gpus: 8, gpu: a100, each: 4, inside: 2.4 Tbit/s, rate: 400 Gbit/s}}
+tcp: {headers: false}
+jobs: {red: {ranks: all, workload: {placed: resnet50, mp: $pieces, batch: 64, device: a100}}}
+sweep: {parameters.pieces.value: [1, 2, 8]}
+"""
+
+
+def test_a_placed_model_has_as_many_replicas_as_fill_the_job() -> None:
+    found = [plan.jobs[0].workload for plan in parse(FILE, "whole.yaml").plans]
+    names = [workload.name for workload in found if workload is not None]
+    assert [name.split()[:5] for name in names] == [
+        ["resnet50", "dp", str(8 // mp), "mp", str(mp)] for mp in (1, 2, 8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[1, 2, 8]", "[1, 3]", "mp: 8 GPUs do not divide into replicas of 3"),
+        ("sweep", "search: {along: parameters.piece.value}\nsweep", "search.along: there is no swept path"),
+        (
+            "sweep",
+            "search: {along: parameters.pieces.value, metric: jc}\nsweep",
+            "search.metric: there is no m",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_named(old: str, new: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse(FILE.replace(old, new), "whole.yaml", metrics={"jct": "s"})
+    assert said in str(caught.value)
