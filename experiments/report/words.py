@@ -44,8 +44,9 @@ def called(metric: str) -> str:
 
 def meaning(metric: str) -> str:
     """What a metric is, as it stands in the middle of a sentence; HTML."""
-    said = metrics()[metric].help
-    return text(said[:1].lower() + said[1:] if said[1:2].islower() else said)
+    said = metrics()[metric.removesuffix("_best")].help
+    best = ", the least that was searched" if metric.endswith("_best") else ""
+    return text((said[:1].lower() + said[1:] if said[1:2].islower() else said) + best)
 
 
 def seconds(value: float | None) -> str:

@@ -9,6 +9,7 @@ from ringlight.experiments.analysis.search import search_rows
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.spec import SearchSpec
 from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.report.words import meaning
 
 SPEC = SearchSpec(along="k")
 
@@ -34,6 +35,10 @@ def test_the_least_of_each_arm_and_point_is_found_with_where_it_is() -> None:
         ("b", "None", "jct_best_at"): (2e12, "bit/s"),
     }
     assert all("k" not in r.point for r in search_rows(SPEC, rows))
+
+
+def test_a_report_says_what_the_best_is_of() -> None:
+    assert meaning("jct_best") == f"{meaning('jct')}, the least that was searched"
 
 
 FILE = """
