@@ -338,7 +338,7 @@ class Answers:
 
 def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhile(tmp_path: Path) -> None:
     plan = plan_of(SWITCH + PAIR)
-    processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, logs=tmp_path)
+    processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, logs=tmp_path, state=tmp_path)
     answers: Any = Answers()
     nothing: Any = None
     lab = emulation.EmulatedLab(plan.setting, processes, answers, nothing, nothing, nothing)
@@ -355,7 +355,7 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     assert "the agent is away" in said["own-1.stderr.txt"]
 
 
-def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off() -> None:
+def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_path: Path) -> None:
     """Also as it began: whoever asked for the end would wait, and be told of a link test instead."""
 
     class Doubts:
@@ -369,7 +369,7 @@ def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off() -> 
 
     def closed(*, broken: bool) -> int:
         plan = plan_of(SWITCH + PAIR)
-        processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, stop=lambda: None)
+        processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, stop=lambda: None, state=tmp_path)
         api: Any = SimpleNamespace(close=lambda: None)
         links: Any = Doubts()
         nothing: Any = None

@@ -52,6 +52,7 @@ def test_the_bundled_scenario_is_emulated_and_simulated() -> None:
     experiment = load(ROOT / "scenarios" / "optinc_4.yaml")
     assert {plan.arm: only_simulated(plan) for plan in experiment.plans if plan.arm != "ring-bits"} == {
         "optinc": None,
+        "electrical": None,
         "ring": None,
     }
     assert not choose(experiment, SimulationBackend()).refused

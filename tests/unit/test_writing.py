@@ -64,7 +64,7 @@ def test_a_full_disk_at_any_moment_is_one_line_and_leaves_whole_events(
     disk: Path, records: list[Record]
 ) -> None:
     write_run(disk / "runs", records)
-    wanted = sum(path.stat().st_size + PAGE for path in disk.rglob("*") if path.is_file())
+    wanted = sum(-(-path.stat().st_size // PAGE) * PAGE for path in disk.rglob("*") if path.is_file())
     for moment in range(MOMENTS):
         empty(disk)
         leave(disk, wanted * moment // MOMENTS)

@@ -16,7 +16,7 @@ from ringlight.experiments.report.page import NOTHING, Columns, mark, table_of, 
 from ringlight.experiments.report.view import Draw, Point, View, short
 from ringlight.experiments.report.words import called, figure, said, upper_first
 
-ORDER = 11
+ORDER = 19
 TITLE = "Best against best"
 _LOOKS = list(itertools.product(("-", (0, (4, 2))), PALETTE))
 

@@ -13,7 +13,7 @@ from ringlight.experiments.report.view import Draw, View, short
 from ringlight.experiments.report.words import meaning, percent, said, upper_first
 
 ORDER = 94
-TITLE = "What agreement with the paper is worth"
+TITLE = "What agreement with published figures is worth"
 
 
 def wanted(view: View) -> Sequence[PublishedSpec]:
