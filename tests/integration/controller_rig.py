@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -43,9 +44,14 @@ FABRIC: dict[str, Any] = {
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nothing listens on.
+
+    The kernel gives none of these to a client, which would have it when the port's user comes.
+    """
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class ControllerRig:

@@ -21,6 +21,7 @@ from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, Run
 from ringlight.experiments.record.runs import AGAIN
 from ringlight.testbed.emulation.clean import clean, clean_objects
 from ringlight.testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
+from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures
 from tests.integration.labs import traces, until
 
@@ -108,11 +109,7 @@ class RunningCommand:
 
 def free_ports() -> list[str]:
     """Arguments that choose two ports nobody uses."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        rest, openflow = one.getsockname()[1], two.getsockname()[1]
-    return ["--rest", f"127.0.0.1:{rest}", "--openflow", f"127.0.0.1:{openflow}"]
+    return ["--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}"]
 
 
 @contextmanager

@@ -150,6 +150,7 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
         "kinds.py",
         "schedules.py",
         "steps.py",
+        "verify.py",
         "wrht.py",
     ]
 
