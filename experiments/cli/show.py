@@ -13,7 +13,7 @@ from ringlight.experiments.analysis.carrying import LATE, Demand, alike, demand_
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.cli.common import listing, table
-from ringlight.experiments.cli.predicted import left_out, points_of, said_of
+from ringlight.experiments.cli.predicted import left_out, points_of, said_of, taken
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.fabric.frames import describe
@@ -170,7 +170,8 @@ def show_check(found: Mapping[str, Any]) -> None:
         ("model", lambda job: said_of(job["points"], job["job"], "model")),
         ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
     )
-    for line in left_out({name: arm["points"] for name, arm in found["arms"].items()}):
+    points = {name: arm["points"] for name, arm in found["arms"].items()}
+    for line in (*left_out(points), *taken(points)):
         typer.echo(line)
     events = [
         (name, f"{event['name']}: {event['do']} {event['target']}".rstrip())

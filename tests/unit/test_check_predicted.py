@@ -20,11 +20,17 @@ def points(found: Experiment, arm: str = "base") -> list[dict[str, Any]]:
     return list(check_document(found)["arms"][arm]["points"])
 
 
-def test_a_job_that_starts_later_has_its_own_time_and_not_the_deadline_of_all() -> None:
+def test_a_job_that_starts_later_has_its_own_time_and_not_the_deadline_of_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = experiment(LATER)
-    rows = analyse(found, records_of(found), "simulated").rows
     (point,) = points(found)
     assert point["how"] == "simulated"
+    show_check(check_document(found))
+    assert f"simulated as ready {predicted.START_UP_S} s after it has its GPUs" in capsys.readouterr().out
+    # An emulation has its containers to start when the late job has its GPUs.
+    started = experiment(LATER.replace("at: 1 s", f"at: {1 + predicted.START_UP_S} s"))
+    rows = analyse(started, records_of(started), "simulated").rows
     for job in ("red", "late"):
         assert point["jct_s"][job] == pytest.approx(the(rows, "jct", subject=f"job {job}"))
 
