@@ -44,7 +44,7 @@ CASES = [
     (256, 1500, ONE), (4096, 1000, ONE), (65536, 120, ONE), (524288, 16, ONE),
     (4096, 600, THREE), (65536, 120, THREE), (524288, 16, THREE),
 ]  # fmt: skip
-#: Of TCP and IP with time stamps in a frame, bytes; and frames that a receiver answers together.
+#: Bytes of the headers of TCP and IP with time stamps in a frame; frames that one acknowledgement covers.
 HEADERS, ACKED = 52, 2
 #: Tells the processes that this one started, and those that they start, from others.
 MARK = "RINGLIGHT_CARRYING"

@@ -99,7 +99,7 @@ def shortened(case: Case) -> dict[str, Any]:
 
 
 def processes(lab: Lab, kind: str) -> list[int]:
-    """Of one kind in a lab, by what runs."""
+    """Process ids of one kind in a lab, found by command line and environment."""
     label, found = f"{ENVIRONMENT}={lab.id}".encode(), []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

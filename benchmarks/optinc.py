@@ -138,7 +138,7 @@ QUANTITIES: Mapping[str, Quantity] = {
         lambda v: Physics(signals=Signals(scale=v)),
     ),
 }
-#: Of lines: where one lies on another, both are seen.
+#: Looks of lines: where one lies on another, both are seen.
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": PALETTE[0], "marker": "o", "markersize": 6, "linewidth": 2.4},
     {"color": PALETTE[1], "marker": "s", "markersize": 3, "linewidth": 1.2, "linestyle": "--"},

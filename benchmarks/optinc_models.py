@@ -43,16 +43,16 @@ class Model(Protocol):
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the parts of the vector, in order."""
+        """Shapes of the parts of the parameter vector by name, in order."""
 
     def start(self, seed: int) -> npt.NDArray[np.float32]:
         """Parameters to begin with."""
 
     def log_probability(self, parameters: Array, inputs: npt.NDArray[Any]) -> Array:
-        """Of each answer, nats: (answers to give, answers there are)."""
+        """Log probability of each answer in nats: (answers to give, possible answers)."""
 
     def gradient(self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole) -> Array:
-        """Of the mean of -log probability of ``answers``: a vector (size,)."""
+        """Gradient of the mean negative log probability of ``answers``: a vector (size,)."""
 
 
 def size_of(model: Model) -> int:

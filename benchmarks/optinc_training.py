@@ -160,7 +160,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: ``accuracy`` in percent, ``loss`` in nats; 0 and infinite where it diverged."""
+    """Result of one training: ``accuracy`` in percent, ``loss`` in nats; 0 and infinite if it diverged."""
 
     accuracy: float
     loss: float

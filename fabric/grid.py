@@ -320,7 +320,7 @@ class LightUse:
         return self.contended > 0
 
     def __add__(self, other: LightUse) -> LightUse:
-        """Of two jobs on nodes of their own."""
+        """Add the light of two jobs that share no node."""
         return LightUse(
             self.receivers + other.receivers,
             self.contended + other.contended,

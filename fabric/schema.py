@@ -122,7 +122,7 @@ Power = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class LightSpec(Strict):
-    """Of all light in the fabric: what transmitters send, what receivers need, what each fibre loses."""
+    """Power that transmitters send and receivers need, and loss of each fibre, for the whole fabric."""
 
     launch_dbm: Power = Optics.launch_dbm
     sensitivity_dbm: Power = Optics.sensitivity_dbm
@@ -264,7 +264,7 @@ class ImperfectSpec(Strict):
     seed: int = Field(default=0, ge=0)
 
 
-#: Of an averager.
+#: Most ports of an averager.
 MOST_PORTS = 64
 
 

@@ -34,7 +34,7 @@ class Tree:
         return [Gpu.numbered(name, f"s{i}", model, first + i) for i, name in enumerate(self.gpus)]
 
     def with_uplinks(self, rate_bps: float) -> Tree:
-        """It with links between switches of another rate."""
+        """Copy of the plan whose links between switches have another rate, bits per second."""
         return replace(
             self,
             links=tuple(

@@ -62,7 +62,7 @@ class Addresses:
 
     @property
     def url(self) -> str:
-        """Of the REST API."""
+        """Base URL of the REST API."""
         return f"http{'s' if self.tls else ''}://{self.rest}"
 
     @property
@@ -238,7 +238,7 @@ class LabProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of ``testbed`` and ``controller``."""
+        """Process ids of ``testbed`` and ``controller``."""
         kept = {name: entry["pid"] for name, entry in self.inventory.get("processes", {}).items()}
         return {name: process.pid for name, process in self._running.items()} | kept
 

@@ -195,7 +195,7 @@ def mount_bpf_fs() -> None:
 
 
 def lacking_capabilities(status: str) -> list[str]:
-    """Of a process, by its ``/proc/PID/status``: those without which it can build no networks."""
+    """Capabilities for building networks that a process lacks, by its ``/proc/PID/status``."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     held = int(found[1], 16) if found else 0
     return [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]

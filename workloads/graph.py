@@ -27,7 +27,7 @@ from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.steps import IntArray, Steps, WrittenSteps, check_ranks, frozen
 
 FloatArray = npt.NDArray[np.float64]
-#: Bytes of one operation: below it sums and floats of them are exact enough, and nobody means as many.
+#: Most bytes of one operation: below it, sums and floats are exact enough; a larger figure is a mistake.
 TOO_MUCH = 1 << 50
 
 
@@ -132,7 +132,7 @@ class Workload:
 
     @property
     def operations(self) -> int:
-        """Of all ranks together."""
+        """Number of operations of all ranks."""
         return int(sum(len(self.programs[p]) for p in self.program_of.tolist()))
 
 
@@ -415,7 +415,7 @@ _Sizes = dict[tuple[int, int], bytes]
 
 
 def _sizes(program: Program, kind: Kind, alike: Sequence[int]) -> _Sizes:
-    """Of a program's messages of a kind. ``alike``: for each slot the one that its messages count for."""
+    """Bytes of a program's messages of a kind by slot and tag. ``alike``: which slot each slot counts as."""
     mine = np.flatnonzero(program.kind == kind)
     slots, tags = np.array(alike, dtype=np.int64)[program.slot[mine]], program.tag[mine]
     order = np.lexsort((tags, slots))  # which is stable

@@ -116,10 +116,10 @@ class _Row(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """Of one micro-batch.
+    """Times of a pipeline stage for one micro-batch, seconds.
 
-    ``exposed_s``: gradients reduced behind the last one's backward pass. ``held_up_s``: how much longer that
-    takes where they share the network. ``after_s``: of the optimiser, and of what follows it.
+    ``exposed_s``: gradients' reduction after the last micro-batch's backward pass. ``held_up_s``: how much
+    longer that pass takes where it shares the network. ``after_s``: the optimiser and what follows it.
     """
 
     forward_s: float
@@ -167,7 +167,7 @@ def _exposed_s(
 def _rows(
     m: Transformer, p: Parallel, t: Training, device: Device, network: IdealNetwork, k: int
 ) -> Iterator[_Row]:
-    """Of stage ``k``. A GPT's block takes 24 b s h^2 (1 + s / 6h) FLOPs forward, its output 2 b s h V."""
+    """Rows of stage ``k``. A GPT's block takes 24bsh^2 (1 + s / 6h) FLOPs forward, its output 2bshV."""
     h, s, v = m.hidden, t.sequence or m.sequence, -(-m.vocabulary // p.tp) * p.tp
     q, kv = m.heads * m.head_width, m.kv_heads * m.head_width
     rate = device.flops_per_s(t.element_bytes) * p.tp / t.micro_batch

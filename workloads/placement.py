@@ -41,7 +41,7 @@ from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training, ch
 from ringlight.workloads.stage import Tag
 
 Takes = Literal["whole", "part"]
-#: Of one replica; a workload of more takes minutes to make.
+#: Most messages of one replica; a workload of more takes minutes to make.
 MOST_MESSAGES = 1_000_000
 #: How far the authors' placement on their ring reaches.
 RING_WINDOW = 16
@@ -92,7 +92,7 @@ def widest_window(partners: int, dp: int, mp: int) -> int:
 def place(
     graph: Sequence[Operator], pieces: Sequence[int], seconds: Sequence[float], gpus: int, window: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Of each operator the GPUs, 0 to ``gpus - 1``, of its pieces.
+    """Place the pieces of each operator on GPUs 0 to ``gpus - 1``.
 
     ``pieces`` and ``seconds`` of each piece's forward pass, by operator; a GPU is free once it has computed
     what it has, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
@@ -204,7 +204,7 @@ def placed_workload(
     return timed(workload, device, element_bytes)
 
 
-#: Of each piece of an operator: from whom to whom it goes, and how many bytes of it.
+#: Transfers of each piece of an operator: source, destination and bytes.
 _Links = list[list[tuple[int, int, int]]]
 
 

@@ -55,7 +55,7 @@ class Plan:
         return (dense, experts) if p.ep > 1 else (dense + experts, 0)
 
     def bytes(self, layer: Layer) -> int:
-        """Of what a layer hands on, of one micro-batch."""
+        """Bytes that a layer hands on for one micro-batch."""
         return layer.output * self.training.micro_batch * self.training.element_bytes
 
     @property

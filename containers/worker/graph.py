@@ -395,7 +395,7 @@ class _Run:
                 time.sleep(left)
             with self._changed:
                 now.lateness_s = max(now.lateness_s, time.monotonic() - due)
-            # Of a late timer only what follows it is late, not the whole chain.
+            # A late timer delays only what follows it, not the whole chain.
             return due
 
         return perform

@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 
 def one_way(rank: int, peer: int, channel: int, *, out: bool) -> Line:
-    """Of the two connections of a pair the one on which payload goes to ``peer``, or comes from it."""
+    """Connection of the pair's two that carries payload to ``peer``, or (``out`` false) from it."""
     return Line(peer, channel if (peer > rank) == out else channel + _DOWNWARDS)
 
 

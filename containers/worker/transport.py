@@ -252,7 +252,7 @@ class _Link:
         self.next_send = self.next_receive = self.next_burst = self.begun = self.filled = self.watched = 0
         self.flow: Flow | None = None
         self.unacknowledged = 0
-        # Of words there is none: they are said to somebody who waits for them.
+        # Words are not acknowledged: their receiver waits for them.
         self.owes = not by_flow and not all(receive.is_word for receive in self.receives)
         self.awaits = not by_flow and not all(send.is_word for send in self.sends)
         self.can_read = self.can_write = True

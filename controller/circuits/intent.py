@@ -25,7 +25,7 @@ from ringlight.fabric.topology import CrossConnects
 
 log = logging.getLogger(__name__)
 
-#: Of the tables below.
+#: Version of the tables below.
 SCHEMA = 1
 #: Entries of the audit log that are kept.
 AUDIT_ENTRIES = 10_000
@@ -221,12 +221,12 @@ class IntentDatabase:
             return general if switch is None else self._policies.get(switch, general)
 
     def own_policies(self) -> dict[str, Policy]:
-        """Of the switches that have one of their own."""
+        """Policies of the switches that have their own, by switch."""
         with self._lock:
             return {name: policy for name, policy in self._policies.items() if name}
 
     def set_policy(self, switch: str | None, policy: Policy | None) -> None:
-        """Of one switch, or (None) of all others; None: a switch has none of its own any more."""
+        """Set the policy of one switch, or (``switch`` None) the default; ``policy`` None removes it."""
         name = switch or ""
         with self.writing() as db:
             db.execute("DELETE FROM policy WHERE switch = ?", (name,))

@@ -68,7 +68,7 @@ _COMMANDS = {
     "delete": ofp.OFPFC_DELETE,
     "delete_strict": ofp.OFPFC_DELETE_STRICT,
 }
-#: Of a flow's flags those that outlast its writing.
+#: Flags that a flow keeps once it is written.
 _KEPT_FLAGS = ofp.OFPFF_SEND_FLOW_REM | ofp.OFPFF_NO_PKT_COUNTS | ofp.OFPFF_NO_BYT_COUNTS
 #: All flows of all tables, and each change that we have not made. os-ken writes a match without its head
 #: here, which Open vSwitch refuses.

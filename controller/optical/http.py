@@ -204,7 +204,7 @@ class HttpClient:
                     data = connection.recv(1 << 16)
                     if not data and head is None and not self._http.trailing_data[0]:
                         raise Unreachable("the switch closed the connection")
-                    # Of anything else the package would wait for a line's end.
+                    # With anything else, the package would wait for a line's end.
                     start = (start + data[:16]).lstrip(b"\r\n")[:16]
                     if head is None and start[:5] != b"HTTP/"[: len(start)]:
                         raise ProtocolError("not an HTTP reply", repr(start))

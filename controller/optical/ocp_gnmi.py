@@ -114,7 +114,7 @@ def _text(leaf: object, name: str) -> str:
 
 
 def _number(leaf: object, name: str) -> float:
-    """Of a number or its text. Raises ProtocolError."""
+    """Read a number, or the text of one. Raises ProtocolError."""
     if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
         return float(leaf)
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):
@@ -223,7 +223,7 @@ def parse_connections(connections: Any) -> list[Connection]:
 
 
 def parse_identity(components: Any) -> Identity:
-    """Of the component that is the chassis; of nobody known where there is none."""
+    """Read the identity from the CHASSIS component; without one, an unknown identity."""
     for entry in _entries(_branch(bare(components)), "component"):
         state = _branch(entry, "state")
         if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":

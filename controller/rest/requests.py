@@ -15,7 +15,7 @@ from ringlight.fabric.schedules import parse_collective, steps_named
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
-#: Of a connection or a start, seconds.
+#: Timeout of a connection or a start, seconds.
 Timeout = Annotated[float, Field(gt=0, le=3600)]
 Factor = Annotated[float, Field(gt=0, le=1000)]
 

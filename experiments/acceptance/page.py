@@ -36,7 +36,7 @@ from ringlight.experiments.report.page import (
 from ringlight.testbed.acceptance.items import SECTIONS
 
 Switch = Mapping[str, Any]
-#: Of a quantity: what it is called, and what stands there of a switch, HTML.
+#: A row of the table: a quantity's name, and what makes a switch's cell, HTML.
 Row = tuple[str, Callable[[Switch], str]]
 _WORDS = {"green": mark("good", "ok"), "failed": mark("bad", "failed"), "skipped": NOTHING}
 _TO_LIGHT = "command_to_light_"

@@ -176,7 +176,7 @@ def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> I
         figure = next((row for row in base.each(spec.metric) if row.subject.startswith("job ")), None)
         if figure is not None and of_arm:
             name = of_arm[0].plan.setting.name
-            # Of the arm that computes longest there: iterations of the sweep may be short on purpose.
+            # The longest computing time there: iterations of the sweep may be short on purpose.
             there = [
                 job.training.compute_s
                 for run in runs

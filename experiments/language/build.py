@@ -57,7 +57,7 @@ LEAST_GRADIENT_BYTES = 9640
 _NOTHING: dict[str, Any] = {}
 #: Types of sections.
 _KINDS = {name: inside(RunSpec, name) for name in keys_of(RunSpec)}
-#: Of a fabric that is the only one, in place of its name.
+#: Name of a fabric that is the file's only one.
 ONLY_FABRIC = "fabric"
 
 

@@ -34,7 +34,7 @@ from ringlight.experiments.language.text import (
 BASE = "base"
 #: The job of a file that has none: on all GPUs.
 ONLY_JOB = {"train": {"ranks": "all"}}
-#: Of a sweep: a slip of the finger is found before it fills the memory.
+#: Most points of a sweep: a mistyped range must not fill the memory.
 MOST_POINTS = 100_000
 #: Keys of an arm that are no paths.
 _OF_ARMS = ("title", "like")

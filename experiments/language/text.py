@@ -224,7 +224,7 @@ def first_problem(
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHAPES.get(first["type"], message)
     plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
-    # Of a key that is wrong itself, nobody asks for the value.
+    # The value of a wrong key is not shown.
     plain = plain and "[key]" not in first["loc"]
     shown = f", not {written!r}" if plain else ""
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"

@@ -38,8 +38,11 @@ _PHYSICS = {
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Of a run with computing and all-reduces: ``communication_share`` of an iteration by the model, and
-    ``work``, the operations of its computing on the paper's GPU."""
+    """Rows ``communication_share`` and ``work`` of a run that computes and all-reduces.
+
+    ``communication_share``: share of an iteration by the model. ``work``: the operations of its computing on
+    the paper's GPU.
+    """
     at, (job, *others) = run.plan, run.jobs.values()
     loop = job.plan.training
     if others or loop is None or not loop.compute_s or not job.gpus:

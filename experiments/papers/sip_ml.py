@@ -35,8 +35,10 @@ _ALIKE = 5e-4
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Of a run of a placed model of the authors': ``time_to_accuracy``, and without its gradients' all-reduce
-    ``iteration_added_parameters`` and ``iteration_added_theirs``, with the term for either count of bytes.
+    """Row ``time_to_accuracy`` of a run of one of the authors' models, placed over the GPUs.
+
+    A run without the gradients' all-reduce also gets ``iteration_added_parameters`` and
+    ``iteration_added_theirs``: its iteration with that term added, by either count of bytes.
     """
     at, job = run.plan, next(iter(run.jobs.values()))
     workload = job.plan.workload

@@ -44,8 +44,9 @@ class ClosedForm:
 
 
 def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
-    """Of a run that is one all-reduce alone: its time by the closed form, and of WRHT what one node receives
-    at once and the segments of its longest lightpath. Nothing for other runs, nor without a closed form.
+    """Rows by the closed form for a run that times one all-reduce; none for other runs or collectives.
+
+    WRHT also gets the lightpaths that one node receives at once, and the segments of its longest lightpath.
 
     ``latency_s``: emulated seconds of every step, besides what the file says.
     """

@@ -83,7 +83,7 @@ def _of_operations(run: Run) -> Iterator[Span]:
 
     @cache
     def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
-        """Of each operation: stream, name, kind, and its bytes if it has any."""
+        """Stream, name, kind and arguments (bytes, if any) of each operation."""
         workload = run.jobs[job].plan.workload
         assert workload is not None
         of = workload.programs[program]

@@ -43,7 +43,7 @@ class Figures:
 
     @property
     def title(self) -> str:
-        """Of the arm."""
+        """Title of the arm."""
         return self.view.title(self.arm)
 
     @property
@@ -103,7 +103,7 @@ class Compared(Figures):
 
     @cached_property
     def base(self) -> Figures:
-        """Of the baseline, where it was run that the arm is compared with."""
+        """Figures of the baseline at the point that the arm is compared with."""
         found = self.view.table.under(self.spec.baseline, self.point)
         return Figures(self.view, self.spec.baseline, self.subject, found.point if found else _NOWHERE)
 
@@ -111,7 +111,7 @@ class Compared(Figures):
         return self.number(f"{metric}_ratio", label)
 
     def model_ratio(self, metric: str) -> float | None:
-        """Of the arm's figure by the model over its baseline's, where the models know both."""
+        """Arm's modelled figure over its baseline's; None where a model is missing."""
         mine, base = (at.modelled(metric) for at in (self, self.base))
         if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
             return None
@@ -227,7 +227,7 @@ class View:
         return [self.at(row.arm, row.subject, row.point) for row in found]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
-        """Of all subjects of a kind (``job``, ``event`` and so on) in arms; those that ran at one point."""
+        """Figures of all subjects of a kind, such as ``job``, in ``arms``; None: those with one point."""
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
                 yield self.at(arm, subject)
@@ -266,7 +266,7 @@ def view_of(
     rates: Sequence[PortRate] = (),
     outputs: Sequence[Written] = (),
 ) -> View:
-    """Of what was analysed. ``result``, ``environment``: the objects of result.json and environment.json."""
+    """Make the view of an analysis. ``result``, ``environment``: contents of the JSON files so named."""
     return View(
         analysis.experiment,
         analysis.rows,

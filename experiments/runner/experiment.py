@@ -25,7 +25,7 @@ from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.schema import under
 
-#: Of a sweep, a line of progress at most so often, seconds.
+#: Least time between two lines of a sweep's progress, seconds.
 _LINE_S = 5.0
 
 

@@ -26,7 +26,7 @@ class Foreteller:
         self._known: dict[str, Foretold] = {}
 
     def __call__(self, plan: RunPlan) -> Foretold:
-        """Of one run; its repeats are the same unless their workers took other times to start."""
+        """Foretell one run, once for all repeats whose workers took the same times to start."""
         key = json.dumps([plan.arm, dict(plan.point), [job.start_up_s for job in plan.jobs]], default=str)
         if key not in self._known:
             self._known[key] = self._foretell(plan)

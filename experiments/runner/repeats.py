@@ -18,10 +18,10 @@ from ringlight.experiments.runner.progress import Reporter
 
 
 class Repeats:
-    """Of one experiment's measured runs.
+    """Decides which measured runs of an experiment are disturbed and repeated.
 
-    Once a repetition was disturbed too, nothing is made again any more: the disturbance is there to stay, and
-    repeating would only double the time.
+    Once a repetition was disturbed too, nothing is repeated any more: the disturbance lasts, and repeating
+    would only double the time.
     """
 
     def __init__(self, reporter: Reporter, foretell: Foretell | None = None) -> None:

@@ -103,7 +103,7 @@ class Bench:
         return f"Bench({self.collective}, {len(self.sizes)} sizes)"
 
     def at(self, size: str) -> Measured:
-        """Of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
+        """Measurement of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
         for one in self.sizes:
             if one.size_bytes == parse_size(size):
                 return one
@@ -325,7 +325,7 @@ class RinglightLab:
 
 
 class Labs:
-    """Of one session, at most one lab at a time. ``logs`` makes a folder for one."""
+    """Labs of one pytest session, at most one at a time. ``logs`` makes a lab's log folder."""
 
     def __init__(self, logs: Callable[[], Path]) -> None:
         self._logs = logs

@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from ringlight.experiments.testing.lab import Labs, RinglightLab, Wanted
 
-#: Of the marker ``ringlight``, besides the scenario.
+#: Keywords of the marker ``ringlight``.
 _KEYWORDS = ("arm", "lab", "runtime", "slowed")
 _RUNTIMES, _LABS = ("docker", "namespace"), ("test", "session")
 _MARKERS = (

@@ -198,7 +198,7 @@ class Divisions:
     def _filled(self, part: Pairs) -> IntArray:
         filling = _Filling(part, self._wavelengths, self._most)
         if len(part.demand):
-            # Of the arcs of one part only, so no less than that of the whole ring.
+            # The bound of one part's arcs alone is no less than that of the whole ring.
             matrix = np.zeros((part.nodes, part.nodes))
             matrix[part.sources, (part.sources + part.hops) % part.nodes] = part.demand
             filling.raise_least(min(cut_bound(part, matrix, self._wavelengths), float(self._most)))

@@ -21,7 +21,7 @@ WHOLE = Imperfections()
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the seeds' values: the smallest, the one in the middle, the largest. ``seeds``: how many."""
+    """Minimum, median and maximum of the values of ``seeds`` seeds."""
 
     minimum: float
     median: float

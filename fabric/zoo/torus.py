@@ -33,7 +33,7 @@ class Torus:
 
     @cached_property
     def port(self) -> tuple[tuple[int, int], ...]:
-        """Of each dimension the port forwards and the one backwards."""
+        """Forward and backward port of each dimension."""
         found, first = [], 0
         for side in self.sides:
             found.append((first, first + (side > 2)))
@@ -42,7 +42,7 @@ class Torus:
 
     @property
     def ports(self) -> int:
-        """Of each GPU."""
+        """Ports of each GPU."""
         return self.port[-1][1] + 1
 
     @property

@@ -75,7 +75,7 @@ class Sample:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Of a distribution, in seconds."""
+    """Count, extremes and quantiles of a distribution, seconds."""
     if not seconds:
         return {}
     p50, p99 = (float(np.quantile(seconds, q)) for q in (0.5, 0.99))

@@ -94,7 +94,7 @@ def run_checks(
 
 
 def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
-    """Of every item of the list."""
+    """Outcome of each item of the list, by its number."""
     listed = list(outcomes)
     found = {}
     for number in ITEMS:

@@ -106,7 +106,7 @@ class Arrived:
 
 
 def together(parts: Iterable[Arrived]) -> Arrived:
-    """Of one stream at several hosts."""
+    """Join what arrived of one stream at several hosts."""
     listed = list(parts)
     return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.at for p in listed]))
 

@@ -33,7 +33,7 @@ from ringlight.testbed.emulation.averager.core import DEPTH
 
 #: Where every averager listens.
 TCP_PORT = 7070
-#: Of all cables, four addresses each; GPUs have 10.82 and O-NICs' agents 10.83.
+#: Addresses of all cables, four each; GPUs have 10.82 and O-NICs' agents 10.83.
 NETWORK = ipaddress.ip_network("10.84.0.0/16")
 PREFIX = 30
 #: Seconds that a server may be silent, besides what a few frames take; a worker gives the averager that much
@@ -71,7 +71,7 @@ def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
 
 
 def frame_bytes(averager: Averager) -> int:
-    """Of the longest frame on an averager's cables, that with decimals."""
+    """Bytes of the longest frame on an averager's cables, the one with decimals."""
     return HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
 
 

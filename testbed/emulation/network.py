@@ -260,7 +260,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         netlink.in_namespace(namespace, partial(averagers.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
-        """Of a device that is a process."""
+        """Process id that holds the namespace of a device that is a process."""
         found = self._nodes[name].namespace
         assert found is not None
         return found

@@ -213,7 +213,7 @@ class ControllerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ControllerAddress:
-        """Of ``host:port``, also with ``tcp:`` before it."""
+        """Parse ``host:port`` or ``tcp:host:port``."""
         host, _, port = text.removeprefix("tcp:").rpartition(":")
         return cls(host, int(port))
 
@@ -304,7 +304,7 @@ class WorkerHost(ShellLess):
 
     @property
     def gpu(self) -> str:
-        """Of whose NIC it is."""
+        """Name of the GPU whose NIC it is."""
         return self.place.gpu
 
     @property

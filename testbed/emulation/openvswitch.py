@@ -122,7 +122,7 @@ class Connection:
 
 
 def connections(bridges: Sequence[str]) -> list[Connection]:
-    """Of each bridge, which has one controller. Raises OpenVSwitchError."""
+    """State of each bridge's connection to its one controller. Raises OpenVSwitchError."""
     if not bridges:
         return []
     said = json.loads(vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges))

@@ -44,7 +44,7 @@ class Applications:
 
     @classmethod
     def read(cls, path: Path) -> Applications:
-        """Of what :meth:`write` wrote. Raises OSError, ValueError."""
+        """Read what :meth:`write` wrote. Raises OSError, ValueError."""
         found = json.loads(path.read_text(encoding="utf-8"))
         token = found["token_file"]
         files, log_file = tuple(found["files"]), Path(found["log"])

@@ -101,7 +101,7 @@ class KeptController:
 
     @classmethod
     def read(cls, path: Path) -> KeptController:
-        """Of a JSON file with these keys. Raises OSError, ValueError."""
+        """Read a JSON file with these keys. Raises OSError, ValueError."""
         found = json.loads(path.read_text(encoding="utf-8"))
         return cls(tuple(found["command"]), found["rest"], Path(found["log"]))
 
@@ -147,7 +147,7 @@ class Testbed:
         self.apps: Supervisor | None = None
         self.controller: Supervisor | None = None
         self._deaths = Deaths(settings.state / deaths.FILE)
-        #: Of optical switches: ``host:port`` of each of their management protocols, and of their own REST.
+        #: ``host:port`` of each management protocol and of the switch's own REST, by optical switch.
         self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
@@ -382,7 +382,7 @@ class Testbed:
         return self._spawn(command, self._optical_log(switch.name))
 
     def _user_file(self, name: str, kind: str) -> Path:
-        """Of an optical switch: its ``users``, for itself, and the ``password`` for its driver."""
+        """File of an optical switch: its own ``users``, or the ``password`` for its driver."""
         return self.settings.state / f"{name}.{kind}"
 
     def _make_user(self, name: str) -> None:

@@ -134,7 +134,7 @@ class Bundles:
         return found
 
     def set_capacity(self, capacity: FloatArray) -> None:
-        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
         self._capacity = capacity
         self._slower.clear()
         self._change()

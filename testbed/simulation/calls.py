@@ -52,7 +52,7 @@ class Calls:
 
 
 class End(NamedTuple):
-    """Of a message: the ``ordinal``-th of an iteration from ``source`` to ``destination`` with a tag."""
+    """Identity of a message: the ``ordinal``-th of an iteration between these ranks with a tag."""
 
     source: int
     destination: int

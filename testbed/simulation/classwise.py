@@ -69,7 +69,7 @@ class InClasses:
         return self.bundles.remaining()
 
     def set_capacity(self, capacity: FloatArray) -> None:
-        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
         self.bundles.set_capacity(capacity)
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:

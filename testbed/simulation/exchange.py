@@ -24,7 +24,7 @@ class Ways(Protocol):
     """The paths of a collective's transfers over the present network."""
 
     def routes(self, step: Step, number: int) -> Routes:
-        """Of every transfer of step ``number``. Raises ValueError naming a transfer that has no way."""
+        """Routes of all transfers of step ``number``. Raises ValueError naming one that has no path."""
         ...
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:

@@ -66,14 +66,14 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
 
 
 def demand_of_steps(steps: Steps, vector_bytes: float, at: IntArray, gpus: int) -> Demand:
-    """Of one all-reduce of all ranks of a job."""
+    """Demand of one all-reduce over all ranks of a job, bytes."""
     found = sent_in_steps(steps, vector_bytes)
     most = float(found.sum(axis=1).max())
     return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), most)
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:
-    """Of several jobs; each all-reduce counts as the one with the most bytes."""
+    """Add the demands of several jobs; each all-reduce counts as the one with the most bytes."""
     total, rest = np.zeros((gpus, gpus)), np.zeros((gpus, gpus))
     groups: list[IntArray] = []
     most = 0.0

@@ -170,7 +170,7 @@ class Operations:
         return np.flatnonzero(~np.isfinite(self.end_s[-1])).tolist()
 
     def times(self) -> Times:
-        """Of all actors until the last of them ended."""
+        """Times of all actors up to the end of the last one, seconds."""
         for tally in self._tally:
             tally.count(float(self.end_s.max()))
         return Times(

@@ -95,7 +95,7 @@ class Phases:
     def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
         check_ranks(steps, len(ranks))
         self._steps = steps
-        # Of each phase: how long its transfers take, and the most chunks that one rank has to add.
+        # By phase: its transfers, and the most chunks that one rank adds.
         self._transfers: list[Transfers] = []
         self._added: list[float] = []
         self.wavelengths: int | None = None

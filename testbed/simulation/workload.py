@@ -200,7 +200,7 @@ class Execution:
         return self._carrier.moved()
 
     def set_capacity(self, capacity_bps: FloatArray) -> None:
-        """Of all of the network's links, bits per second, from now on; 0 is dark."""
+        """Set the capacity of the network's links [links] from now on, bits per second; 0 is dark."""
         self._carrier.set_capacity(capacity_bps / 8)
 
     @property

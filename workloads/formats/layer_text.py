@@ -18,7 +18,7 @@ from ringlight.workloads.graph import Book, Collective, Handle, Workload, Writer
 
 LAYERS_LIMIT = 1_000_000
 RANKS_LIMIT = 1 << 17
-#: Of a rank; checkpoints could ask for the square of the layers.
+#: Most operations of a rank; checkpoints could ask for the square of the layers.
 OPERATIONS_LIMIT = 2_000_000
 #: A computation's time is in these, as ASTRA-sim's and SimAI's clock is.
 NANOSECOND = 1e-9

@@ -67,7 +67,7 @@ _BYTES = {
 @metric("bytes", of="job", makes=_BYTES)
 @metric("count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"})
 def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
-    """Of a job that had the light to itself, and O-NICs whose light stands."""
+    """Bytes on lightpaths, for the only job of a run on O-NICs whose light stands."""
     run = context.run
     notes = before_and_after(run)
     alone = len(run.jobs) == 1 and job.state == SUCCEEDED and any(done.light for done in job.done.values())

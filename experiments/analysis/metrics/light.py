@@ -42,7 +42,7 @@ OF_ONICS = {
     "unrouted": "Packets for a peer that no port of the O-NIC leads to",
     "light_tx_bytes": "Bytes that O-NICs sent into the light, some headers included",
 }
-#: Of each a median, a 99th percentile and the longest.
+#: Times given as median, 99th percentile and maximum.
 TIMES = {
     "setup": "From a flow's request, or the end of a ring's step, to the light",
     "idle_setup": "From the request to the light, of flows that stood in no queue",
@@ -65,7 +65,7 @@ def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
     makes={f"{k}_{part}": f"{help}: {said}" for k, help in TIMES.items() for part, said in _PARTS.items()},
 )
 def waits(context: Context) -> Mapping[str, float | None]:
-    """Of a fabric with light that is asked for."""
+    """Times of set-ups and flows in a fabric whose O-NICs ask for light."""
     lit = context.run.lit_flows
     written = (change["write_s"] for ring in context.run.of(RingSetUps) for change in ring.set_ups)
     times = {

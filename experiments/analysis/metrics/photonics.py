@@ -1,4 +1,4 @@
-"""Of averagers as photonic units: bytes that go to them, what they are made of, what they answer wrongly."""
+"""Averagers as photonic units: bytes sent to them, their parts, and their wrong answers."""
 
 from __future__ import annotations
 

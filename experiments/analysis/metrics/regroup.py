@@ -177,7 +177,7 @@ _PREDICTED = {
 
 @metric("s", of="event job", known="analytic", makes=_PREDICTED)
 def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
-    """Of all jobs together."""
+    """Iteration times predicted before and after the regroup, with all jobs running."""
     run = context.run
     gpus = {name: other.gpus for name, other in run.jobs.items()}
     if not moves_light(context, action) or not all(gpus.values()):

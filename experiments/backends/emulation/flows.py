@@ -16,7 +16,7 @@ END_OF_TRACE = 1 << 53
 
 
 class FlowLog:
-    """Of one run, named ``run``; what was before it is not this run's. Methods raise Unreachable."""
+    """Light flows of the run named ``run``, without those before it. Methods raise Unreachable."""
 
     def __init__(self, api: Api, run: str, fabric: Fabric) -> None:
         self._api, self._run = api, run

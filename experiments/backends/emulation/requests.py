@@ -33,7 +33,7 @@ AVERAGED_PATIENCE_S = 4.0
 EXCHANGE_PATIENCE = 2
 #: At least so long where something is made to go wrong, and after it is to be well again.
 TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
-#: Of one rank in an iteration; when they were is one event.
+#: Most operations of a rank in an iteration: their times are one event.
 MOST_OPERATIONS = 20_000
 #: The most that the controller takes, as emulated.
 MOST_PATIENCE_S = MOST_COMPUTE_S = 3600.0
@@ -116,8 +116,11 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
-    """Of OptINC ranks wait for each other only when they tell their scales: as long as the slowest computes
-    after the fastest, emulated seconds."""
+    """Longest wait for an OptINC job's other ranks, emulated seconds.
+
+    Ranks wait for each other only when they exchange scales: for as long as the slowest computes after the
+    fastest.
+    """
     factors = [job.stragglers.get(rank, 1.0) for rank in range(len(job.ranks))]
     return min(AVERAGED_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
 

@@ -20,7 +20,7 @@ from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 
-#: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
+#: Bytes of headers in a packet: IPv4 (20) and TCP with time stamps (32).
 _IN_PACKET_BYTES = 52
 
 _LEFT_OUT = (

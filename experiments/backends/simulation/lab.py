@@ -597,7 +597,7 @@ class SimulatedLab:
         return free[0] if free else None
 
     def _regroup(self, event: EventPlan) -> None:
-        """Of the jobs that run, or are to be released, with the circuits that are lit now."""
+        """Regroup the jobs that run or are to be released, starting from the circuits that are lit now."""
         jobs = [
             RingJob.all_reduce(
                 job.name, self._ranks[job.name], float(job.loop.gradient_bytes), job.loop.compute_s

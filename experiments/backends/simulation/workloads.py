@@ -37,7 +37,7 @@ def how(job: JobPlan) -> How:
 
 
 def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
-    """Of all jobs that name their GPUs, one iteration of each."""
+    """Demand of one iteration of each job that names its GPUs, bytes."""
     number = {gpu: index for index, gpu in enumerate(gpus)}
     found = []
     for job in jobs:

@@ -32,7 +32,7 @@ _STEPS = {
 }
 _MOST_GAPS = 8
 _PACE = ("iteration_before", "iteration_after", "iteration_predicted_before", "iteration_predicted_after")
-#: Of a bar: its name, from and to in milliseconds since the first step, and its colour.
+#: A bar: its name, start and end in milliseconds since the first step, and colour.
 Bar = tuple[str, float, float, str]
 
 

@@ -45,7 +45,7 @@ def _is_time(name: str) -> bool:
 
 
 def _map_of(view: View) -> _Map | None:
-    """Of all sweeps over one job's workloads and nothing else, and the arms that ran any of these."""
+    """Map of winners: sweeps over one job's workload alone, and the arms that ran any of them."""
     sweeps = [
         s for s in view.experiment.spec.sweep if len(s.over) == 1 and next(iter(s.over)).endswith(".workload")
     ]

@@ -356,7 +356,7 @@ class ScpiRig(Rig):
         own, command = f"{self.protocol}=127.0.0.1:0", list(self._command)
         command[command.index("--listen") + 1] = self.addresses["scpi"]
         command = [f"{self.protocol}={self.address}" if word == own else word for word in command]
-        # Of several the last one counts.
+        # The last of several --recovery counts.
         self._launch([*command, "--recovery", recovery.lower()])
 
 

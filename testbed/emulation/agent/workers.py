@@ -637,6 +637,6 @@ def _tail(path: Path) -> str:
 
 
 def _addresses(spec: dict[str, Any]) -> list[str]:
-    """Of the ranks of a worker's job; none where its spec has no list of them, as it will say itself."""
+    """IP addresses of a worker's peers; empty if its spec lists none, which the worker reports itself."""
     peers = spec.get("peers")
     return peers if isinstance(peers, list) else []

@@ -62,7 +62,7 @@ class Unit:
 
     @property
     def answers(self) -> Form:
-        """Of what goes to the servers."""
+        """Form of the frames that go to the servers."""
         return Form(self.coding.bits)
 
     def rank(self, port: int) -> int:

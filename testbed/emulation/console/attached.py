@@ -120,7 +120,7 @@ class Attached:
         return Place(entry["namespace"], entry.get("container"))
 
     def places(self) -> dict[str, Place]:
-        """Of all GPUs that have something at their NIC."""
+        """Where each GPU's host is, for GPUs that have one."""
         hosts = self.hosts()
         return {gpu: self._of_host(entry) for gpu, entry in hosts.items() if entry["namespace"] is not None}
 

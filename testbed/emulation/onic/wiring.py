@@ -245,7 +245,7 @@ def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
 
 
 def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
-    """Of the O-NIC of a GPU whose light stands, else None. ``rate_bps``: the emulated rate of a real one."""
+    """Settings of an O-NIC whose light stands; None for others. ``rate_bps``: real to emulated rate."""
     onic, divided = fabric.onics[gpu], fabric.divided
     if not onic.standing:
         return None

@@ -66,7 +66,7 @@ class _Bulk:
 
 
 class Bulks:
-    """Of a switch, the bulk command that came last."""
+    """Last bulk command that a switch received."""
 
     last: _Bulk | None = None
 

@@ -76,7 +76,7 @@ class Kind(StrEnum):
     PORT_FAILED = "port-failed"
 
 
-#: Of the kinds that know one, the seconds where none are told.
+#: Default duration in seconds of the kinds that have one.
 SECONDS = {
     Kind.LOSE_REPLY: 0.0,
     Kind.SLOW: 2.0,

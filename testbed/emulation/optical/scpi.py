@@ -191,7 +191,7 @@ class ScpiSession:
         """Takes bytes as they come; how they are split makes no difference."""
         for piece in _LINE.split(data):
             if piece in (b"\r", b"\n"):
-                # Of CR LF the second is the end of nothing.
+                # The LF of a CR LF ends no further message.
                 if self._overrun or self._buffer:
                     self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
                 self._overrun = False

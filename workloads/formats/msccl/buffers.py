@@ -12,7 +12,7 @@ EXCHANGES = ("all-to-all", "all-to-all-v")
 
 
 def chunks_of(program: Program) -> int:
-    """Of the whole vector. Raises ValueError when the file's number of chunks cannot be divided so."""
+    """Chunks of the whole vector. Raises ValueError if the file's number of chunks does not divide."""
     n = program.ranks
     if program.kind not in ("all-reduce", "broadcast", "reduce") and program.chunks % n:
         what = f"nchunksperloop {program.chunks} cannot be divided among {n} GPUs"
