@@ -129,7 +129,7 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
 
 
 def ends_of(records: list[Record]) -> np.ndarray:
-    """When each call ended at the last rank."""
+    """End of each call at its last rank."""
     timed = [record for record in records if isinstance(record, Operations)]
     ends: np.ndarray = np.max([[one.begin + end for _, end in one.times_s] for one in timed], axis=0)
     return ends

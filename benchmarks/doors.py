@@ -125,7 +125,7 @@ class Flood:
                 await asyncio.sleep(DRIP_S)
 
     async def metrics(self, clients: int) -> None:
-        """So many ask at the same time, and each again once it has its answer."""
+        """Let ``clients`` ask at the same time, each again once it has its answer."""
         start = asyncio.Event()
         asking = [asyncio.ensure_future(self._metrics(start)) for _ in range(clients)]
         await asyncio.sleep(0.5)

@@ -267,7 +267,7 @@ def is_right(entry: dict[str, Any]) -> bool:
 
 
 def plan(count: int, choice: random.Random) -> list[tuple[Case, str]]:
-    """Each kind in each scenario that has it, and then at random."""
+    """Choose kills: each kind in each scenario that has it, then at random."""
     pairs = [(case, kind) for case in CASES for kind in case.kinds]
     choice.shuffle(pairs)
     return [*pairs, *(choice.choice(pairs) for _ in range(count))][:count]

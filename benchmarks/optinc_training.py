@@ -102,7 +102,7 @@ class Averaging:
 
     @classmethod
     def of(cls, unit: Unit, bits: int, way: Way | None = None) -> Callable[[int], Averaging]:
-        """By seed: the same for each."""
+        """Make the averaging for a seed: the same for each."""
         return lambda seed: cls(unit, bits, way)
 
     def __call__(self, gradients: Sequence[Floats]) -> list[Floats]:

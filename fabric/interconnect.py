@@ -150,7 +150,7 @@ def divided_anew(one: Interconnect | None) -> TypeGuard[Divided]:
 
 
 def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
-    """With times multiplied by ``time`` and rates divided by ``rate``, as the emulation would run it."""
+    """Interconnect with times multiplied by ``time`` and rates divided by ``rate``, as emulated."""
     if isinstance(one, Rotors):
         rotor = one.rotor
         return replace(

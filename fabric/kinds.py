@@ -136,7 +136,7 @@ def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
 
 
 def _rows(ranks: int, owner: IntArray) -> BoolArray:
-    """Each chunk at its owner only."""
+    """Rows of bits that place each chunk at its owner only."""
     found: BoolArray = np.arange(ranks)[:, None] == owner
     return found
 

@@ -329,7 +329,7 @@ class GridSpec(Strict):
 
 
 class RingWssSpec(Strict):
-    """As of a grid's, but ``mrr``: micro-ring resonators, which add and drop one wavelength each."""
+    """WSS of a ring; ``mrr``: micro-ring resonators, which add and drop one wavelength each."""
 
     driver: Literal["scpi"] = "scpi"
     profile: Literal["mrr", "lcos", "ideal"] = "mrr"
@@ -882,7 +882,7 @@ def under(where: str, problem: object) -> str:
 
 
 def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tuple[str, LinkSpec]]]:
-    """All averagers, and all links that are written out with where they are, those of ``averaging`` first.
+    """Averagers and links of the file with their places in it, those of ``averaging`` first.
 
     Raises ValueError as :meth:`AveragingSpec.written`, and for an averager that is there twice.
     """

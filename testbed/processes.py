@@ -166,7 +166,7 @@ def _why_taken(address: str, option: str) -> str | None:
 
 
 def _ending(lab: str) -> str:
-    """Who has a port, and how it is ended."""
+    """Text that says which lab has a port, and how it ends."""
     if (STATE_ROOT / lab / _STANDING).exists():
         return f"lab {lab} has it, which ends with: ringlight down {lab}"
     return f"lab {lab} has it, whose run or shell goes on"
@@ -331,7 +331,7 @@ class LabProcesses:
         ).write(self.state / _APPS)
 
     def _wait_for(self, file: str, name: str) -> None:
-        """Until a process has written a file of the lab's state."""
+        """Wait until a process has written a file of the lab's state."""
         path = self.state / file
         deadline = time.monotonic() + UP_S
         while not path.exists():

@@ -68,7 +68,7 @@ def open_vswitch_database_running() -> bool:
 
 
 def open_vswitch_running() -> bool:
-    """Both halves: the database answers and the switch daemon has its control socket open."""
+    """Whether the database answers and the switch daemon has its control socket open."""
     if not open_vswitch_database_running():
         return False
     for control in OVS_SOCKET.parent.glob("ovs-vswitchd.*.ctl"):
@@ -202,7 +202,7 @@ def lacking_capabilities(status: str) -> list[str]:
 
 
 def root_needed(what: str) -> str:
-    """That only root can do something, and this very command for root.
+    """Message that only root can do something, with this command for root.
 
     The program is named by its path: sudo looks for programs elsewhere, and finds another Python, for which
     the launcher would make the environment anew.

@@ -268,7 +268,7 @@ class Book:
         self, name: str, programs: Sequence[Program], program_of: npt.ArrayLike,
         communicators: npt.ArrayLike, peers: npt.ArrayLike,
     ) -> Workload:  # fmt: skip
-        """All that was written, checked. Raises ValueError as :func:`check`."""
+        """Workload that was written, checked. Raises ValueError as :func:`check`."""
         of = frozen(program_of)
         return check(
             Workload(
@@ -338,7 +338,7 @@ def _check_program(workload: Workload, number: int, program: Program) -> None:
 
 
 def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int, int, int]]]) -> None:
-    """All ranks of a group make the same calls on it, from one stream each."""
+    """Check that all ranks of a group make the same calls on it, from one stream each."""
     made: dict[tuple[int, int], tuple[bytes, int]] = {}
     for (group, slot), callers in calls.items():
         missing = set(workload.groups[group].tolist()) - {rank for rank, _, _ in callers}

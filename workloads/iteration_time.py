@@ -13,7 +13,7 @@ from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training
 
 @dataclass(frozen=True)
 class IdealNetwork:
-    """Each rank sends and receives ``bytes_per_s`` in each of its collectives and messages.
+    """Network that gives each rank ``bytes_per_s`` both ways in each collective and message.
 
     ``latency_s`` of each step of a ring, and of a message. ``shared``: in all of them together, so that
     collectives that computation waits for take longer while gradients are reduced; otherwise nothing is in
@@ -152,7 +152,10 @@ def _stage(m: Transformer, p: Parallel, t: Training, device: Device, network: Id
 def _exposed_s(
     rows: Sequence[_Row], column: Sequence[int], ranks: int, t: Training, network: IdealNetwork
 ) -> float:
-    """A queue: buckets get ready from the last layer to the first, and are reduced one at a time."""
+    """Time that reductions take after the backward pass, seconds.
+
+    Buckets get ready from the last layer to the first, and are reduced one at a time.
+    """
     left = sum(row.backward_s for row in rows)
     done, pending, limit = -left, 0.0, t.first_bucket_bytes
     for number in reversed(range(len(rows))):

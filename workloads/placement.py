@@ -211,7 +211,7 @@ _Links = list[list[tuple[int, int, int]]]
 def _messages(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], reach: int, takes: Takes
 ) -> list[_Links]:
-    """By operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
+    """Messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, one in enumerate(graph):
         for k in one.after:

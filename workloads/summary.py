@@ -77,7 +77,7 @@ def summary(workload: Workload) -> Summary:
 
 
 def traffic(workload: Workload) -> dict[str, Traffic]:
-    """By purpose: what the ranks send, counting of each collective the least that any algorithm must.
+    """Traffic of the ranks by purpose; a collective counts as the least that any algorithm must send.
 
     An all-reduce of S bytes among n ranks: 2 (n - 1) / n S by each; an all-gather, a reduce-scatter, an
     all-to-all (n - 1) / n S; a broadcast (n - 1) S by all. An unequal split counts as an equal one; sizes

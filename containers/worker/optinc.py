@@ -64,7 +64,7 @@ class _Lost(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is, and how it codes.
+    """Place of a rank among the others, and its coding.
 
     rank, ranks    of the job
     port, ports    of its averager; as rank and ranks, but for cascades
@@ -255,7 +255,7 @@ class Averaging:
         return collective
 
     def _wait(self) -> None:
-        """Until everything that was begun is answered. Raises what the other thread failed with."""
+        """Wait until everything that was begun is answered. Raises what the other thread raised."""
         with self._changed:
             latest = self._kept[self._next_number - 1]
             while latest.answered < latest.frames:
@@ -312,7 +312,7 @@ class Averaging:
                 self._changed.notify()
 
     def _keep_connected(self) -> None:
-        """Until the end. Raises AveragingFailed."""
+        """Keep the connection until the end. Raises AveragingFailed."""
         lost, since = "", time.monotonic()
         while not self._ending:
             patience_s = self._patience_s()

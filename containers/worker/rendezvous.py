@@ -70,7 +70,7 @@ class Lines(NamedTuple):
 
     @classmethod
     def of(cls, spec: WorkerSpec, to: Collection[int], from_: Collection[int], channel: int = 0) -> Lines:
-        """For payload ``to`` these ranks and ``from_`` those, on connections as ``spec`` has them."""
+        """Lines for payload ``to`` some ranks and ``from_`` others, on connections as ``spec`` has them."""
         if not spec.posted:
             return cls(
                 {peer: Line(peer, channel) for peer in to}, {peer: Line(peer, channel) for peer in from_}
@@ -81,7 +81,7 @@ class Lines(NamedTuple):
         )
 
     def sending(self) -> dict[Line, bool]:
-        """All lines, and whether this rank sends payload there."""
+        """Lines, and whether this rank sends payload on each."""
         return dict.fromkeys(self.into.values(), False) | dict.fromkeys(self.out.values(), True)
 
 

@@ -581,7 +581,7 @@ class Transport:
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> bool:
-        """Until something can be done; False when nothing could by ``deadline``."""
+        """Wait until something can be done; False if nothing could by ``deadline``."""
         until = deadline
         agent = -1
         if self._flows is not None:

@@ -136,7 +136,7 @@ class IntentDatabase:
     # What should be lit
 
     def wanted(self) -> _Sets | None:
-        """By switch; None as long as nothing was ever saved."""
+        """Wanted cross-connects by switch; None if nothing was ever saved."""
         with self._lock:
             return dict(self._wanted) or None
 
@@ -150,7 +150,7 @@ class IntentDatabase:
             return self._pending
 
     def save(self, wanted: CrossConnects) -> None:
-        """These switches shall carry this; others as before. What is wanted is unwanted no longer."""
+        """Save what these switches should carry, which is no longer unwanted; others are unchanged."""
         with self.writing() as db:
             for switch, group in wanted.items():
                 group = frozenset(group)
@@ -252,7 +252,7 @@ class IntentDatabase:
             db.execute("DELETE FROM audit WHERE id <= ?", ((row.lastrowid or 0) - AUDIT_ENTRIES,))
 
     def try_note(self, *words: Any, **detail: Any) -> None:
-        """As :meth:`note`, where it is done already: that the disk does not take it is logged."""
+        """Like :meth:`note`, for what is done already: a failure of the disk is only logged."""
         try:
             self.note(*words, **detail)
         except UnavailableError as error:

@@ -93,7 +93,7 @@ class Change:
 
     @property
     def outcome(self) -> str:
-        """In one or two words, for the audit log and counters."""
+        """Outcome in one or two words, for the audit log and counters."""
         if self.undone:
             return "partly undone" if self.left else "undone"
         return "problems" if self.problems else "done"
@@ -561,9 +561,9 @@ class CircuitManager:
         self._followers.tell(self.ends())
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
-        """When, in seconds from the commands, all that changes is surely dark, and when no longer.
+        """Interval in which everything that changes is surely dark, seconds after the commands.
 
-        None when there is no such time, or not long enough for the rules, or a switch cannot remove and
+        None when there is no such interval, it is too short for the rules, or a switch cannot remove and
         add in one write.
         """
         if not plans:

@@ -63,7 +63,7 @@ class SwitchView:
 
 
 def _nothing(who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any) -> None:
-    """Nobody writes down who did what."""
+    """Discard a note for the audit log."""
 
 
 @dataclass

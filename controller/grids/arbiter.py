@@ -175,7 +175,7 @@ def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping
 
 
 def _traffic(nodes: Sequence[str], settings: Mapping[str, Any]) -> tuple[Pair, ...]:
-    """Who will send to whom. Raises ValueError for a collective that does not exist or fit."""
+    """Pairs that will send. Raises ValueError for a collective that does not exist or fit."""
     if settings.get("workload", "train") == "train":
         return pairs_of(nodes, steps_named(settings.get("collective", "ring"), len(nodes)))
     targets = linktest_targets(settings, len(nodes))

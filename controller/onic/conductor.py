@@ -135,7 +135,7 @@ class Conductor:
         return self._next()
 
     def close(self, flow: Flow) -> list[Effect]:
-        """All of the flow is sent and acknowledged, or it is no longer wanted. ``flow`` is open."""
+        """Close an open flow: all of it is acknowledged, or it is no longer wanted."""
         asked = self._flows.pop(flow)
         if self._step is None or asked.step >= self._step:
             self._done.setdefault(asked.step, set()).add(asked.pair)

@@ -239,7 +239,7 @@ def _is_quiet(connection: socket.socket) -> bool:
 
 
 def http_client(name: str, entry: Mapping[str, Any]) -> HttpClient:
-    """From ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
+    """Make one from ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
 
     ``tls`` is true unless it is said otherwise or the switch is on this machine; then the switch's
     certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError

@@ -670,7 +670,7 @@ def _own_name(pair: tuple[int, int]) -> str:
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> GnmiDriver:
-    """From ``{"address": "host:port", "username": …, "password_env": …}``.
+    """Make one from ``{"address": "host:port", "username": …, "password_env": …}``.
 
     ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`Access`; ``inputs``
     and ``outputs``: names of the ports in our order.

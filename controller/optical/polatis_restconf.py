@@ -335,7 +335,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
 def from_inventory(
     name: str, entry: Mapping[str, Any], size: int, openflow: object = None
 ) -> PolatisRestconfDriver:
-    """From ``{"address": "host:8008", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
+    """Make one from ``{"address": "host:8008", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
 
     ``settle_s``: seconds after the last write at which it is read back for the second time.
     """

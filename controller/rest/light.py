@@ -74,7 +74,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/optical-audit", **answers(list[shapes.AuditEntry], 422))
     def audit(switch: OfSwitch = None, before: OlderThan = None, limit: AtMost = 100) -> Any:
-        """Who changed what when, the newest first; the last 10,000 entries are kept."""
+        """Audit log: who changed what and when, the newest first; the last 10,000 entries are kept."""
         return intents.audit(switch, before, limit)
 
     @routes.get("/optical-policy", **answers(shapes.PolicyDocument))

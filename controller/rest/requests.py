@@ -182,8 +182,11 @@ class LinkTest(Body):
 
 
 class Placement(Body):
-    """Where a job runs, and what it sends there. ``ranks``: GPUs in rank order, or ``gpus``: how many, of
-    ``grid`` or ``ring`` if one is given; ``interconnect``: that whose light is divided by demand."""
+    """Placement of a job, and its collective.
+
+    ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` or ``ring`` if one is given.
+    ``interconnect``: the one whose light is divided by demand.
+    """
 
     ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)
     gpus: int | None = Field(default=None, ge=1, le=4096)

@@ -362,7 +362,7 @@ class RingConductor:
             return self._trouble
 
     def document(self) -> dict[str, Any]:
-        """Where it is. ``step`` counts on over iterations."""
+        """Progress of the job's light. ``step`` counts on over iterations."""
         step, steps = self._core.step, len(self.plan.steps)
         return {
             "job": self.job,

@@ -69,7 +69,7 @@ class _Connection(HttpToolsProtocol):
         self._be_patient()
 
     def busy(self) -> None:
-        """It no more waits for a request."""
+        """Remove the connection from those that wait for a request."""
         self._new.pop(self, None)
         self._idle.pop(self, None)
 

@@ -12,7 +12,7 @@ from ringlight.experiments.analysis.rows import Row, Value, key_of
 
 
 def median(values: Iterable[float]) -> float | None:
-    """None for none."""
+    """Median of the values; None if there are none."""
     found = list(values)
     return statistics.median(found) if found else None
 

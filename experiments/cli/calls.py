@@ -34,8 +34,10 @@ def connection() -> Api:
 
 
 def is_at(rest: str, cacert: str | None) -> None:
-    """From now on the controller of a lab of this machine is meant, at ``rest``; ``cacert``: its certificate,
-    None where it has none."""
+    """Address the controller at ``rest``, of a lab on this machine, from now on.
+
+    ``cacert``: its certificate, None without TLS.
+    """
     address["controller"] = rest
     if cacert is not None:
         address["own"] = cacert

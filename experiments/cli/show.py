@@ -347,5 +347,5 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
 
 
 def _at(row: Row) -> str:
-    """Where in a sweep."""
+    """Text of a row's point in a sweep."""
     return ", ".join(f"{path}={value}" for path, value in row.point.items())

@@ -291,7 +291,7 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
 
 
 def signed(value: float) -> str:
-    """With one digit, its sign, and a proper minus."""
+    """Format a number with its sign, one digit and a proper minus."""
     return f"{value:+.1f}".replace("-", "−")
 
 

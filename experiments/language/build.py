@@ -412,7 +412,7 @@ def _compute_s(training: TrainingSpec, where: str) -> float:
 
 
 def _iterations(training: TrainingSpec, world_size: int) -> int:
-    """As stated, or as many as go through the data once."""
+    """Iterations as stated, else as many as pass over the data once."""
     if training.iterations is not None:
         return training.iterations
     assert training.samples is not None

@@ -64,7 +64,7 @@ def _put(
 
 
 def _position(entries: list[Any], step: str | int, *, named: bool) -> int | None:
-    """Where in a list a step leads; entries with names are found by them, or by their number from 1."""
+    """Index in a list that a step leads to: that of a name, or a number counted from 1."""
     if isinstance(step, int):
         return step if step < len(entries) else None
     return next((i for i, name in enumerate(names_of(entries)) if name == step), None) if named else None

@@ -26,7 +26,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     twice: YAML itself would silently keep the last."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """As everywhere, but a date without such a day, say, is told with its line."""
+        """Construct a value; one that is impossible, such as 31 February, is reported by its line."""
         try:
             return super().construct_object(node, deep=deep)
         except ScenarioError:

@@ -58,7 +58,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Where averaging on the way wins and loses, from the rows alone."""
+    """Findings: where averaging on the way wins and loses, from the rows alone."""
     yield from _over_rings(base)
     yield from _over_electrical(base)
     yield from _on_scales(base)
@@ -169,7 +169,7 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_light(base: AtBase) -> Iterator[Finding]:
-    """Up to what each network answers every input rightly."""
+    """Findings: how imperfect light may be until a network answers some input wrongly."""
     for arm in ("trained", "designed"):
         said = []
         for key, (words, unit) in _PHYSICS.items():

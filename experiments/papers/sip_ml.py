@@ -126,7 +126,7 @@ def _either(base: AtBase, arm: str) -> dict[_Case, float]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Where light wins and where it loses, from the rows alone."""
+    """Findings: where light wins and loses, from the rows alone."""
     yield from _best(base)
     ours, either = _times(base, _OURS), _either(base, _OURS)
     for other in _OWN_RATE:
@@ -210,7 +210,7 @@ def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Find
 
 
 def _over_ideal(base: AtBase) -> Iterator[Finding]:
-    """At equal bandwidth nothing can be faster than a switch that never holds anything up."""
+    """Findings against an ideal switch, which nothing can beat at equal bandwidth."""
     pieces = base.value(_PIECES)
     for metric, how in (("jct", f"models in {pieces} pieces"), ("jct_best", "each with its best division")):
         ratios = _ratios(_times(base, "ideal", metric), _times(base, _OURS, metric)).values()

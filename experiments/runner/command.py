@@ -1,4 +1,4 @@
-"""From a scenario file to a finished run folder, and from folders to rows, for commands and for Python."""
+"""Turns scenario files into finished run folders, and folders into rows, for commands and for Python."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ class RinglightLab:
         return outcome.records
 
     def close(self) -> None:
-        """All of it goes; may be called again. The next test gets another."""
+        """Remove the lab; may be called again. The next test gets another."""
         self.broken = True
         lab, self._lab = self._lab, None
         try:

@@ -393,7 +393,7 @@ class _Filling:
         return {other for _, other, _, _ in done}
 
     def _cheapest(self, pair: int, pain: FloatArray) -> tuple[_Way, int] | None:
-        """Where the pair's lightpath drives away the least; None where its own are everywhere.
+        """Place where the pair's lightpath drives away the least; None if its own are everywhere.
 
         ``pain`` [pairs + 1]: what a segment of each costs.
         """

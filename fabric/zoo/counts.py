@@ -42,7 +42,7 @@ class Counts:
     copper_cables: int = 0
 
     def per_gpu(self) -> dict[str, float]:
-        """Each count by its name, divided by the GPUs."""
+        """Counts by name, divided by the number of GPUs."""
         return {name: count / self.gpus for name, count in asdict(self).items() if name != "gpus"}
 
 

@@ -133,7 +133,10 @@ class Averagers:
                     path.unlink()
 
     def starts(self, start: Start) -> Mapping[str, Callable[[], subprocess.Popen[bytes]]]:
-        """By averager. ``start``: a command in the namespace of an averager, with a file for what it says."""
+        """Functions that start each averager.
+
+        ``start`` runs a command in an averager's namespace, its output in a file.
+        """
         return {name: partial(self._start, name, start) for name in self._fabric.averagers}
 
     def _start(self, name: str, start: Start) -> subprocess.Popen[bytes]:

@@ -127,7 +127,7 @@ class Guest:
         )["Id"]
 
     def start(self) -> float | None:
-        """When it started, CLOCK_MONOTONIC seconds; None for one that was killed before, which stays so."""
+        """Time of its start, CLOCK_MONOTONIC seconds; None for good if it was killed before."""
         with self._lock:
             if self._killed:
                 return None

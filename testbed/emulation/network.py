@@ -291,14 +291,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._nodes[name] = bridge
 
     def target_of(self, name: str) -> str | None:
-        """Where the bridge of a switch looks for its controller, as Open vSwitch writes it; None where it has
-        none."""
+        """Controller that a switch's bridge connects to, as Open vSwitch writes it; None without one."""
         bridge = self._nodes[name]
         assert isinstance(bridge, PacketSwitch)
         return next((where.target for where in self._controllers_of(bridge)), None)
 
     def _controllers_of(self, bridge: PacketSwitch) -> list[ControllerAddress]:
-        """Where a bridge looks for who writes its tables: one place, or none."""
+        """Address of the controller that writes a bridge's tables: one, or none."""
         match bridge.controller:
             case "none":
                 return []
@@ -331,7 +330,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             openvswitch.vsctl(*words[1:])
 
     def _await_carriers(self, name: str) -> None:
-        """Until the ports of a packet switch are up that lead to other switches."""
+        """Wait until a packet switch's ports that lead to other switches are up."""
         deadline = time.monotonic() + CARRIER_S
         for port, link in self.fabric.link_at.items():
             if port.node != name or self._has_gpu(link.a, link.b):

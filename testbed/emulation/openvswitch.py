@@ -143,7 +143,7 @@ def cut_off(bridge: str) -> None:
 
 
 def set_no_target(bridge: str) -> None:
-    """As :func:`cut_off`; returns once the switch says that it is not connected. Raises OpenVSwitchError."""
+    """Cut a switch off like :func:`cut_off`, and wait until it says so. Raises OpenVSwitchError."""
     cut_off(bridge)
     deadline = time.monotonic() + TIMEOUT_S
     while vsctl("get", "controller", bridge, "is_connected").strip() != "false":

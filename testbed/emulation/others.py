@@ -1,4 +1,4 @@
-"""Who else writes packet switches' tables: the process of applications, and controllers of others."""
+"""Other writers of packet switches' tables: the process of applications, and other controllers."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class End(NamedTuple):
 
 
 def ends_of(workload: Workload, rank: int) -> dict[int, End]:
-    """By operation of a rank's program."""
+    """Message ends by operation of a rank's program."""
     program = workload.programs[int(workload.program_of[rank])]
     seen: Counter[tuple[int, int, int]] = Counter()
     found = {}

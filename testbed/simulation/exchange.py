@@ -85,7 +85,7 @@ class StepPlan:
         return found
 
     def _route_one(self, k: int) -> None:
-        """After a change only transfers that still happen need a way."""
+        """Route one transfer anew: after a change only transfers that still happen need a path."""
         step = self.step
         part = {
             name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
@@ -98,7 +98,7 @@ class StepPlan:
 
 
 def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
-    """All steps of a collective whose chunks have ``chunk_bytes`` bytes."""
+    """Plan all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
     plan: list[StepPlan] = []
     for number, step in enumerate(steps):
         set_up = True

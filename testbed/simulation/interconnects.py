@@ -170,7 +170,7 @@ class LightDivision:
         return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self._rate_bps)
 
     def of(self, demand: FloatArray) -> FloatArray:
-        """Likewise by bytes [gpus, gpus]."""
+        """Rates of the links for a demand in bytes [gpus, gpus]."""
         return self(demand[self._links])
 
     def _mean(self, left: FloatArray) -> FloatArray:

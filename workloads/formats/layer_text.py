@@ -376,7 +376,7 @@ def _overlapped(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 
 def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
-    """With checkpoints, forward passes are made again from a checkpoint up to the layer that asks for it."""
+    """Passes with checkpoints: the forward pass is repeated from a checkpoint to the layer that needs it."""
     checkpoints = _listed(run.header, "checkpoints", len(layers))
     asking = _listed(run.header, "checkpoint_initiates", len(layers))
     _inference(run, layers)

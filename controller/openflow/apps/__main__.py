@@ -166,7 +166,7 @@ def _check_free(address: tuple[str, int]) -> None:
 
 
 def _await_listening(port: int, timeout_s: float = _LISTEN_S) -> None:
-    """Until os-ken has opened its port. Raises AppError."""
+    """Wait until os-ken has opened its port. Raises AppError."""
     deadline = time.monotonic() + timeout_s
     while not _listens(port):
         if time.monotonic() > deadline:

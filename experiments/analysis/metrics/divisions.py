@@ -109,7 +109,7 @@ def _rise(
     keys: tuple[str, ...],
     rank_of: Mapping[str, int],
 ) -> _Counts:
-    """By how much counters of a job's peers rose; what was not there before was 0."""
+    """Increase of the counters of a job's peers; those that are new began at 0."""
 
     def key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         return (rank_of[entry["peer"]], *(entry[name] for name in keys))

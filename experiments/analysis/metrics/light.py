@@ -122,7 +122,7 @@ def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
 
 
 def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float:
-    """By how much a counter of several nodes, or of each of their ports, rose."""
+    """Increase of a counter, summed over nodes or over their ports."""
 
     def total(counters: Mapping[str, float | Sequence[float]]) -> float:
         value = counters.get(name, 0)
@@ -134,7 +134,7 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 @metric("bytes", of="fabric", makes={"light_tx_bytes": OF_ONICS["light_tx_bytes"]})
 @metric("count", of="fabric", makes={**COUNTERS, "unrouted": OF_ONICS["unrouted"]})
 def counters(context: Context) -> Mapping[str, float]:
-    """By how much those of switches and O-NICs rose in a run; nothing where they were not read twice."""
+    """Increase of the counters of switches and O-NICs in a run; empty if they were not read twice."""
     found: dict[str, float] = {}
     if notes := before_and_after(context.run):
         for kind, names in (("switches", COUNTERS), ("onics", OF_ONICS)):

@@ -39,7 +39,7 @@ def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def window(action: Action) -> tuple[float, float]:
-    """From when to when an event took, by what its result says where it does; the lab's clock."""
+    """Begin and end of an event on the lab's clock, from its result where that has them."""
     times = [t for _, t in phases(action.result)]
     if times:
         return min(times), max(times)

@@ -126,7 +126,7 @@ def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def _turns_s(plan: RunPlan) -> float:
-    """Where light is divided anew, until every partner of a GPU had its turn: emulated seconds."""
+    """Longest time until each partner of a GPU had light that is divided anew, emulated seconds."""
     one = plan.setting.fabric.interconnect
     if not divided_anew(one) or one.interval_s is None:
         return 0.0

@@ -395,7 +395,7 @@ class SimulatedLab:
         }
 
     def _on_ring(self, job: Job) -> Job:
-        """In step, as the light is set for all at once; where it changes, that takes what is declared."""
+        """Job in step, as light is set for all ranks at once; each change takes the declared set-up time."""
         assert self._ring is not None
         plan = plan_ring(self._fabric, self._ring, job.steps)
         self._declared_s = declared_set_up_s(self._setting)

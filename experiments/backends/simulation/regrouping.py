@@ -74,7 +74,7 @@ def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, af
 
 
 def plan_regroup(fabric: Fabric, circuits: Circuits, jobs: Sequence[RingJob]) -> Regrouping:
-    """As the controller plans it for jobs that run. Raises ValueError."""
+    """Plan a regroup as the controller does for running jobs. Raises ValueError."""
     return regroup(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits], jobs)
 
 

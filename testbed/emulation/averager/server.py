@@ -63,7 +63,7 @@ class Server:
         self._cpu_s, self._began = time.process_time(), time.monotonic()
 
     def stop(self) -> None:
-        """From a signal's handler: ``run`` ends within a tenth of a second."""
+        """Make ``run`` end within a tenth of a second; may be called in a signal handler."""
         self._stopped = True
 
     def run(self) -> None:

@@ -49,7 +49,7 @@ class LightPlan:
 
 
 def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
-    """For the lab of a fabric; ``directory``: in bpffs, with one of each switch in it."""
+    """Plan the light of a fabric's lab; ``directory``: in bpffs, with one of each switch in it."""
     switches = {name: s for name, s in fabric.optical_switches.items() if s.has_datapath}
     far = {
         (near.node, near.number): (end.node, end.number)

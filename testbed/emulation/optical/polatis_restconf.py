@@ -411,7 +411,7 @@ class PolatisRestconfSession(HttpSession):
         raise _bad(f"the body is to be {module}:{name}")
 
     def _change(self, request: Request, target: _Target) -> tuple[dict[int, int], int]:
-        """All pairs once the request is done, and the status of its success. Raises RestconfError."""
+        """Pairs as the request leaves them, and the status of its success. Raises RestconfError."""
         pairs, method = self._pairs(), request.method
         key = target.key
         if method == "DELETE":

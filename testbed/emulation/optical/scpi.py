@@ -179,12 +179,12 @@ class ScpiSession:
 
     @property
     def over(self) -> bool:
-        """Never: only the client ends it."""
+        """Whether the session is over: never, only the client ends it."""
         return False
 
     @property
     def next_ns(self) -> int | None:
-        """When ``advance`` will have more to say without new bytes or a finished command."""
+        """Time at which ``advance`` will have more to say without new bytes or a finished command."""
         return self._wake_ns
 
     def feed(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ MAX_ELEMENTS = 1 << 16
 
 
 class XmlError(Exception):
-    """Not XML, or XML of a kind that is refused."""
+    """Body that is not XML, or XML of a kind that is refused."""
 
 
 @dataclass

@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 class Played(NamedTuple):
-    """All that was sent, and for each piece whether its receiver added it to what it had."""
+    """Transfers of a program, and for each piece whether its receiver added it to its own."""
 
     pieces: list[Piece]
     added: list[bool]
