@@ -316,7 +316,7 @@ BUDGET = 1e-4
 
 
 def budget(chosen: argparse.Namespace) -> dict[str, Any]:
-    """For the trained network: up to which value each source alone keeps to BUDGET, and all together.
+    """Largest value of each source that keeps the trained network to BUDGET, alone and together.
 
     Together each source has the same part of what it may have alone; phases get so many more bits.
     """
@@ -349,17 +349,17 @@ def budget(chosen: argparse.Namespace) -> dict[str, Any]:
             for name, value in alone.items()
         }
 
-    part = most(1e-3, 1.0, lambda part: together(share_of(part)))
+    part = most(1e-3, 1.0, lambda part: combined(share_of(part)))
     found = share_of(part)
     ends = {"alone": alone, "together": found}
     _table(
         ["source", "alone up to", f"all together, {part:.0%} of each"],
         [[QUANTITIES[name].title, *(f"{value[name]:.3g}" for value in ends.values())] for name in alone],
     )
-    return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(together(found))}
+    return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(combined(found))}
 
 
-def together(values: Mapping[str, float]) -> Physics:
+def combined(values: Mapping[str, float]) -> Physics:
     """A unit with every source at its value, by name."""
     each = [QUANTITIES[name].physics(value) for name, value in values.items()]
     meshes: dict[str, Any] = {}
@@ -396,7 +396,7 @@ def percent(shares: Spread) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """In Markdown, for a page."""
+    """Table in Markdown, for a page."""
     for cells in (heads, ["---"] * len(heads), *rows):
         print(f"| {' | '.join(cells)} |", file=sys.stderr)
     print(file=sys.stderr)
