@@ -1,4 +1,4 @@
-"""What messages and frames cost this machine's processors: the table of ``experiments/analysis/carrying.py``.
+"""Measures what messages and frames cost the processors, for ``experiments/analysis/carrying.py``.
 
     .venv/bin/python -m benchmarks.carrying       # root; two minutes
 

@@ -1,4 +1,4 @@
-"""What the controller's REST does to a client that asks after its health while others flood it. Prints JSON.
+"""Measures the REST API's answers to one client while others flood it. Prints JSON.
 
 ``python -m benchmarks.doors`` brings up the six GPUs of the bundled scenario and, in turn, sends bodies of
 100 MB, has 400 clients say half a request slowly, has 1,000 clients ask for ``/metrics`` at the same time and

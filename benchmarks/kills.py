@@ -1,4 +1,4 @@
-"""``python -m benchmarks.kills``: processes of labs killed in the middle of runs, one in each. Needs root.
+"""``python -m benchmarks.kills``: kills a process of a lab in the middle of each run. Needs root.
 
 Kills (SIGKILL) each kind of process at random moments over six scenarios, and looks each time whether a line,
 an event and the verdict name it, whether the run went on where that is promised, and what of the lab is left.

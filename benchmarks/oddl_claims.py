@@ -1,4 +1,4 @@
-"""What ODDL's journal paper claims at 1,024 and 4,096 nodes, and what would have to be assumed. Prints JSON.
+"""Compares models with the claims of ODDL's journal paper at 1,024 and 4,096 nodes. Prints JSON.
 
     python benchmarks/oddl_claims.py [--nodes 1024 4096]
 

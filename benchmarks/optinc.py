@@ -1,5 +1,6 @@
-"""OptINC's unit: how exact designed weights are, its area, its light when that is not perfect. Tables of
-``area`` and ``physics`` on stderr, JSON on stdout.
+"""Evaluates OptINC's unit: exactness of designed weights, area, and light that is not perfect.
+
+Tables of ``area`` and ``physics`` go to stderr, JSON to stdout.
 
     python benchmarks/optinc.py designed [--sample 4096] [--seed 1]
     python benchmarks/optinc.py area

@@ -1,5 +1,6 @@
-"""Two small models for ``benchmarks/optinc_training.py``, in numpy: a convolutional network that tells digits
-apart, and a transformer that says which character of a text comes next.
+"""Two small models in numpy for ``benchmarks/optinc_training.py``.
+
+A convolutional network recognises digits; a transformer predicts the next character of a text.
 
 Parameters and gradients are one vector each, as an all-reduce has them. Gradients are written by hand; the
 unit tests hold them against finite differences. Everything computes in the parameters' type: float32 where

@@ -1,4 +1,4 @@
-"""How fast the networks that optical fabrics are compared with are built and simulated on. Prints JSON.
+"""Measures how fast the networks for comparison are built and simulated. Prints JSON.
 
     python benchmarks/zoo.py [--gpus 1024]
 

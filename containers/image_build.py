@@ -1,4 +1,4 @@
-"""Makes the worker image: the base from Debian packages, then the code layer. See ``containers.image``."""
+"""Builds the worker image: the base from Debian packages, then the code. See ``containers.image``."""
 
 from __future__ import annotations
 

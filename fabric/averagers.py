@@ -1,4 +1,4 @@
-"""Averagers in a fabric (OptINC): what each computes, for which servers, and how long an all-reduce takes.
+"""Averagers in a fabric (OptINC): what each computes, its servers, and the all-reduce's time.
 
 An averager of the first level has a GPU on each port; N of them may have one above, which then averages for
 the servers of all (section III, cascade). All servers of the highest one send frames of codes at once, and

@@ -1,4 +1,4 @@
-"""Interconnects that are described as wholes, not port by port: what joins n GPUs, at so much for each.
+"""Interconnects described as wholes rather than port by port: what joins n GPUs, at which rates.
 
 ``gpu_bps`` is what a GPU can send in all, bits per second, and receive as much; so fabrics compare at equal
 bandwidth per GPU. Of servers it is what leaves the server.

@@ -1,4 +1,4 @@
-"""Every kind of collective by its name: its algorithms, its sizes, and what each rank has before and after.
+"""Kinds of collectives by name: algorithms, sizes, and what each rank has before and after.
 
 Sizes are those of nccl-tests. A schedule moves chunks of one vector that is laid out alike at every rank:
 chunk r of a reduce-scatter or an all-gather is rank r's, and chunk i * n + j of an all-to-all is what rank i

@@ -1,4 +1,4 @@
-"""Light that is divided among pairs of GPUs: how many lightpaths each has, and what switches pass for them.
+"""Light divided among pairs of GPUs: lightpaths of each pair, and what switches pass for them.
 
 GPUs are numbers here: places in ``fabric.gpus``, and so in ``nodes`` of what is divided.
 """

@@ -1,4 +1,4 @@
-"""Collectives as steps of arrays: who sends which chunks to whom in which step, for thousands of ranks.
+"""Collectives as steps of arrays: who sends which chunks to whom, for thousands of ranks.
 
 ``fabric.steps`` says what a schedule is; ``fabric.collectives`` writes one out for workers. A collective
 whose steps have the same senders, receivers and sizes yields the very same (read-only) arrays each time, so

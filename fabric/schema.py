@@ -1,4 +1,4 @@
-"""The fabric part of a scenario file: checked strictly, then frozen into :class:`fabric.topology.Fabric`.
+"""Checks the fabric part of a scenario file strictly and makes :class:`fabric.topology.Fabric`.
 
 Every error names the key, node or port at fault. pydantic checks shapes and unknown keys; what spans
 several entries (a port plugged twice, an end that does not exist) is checked in :func:`build_fabric`.

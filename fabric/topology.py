@@ -1,4 +1,4 @@
-"""What a fabric is: GPUs with NIC ports, packet switches, optical switches, and fixed fibres between ports.
+"""A fabric's parts: GPUs with NIC ports, packet switches, optical switches and fixed fibres.
 
 A :class:`Fabric` is what a person plugged together; it never changes while jobs run. What changes is the
 set of cross-connects inside the optical switches (``fabric.crossconnect``). :func:`trace` follows light

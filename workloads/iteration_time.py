@@ -1,4 +1,4 @@
-"""How long an iteration takes on an ideal network, by formula: nothing here looks at a generated workload."""
+"""Computes an iteration's time on an ideal network by formula, without a generated workload."""
 
 from __future__ import annotations
 

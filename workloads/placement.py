@@ -1,4 +1,4 @@
-"""Operators placed on GPUs, and the workload that comes of it: hybrid data and model parallelism of SiP-ML.
+"""Places operators on GPUs and makes the workload: SiP-ML's hybrid data and model parallelism.
 
 A replica of the model is ``mp`` GPUs in a row, so rank = replica * mp + position; the next replica is ``mp``
 ranks away, which is how far a ring of gradients goes. Operators are divided (``workloads.operators.split``),

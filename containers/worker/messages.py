@@ -1,4 +1,4 @@
-"""Messages of a workload from one rank to another, matched by tag: a send ends when the receiver has it all.
+"""Messages between ranks, matched by tag; a send ends when the receiver has all of it.
 
 A message starts once its receive has been posted, as large messages do in MPI and NCCL (rendezvous): the
 receiver gives the sender a credit. One connection carries the messages of one rank to another; credits and

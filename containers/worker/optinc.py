@@ -1,4 +1,4 @@
-"""A server's side of OptINC: gradients quantised, sent once to the averager, and their mean received once.
+"""A server's side of OptINC: sends quantised gradients to the averager once, and receives the mean.
 
 The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank
 to each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the

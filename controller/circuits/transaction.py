@@ -1,4 +1,4 @@
-"""A change of light over several switches, all or nothing: what is to be taken back, and what was not. Pure.
+"""All-or-nothing changes of light over several switches: what to undo, what was not undone. Pure.
 
 Switches have no common transaction. So a change that did not come about everywhere is taken back where it
 did: first what was new goes, on all switches, then what was there before comes back. What others made

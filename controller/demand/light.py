@@ -1,4 +1,4 @@
-"""What light a job gets on an interconnect whose light is divided by demand, and the O-NICs' tables. Pure."""
+"""A job's light on an interconnect whose light is divided by demand, and its O-NICs' tables. Pure."""
 
 from __future__ import annotations
 

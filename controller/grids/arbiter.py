@@ -1,4 +1,4 @@
-"""The arbiter: the first, slow stage of a grid's two-stage reconfiguration. Once per job, never per flow.
+"""The arbiter: the slow stage of a grid's two-stage reconfiguration, once per job, never per flow.
 
 For a job it chooses the nodes, has the WSSs set so that exactly the job's pairs in one row or column can
 reach each other, and hands each O-NIC's agent its wavelength map. After that the agents settle every flow

@@ -1,4 +1,4 @@
-"""One optical switch as the controller sees it: what it can do, what it carries, how to change it safely.
+"""An optical switch as the controller sees it: its abilities, its state, and safe changes.
 
 How a change is made, whatever the switch:
 

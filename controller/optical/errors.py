@@ -1,4 +1,4 @@
-"""What can go wrong between the controller and an optical switch; one class per thing a caller does next.
+"""Errors between the controller and an optical switch, one class per thing a caller does next.
 
 Every message is one line that names the switch's port or cross-connect; whoever shows it names the switch.
 The classes fall into four groups:

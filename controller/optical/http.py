@@ -1,5 +1,4 @@
-"""HTTP/1.1 to a switch's management port: one kept-alive connection, and always an answer or an error in
-time.
+"""HTTP/1.1 to a switch's management port over a kept-alive connection, with deadlines.
 
 Our own client over h11, for three things that general clients do not give: a deadline for the whole
 exchange (theirs is for each piece, so that a switch that sends a byte now and then holds them for ever),

@@ -1,4 +1,4 @@
-"""Polatis (HUBER+SUHNER) series 6000/7000 over RESTCONF (RFC 8040): JSON over HTTP, usually TCP port 8008.
+"""Polatis series 6000/7000 over RESTCONF (RFC 8040): JSON over HTTP, usually TCP port 8008.
 
 The root is ``/api/data``, remote procedures are under ``/api/operations``; the model is the vendor's
 ``optical-switch``: ``cross-connects/pair[ingress]{egress}``, ``port-config/port[port-id]{status}``,

@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters of ports and flows, changes of light, the state of switches and jobs."""
+"""Metrics for Prometheus: counters of ports and flows, changes of light, switches and jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Light for elephants, after c-Through and Helios: two hosts that exchange much get a circuit of their own.
+"""Light for elephants, after c-Through and Helios: two hosts that exchange much get a circuit.
 
 Runs beside the learning switch, whose flows it counts:
 

@@ -1,4 +1,4 @@
-"""One page on which switches can be compared: what they do of the conformance list, and what was measured."""
+"""Makes the page that compares switches: the conformance list, and measurements."""
 
 from __future__ import annotations
 

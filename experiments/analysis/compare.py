@@ -1,4 +1,4 @@
-"""Arms against a baseline, and up to which set-up time an arm keeps up with one: further rows from rows.
+"""Compares arms with a baseline, and finds the set-up time up to which an arm keeps up with one.
 
 A row of a comparison is called after the metric: ``jct_ratio`` is the arm's over the baseline's and
 ``jct_reduction`` what it saves, in per cent (of times only).

@@ -1,4 +1,4 @@
-"""The best value of a swept path, for each arm and point of what else is swept: further rows from rows."""
+"""Finds the best value of a swept path, for each arm and each point of the other swept paths."""
 
 from __future__ import annotations
 

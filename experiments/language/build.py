@@ -1,4 +1,4 @@
-"""One concrete run, every value in its place, as plain data: fabric, jobs and events in emulated units."""
+"""Builds one concrete run as plain data: fabric, jobs and events in emulated units."""
 
 from __future__ import annotations
 

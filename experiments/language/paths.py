@@ -1,5 +1,6 @@
-"""Dotted paths into a scenario file, ``jobs.red.ranks`` or ``fabric.links[3].rate``, as arms and sweeps write
-them. An event is ``events.NAME``, by its name or its number from 1."""
+"""Dotted paths into a scenario file, such as ``fabric.links[3].rate``, in arms and sweeps.
+
+An event is ``events.NAME``, by its name or its number from 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m ringlight.experiments.onn train`` and ``check``: arguments, files, a check of all inputs."""
+"""``python -m ringlight.experiments.onn``: ``train`` a network, or ``check`` it on all inputs."""
 
 from __future__ import annotations
 

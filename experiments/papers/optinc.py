@@ -1,5 +1,4 @@
-"""OptINC (Fei et al.): how much of an iteration is communication where so much is saved, and where averaging
-on the way wins and loses.
+"""OptINC (Fei et al.): communication's share of an iteration, and where averaging wins and loses.
 
 The latency model of the paper (Fig. 7b) is T = C + V, with V = n B / R where averagers work and
 2 (N - 1) / N times that on a ring: that is ``iteration_ideal``. C is not stated. Where a share

@@ -1,5 +1,4 @@
-"""WRHT (Dai et al.): closed forms of all-reduces on a ring of wavelengths and on an electrical tree, and what
-they and the simulation say of WRHT's claim.
+"""WRHT (Dai et al.): closed forms of all-reduces on optical rings and electrical trees; its claim.
 
 A closed form says, without making the schedule, how many steps a collective has, in how many of them light is
 set anew, how often the whole vector passes the narrowest link, and how many vectors the busiest rank

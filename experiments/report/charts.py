@@ -1,4 +1,4 @@
-"""What charts are made of. Axes stand where they are put: to lay a figure out takes longest in drawing."""
+"""Parts of charts. Axes are placed by position: laying a figure out would take the longest."""
 
 from __future__ import annotations
 

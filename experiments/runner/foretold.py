@@ -1,4 +1,4 @@
-"""What a simulation says of a run, to be compared with the testbed, where models do not know all of it."""
+"""Simulates a run, for comparison with the testbed, where models do not cover all of it."""
 
 from __future__ import annotations
 

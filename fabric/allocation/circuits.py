@@ -1,4 +1,4 @@
-"""Circuits through parallel optical switches: how many each pair of GPUs gets, and through which switch.
+"""Circuits through parallel optical switches: how many for each pair of GPUs, and where.
 
 Each GPU has one fibre into and one out of each of Q switches. Light goes one way, so what a switch is set to
 is a partial matching of sources to destinations. A pair has as many circuits as there are switches that join

@@ -1,4 +1,4 @@
-"""Sums of codes as a ring of ranks adds them up: whole numbers of a few bits more than a code, without a gap.
+"""Sums of codes as a ring of ranks adds them: whole numbers of a few bits more than a code.
 
 The sum of the B-bit codes of N ranks has B + ceil(log2 N) bits, its ``width``. A group of 64 numbers of that
 width is ``width`` words of 64 bits, little endian: number j has the bits from j * width on, and may begin in

@@ -1,5 +1,6 @@
-"""Which share of a unit's answers is wrong against one thing that is not ideal. All of it ours: the paper
-leaves the physics to future work.
+"""Sweeps one imperfection of a unit's light and finds the share of wrong answers.
+
+All of it is ours: the paper leaves the physics to future work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a check needs of a switch besides its driver: ports, hosts, what really stands, ways to hurt it.
+"""What a check needs of a switch besides its driver: ports, hosts, its true state, faults.
 
 A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point.
 What a kind of rig cannot do raises :class:`Lacks`; a check that needs it is skipped, and the capability told.

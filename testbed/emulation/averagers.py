@@ -1,5 +1,4 @@
-"""The averagers of a fabric (OptINC) in a lab: their cables' addresses, their processes, and what a worker
-is told.
+"""A fabric's averagers (OptINC) in a lab: cables' addresses, processes, and what workers are told.
 
 Every cable is a network of its own, with an address at either end. What goes there is not a packet switch's:
 a GPU has its second NIC port for it, ``eth1`` of its worker.

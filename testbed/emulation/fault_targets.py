@@ -1,4 +1,4 @@
-"""What a fault may be asked of: links, switches, agents, workers and GPUs, by what people write for them."""
+"""Targets of faults: links, switches, agents, workers and GPUs, by the names that users write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network of a lab: one Mininet object that owns its bridges, optical switches, cables and workers.
+"""The network of a lab: one Mininet object with its bridges, optical switches, cables and workers.
 
 What is fixed in the fabric (links between switches) is built once. A GPU's cable comes and goes with the
 worker that holds the GPU.

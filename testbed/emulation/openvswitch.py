@@ -1,4 +1,4 @@
-"""Open vSwitch from outside: its database through ovs-vsctl, and the buffers of its userspace datapath.
+"""Open vSwitch from outside: its database, and the buffers of its userspace datapath.
 
 The userspace datapath sends every frame of every port through one AF_PACKET socket and receives each
 port's through another. A frame that waits in a shaped port's queue is charged to the one sending socket,

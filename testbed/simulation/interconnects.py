@@ -1,4 +1,4 @@
-"""The network of an interconnect that is described as a whole, and the demand for which it may be built."""
+"""The network of an interconnect described as a whole, and the demand that it is built for."""
 
 from __future__ import annotations
 

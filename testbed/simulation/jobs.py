@@ -1,4 +1,4 @@
-"""Training jobs in virtual time: compute, all-reduce, again; several at once, and what happens to them.
+"""Simulates training jobs that compute and all-reduce in turn, and events under them.
 
 A rank begins a step of the collective when it has sent and received all of its own step before, as the
 workers do but for their overlap of neighbouring steps; it waits for nobody else, so a straggler holds up

@@ -1,4 +1,4 @@
-"""How long a collective takes when its steps are synchronised: no rank begins one before all ended the last.
+"""Times a collective whose steps are synchronised: no rank begins one before all ended the last.
 
 Then a step depends on nothing but its own transfers, and steps that are alike need to be computed only once:
 a ring of 4,096 ranks has 8,190 steps, but one phase.

@@ -1,4 +1,4 @@
-"""Communication rank by rank: every transfer of every collective and every message as a flow of its own."""
+"""Simulates communication rank by rank, every transfer as a flow of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m ringlight.controller.openflow.apps``: applications of others, from their files to their end.
+"""``python -m ringlight.controller.openflow.apps``: runs users' applications from their files.
 
 They see the switches that connect to their port, and have their REST routes on another. Nothing of ours is in
 this process but the names that they import.

@@ -1,5 +1,7 @@
-"""What averagers did (OptINC), and what their jobs' bytes were. An emulated averager is a process: what it
-takes of a processor is its own, and no light's."""
+"""Figures of averagers (OptINC), and bytes of their jobs.
+
+An emulated averager is a process: its processor time says nothing about light.
+"""
 
 from __future__ import annotations
 

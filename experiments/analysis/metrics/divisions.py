@@ -1,4 +1,4 @@
-"""Light that is divided by demand: how often, what it took, and whether it carried what was to be sent."""
+"""Light divided by demand: divisions, the time they took, and whether the light carried the demand."""
 
 from __future__ import annotations
 

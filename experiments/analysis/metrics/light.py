@@ -1,4 +1,4 @@
-"""Light that is asked for: how long flows and steps waited for it, and what O-NICs and switches counted."""
+"""Light that is asked for: waits of flows and steps for it, and counters of O-NICs and switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One emulated lab, as an experiment sees it: jobs through the controller's REST API, as a user has it.
+"""An emulated lab as an experiment uses it: jobs through the controller's REST API, as users have it.
 
 What the workers, the controller, the agents and the processors say is looked up at intervals and handed on as
 records; events of the timeline are carried out meanwhile (``actions``).

@@ -1,4 +1,4 @@
-"""A regroup in virtual time: planned as the controller plans it, timed as the switches' profiles declare."""
+"""Simulates a regroup: planned like the controller's, timed by the switches' profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Light that O-NICs ask for: which flows a grid carries in each step, their set-up, and what was counted."""
+"""Light that O-NICs ask for: a grid's flows in each step, their set-up, and counters."""
 
 from __future__ import annotations
 

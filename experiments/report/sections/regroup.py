@@ -1,4 +1,4 @@
-"""Light that moved under running jobs: the blackout, what it is made of, and the steps of the controller."""
+"""Light moved under running jobs: the blackout, its parts, and the controller's steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arms that ran at many points: the compared metrics over the swept values, as a picture and as a table."""
+"""Arms that ran at many points: compared metrics over swept values, as picture and table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in a worker's directory. The worker owns it and is not trusted: what it put there is not followed."""
+"""Reads files in a worker's directory, which the worker owns: links in it are not followed."""
 
 from __future__ import annotations
 

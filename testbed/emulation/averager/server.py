@@ -1,5 +1,4 @@
-"""The averager's sockets: one listener, one TCP connection to each server, and perhaps one to an averager
-above.
+"""The averager's sockets: a listener, and TCP connections to servers and to an averager above.
 
 A connection wakes the process when what it waits for is there, not for every packet (SO_RCVLOWAT): at 100
 Mbit/s a port brings 1,400 packets in a second, but 470 frames.

@@ -1,4 +1,4 @@
-"""What a Calient S-series switch knows besides the light: port names; circuits, their names and groups.
+"""State of a Calient S-series switch besides the light: port names, circuits and their groups.
 
 One :class:`Circuits` per switch, shared by all sessions of whatever protocol speaks of circuits. A circuit
 is first provisioned (it holds its ports) and then activated (it has light); both may be one command. Port p

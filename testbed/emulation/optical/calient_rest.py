@@ -1,4 +1,4 @@
-"""The REST interface of Calient S-series switches, from the device's side: JSON over HTTP, base ``/rest``.
+"""REST interface of Calient S-series switches, the device's side: JSON over HTTP, base ``/rest``.
 
     GET    crossconnects/?id=list                     every circuit; halves with powers, loss and states
     GET    crossconnects/?id=detail&conn=1.1.1>1.2.1  one of them

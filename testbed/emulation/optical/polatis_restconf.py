@@ -1,4 +1,4 @@
-"""RESTCONF (RFC 8040) of Polatis 6000/7000 switches, from the device's side: root ``/api``, JSON or XML.
+"""RESTCONF (RFC 8040) of Polatis 6000/7000 switches, the device's side: ``/api``, JSON or XML.
 
 Nodes, of the vendor's models ``optical-switch`` and ``polatis-switch``:
 

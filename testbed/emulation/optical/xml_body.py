@@ -1,4 +1,4 @@
-"""XML that strangers send, to plain values: no document type, no entities, no depth or size without end."""
+"""Reads strangers' XML into plain values: no document type, no entities, bounded depth and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a trace into a workload: each into columns, these into programs; ranks share equal ones."""
+"""Reads a trace's files into columns, these into programs; ranks share equal programs."""
 
 from __future__ import annotations
 
