@@ -21,6 +21,7 @@ import multiprocessing
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -29,6 +30,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.rest import COMMAND, ROOT, SCENARIO, up
 

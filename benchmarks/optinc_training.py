@@ -50,7 +50,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
-from optinc_models import (
+
+from benchmarks.optinc_models import (
     Adam,
     Batch,
     Convolutional,
@@ -60,7 +61,6 @@ from optinc_models import (
     loss_and_accuracy,
     trained_on,
 )
-
 from ringlight.containers.worker.model import PARAMETERS, held_out_set, training_set
 from ringlight.containers.worker.reference import Exchange, train_in_one_process
 from ringlight.containers.worker.spec import WorkerSpec
