@@ -195,7 +195,7 @@ class IntentDatabase:
                 self._unwanted = {**self._unwanted, switch: self._unwanted.get(switch, frozenset()) | extra}
 
     def gone(self, switch: str, group: Collection[CrossConnect]) -> None:
-        """What was unwanted is no longer there."""
+        """Forget unwanted cross-connects that the switch no longer has."""
         with self.writing():
             self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - frozenset(group))
 

@@ -517,7 +517,7 @@ class CircuitManager:
         return made
 
     def _excuse(self, plans: Mapping[str, Plan], made: _Made) -> None:
-        """What a switch shows decides, not what it said."""
+        """Drop reported failures of switches whose readings show the wanted state."""
         for name, now in self._readings(plans).items():
             if now is not None and achieved(plans[name], now):
                 if (said := made.failed.pop(name, None)) is not None:

@@ -84,7 +84,7 @@ _MAX_PORTS = 1 << 14
 
 
 def bare(value: Any) -> Any:
-    """The same without the models' names before names, as deep as it goes."""
+    """Copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
     if isinstance(value, dict):
         return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
     return [bare(child) for child in value] if isinstance(value, list) else value
@@ -405,7 +405,7 @@ class GnmiClient:
         return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
 
     def get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
-        """What is under each of these at the top of the tree.
+        """Read the subtree of each of these names at the top of the tree.
 
         Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
         """

@@ -106,7 +106,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/fabric", tags=["fabric"], **answers(shapes.FabricDocument))
     async def get_fabric() -> Any:
-        """What is plugged together."""
+        """Fabric: its GPUs, switches and fixed links."""
         return Response(plugged, media_type="application/json")
 
     @app.get("/v1/topology", tags=["fabric"], **answers(shapes.Topology))

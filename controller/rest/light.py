@@ -84,13 +84,13 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.put("/optical-policy", **answers(shapes.PolicyDocument, 415, 422, 503))
     def put_policy(body: GeneralPolicy, who: Who) -> Any:
-        """What becomes of them on all optical switches that have no policy of their own."""
+        """Set the policy for others' changes on optical switches without a policy of their own."""
         circuits.set_policy(None, body.policy, who)
         return policies()
 
     @routes.put("/optical-switches/{name}/policy", **answers(shapes.PolicyDocument, 404, 415, 422, 503))
     def put_own_policy(name: OpticalSwitchName, body: OwnPolicy, who: Who) -> Any:
-        """What becomes of them on one optical switch."""
+        """Set the policy for others' changes on one optical switch."""
         circuits.set_policy(name, body.policy, who)
         return policies()
 

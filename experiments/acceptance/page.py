@@ -231,7 +231,7 @@ def _label(row: tuple[str, Row]) -> str:
 
 
 def _said(key_: str, switch: Switch) -> str:
-    """What it says of itself."""
+    """Text of an entry of a switch's identity, HTML."""
     return text(switch["identity"].get(key_, ""))
 
 

@@ -40,7 +40,7 @@ class Method(StrEnum):
 
 
 class Second(StrEnum):
-    """What the number G of the second stage is."""
+    """Meaning of the number G of the second stage."""
 
     LIGHT = "light"
     RECEIVED = "received"

@@ -317,5 +317,5 @@ def real(at: Figures, metric: str) -> float | None:
 
 
 def cell(metric: str) -> Callable[[Figures], str]:
-    """What stands of a metric in a column of a table."""
+    """Function that makes a table's cell of a metric."""
     return lambda at: at.figure(metric)

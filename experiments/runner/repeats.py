@@ -52,7 +52,7 @@ class Repeats:
     def settled(
         self, plan: RunPlan, why: Sequence[Reason], records: Sequence[Record], again: Sequence[Record]
     ) -> Repeated:
-        """Which of the two counts."""
+        """Choose which of the two runs counts: the one that lost less processor time to others."""
         first, second = _run(plan, records), _run(replace(plan, name=plan.name + AGAIN), again)
         self._futile = taken(second) >= TAKEN
         aside, counts = (first, second) if taken(second) < taken(first) else (second, first)

@@ -105,7 +105,7 @@ def _fold(numbers: NDArray[Any], width: int) -> Words:
 
 
 def _unfold(words: Words, width: int) -> NDArray[Any]:
-    """What :func:`_fold` made them of."""
+    """Undo :func:`_fold`."""
     steps = (_WORD_BITS // _lane(width)).bit_length() - 1
     numbers: NDArray[Any] = words
     for step in reversed(range(steps)):

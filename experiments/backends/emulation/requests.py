@@ -255,7 +255,7 @@ def for_applications(fabric: Fabric) -> str | None:
 
 
 def all_for_applications(setting: Setting) -> Setting:
-    """The same with every packet switch for applications."""
+    """Copy of a setting whose packet switches are all left to applications."""
     section = {**setting.section, "controller": APP}
     if "packet_switches" in section:
         section["packet_switches"] = {

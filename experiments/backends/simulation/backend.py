@@ -129,7 +129,7 @@ class SimulationBackend:
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:
-        """What it takes for granted of them."""
+        """Note the assumptions that the simulation makes about these settings."""
         self._assumed.clear()
         for setting in settings:
             self._assume(setting, self._mtu_bytes(setting))
@@ -143,7 +143,7 @@ class SimulationBackend:
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
-        """What needs no lab, and the plans that do."""
+        """Divide plans into batches that need no lab, and the plans that need one."""
         single = [plan for plan in plans if alone(plan)]
         if not single:
             return [], list(plans)

@@ -57,7 +57,7 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _scaled(view: View) -> str:
-    """What the column of real time is."""
+    """Sentence that explains the column of real time; empty without scaling."""
     scale = view.scale.time
     return "" if scale == 1 else f" Stands for: the same in real time, a {scale:g}th of the emulated."
 

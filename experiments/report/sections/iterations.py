@@ -40,7 +40,7 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _told_apart(view: View) -> str:
-    """What there is a line of each of."""
+    """Noun for what each line of the picture stands for."""
     return "job" if len(view.fixed) == 1 else "arm"
 
 
