@@ -165,7 +165,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def wait_for_idle(share: float = 0.9, timeout_s: float = 5.0) -> bool:
-    """Until the machine was idle for ``share`` of 0.15 s; False when it was not in ``timeout_s``."""
+    """Wait until the machine was idle for ``share`` of 0.15 s; False when it was not in ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         before = cpu_ticks()

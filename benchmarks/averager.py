@@ -72,7 +72,7 @@ def client(address: str, rank: int, servers: int, size: int, rounds: int) -> Non
                 print(json.dumps([began, time.monotonic()]))
 
 
-def alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
+def measure_alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         links = stack.enter_context(rig.links(servers, None))
@@ -195,7 +195,7 @@ def main() -> None:
     if "alone" in parts:
         found["lookup"] = [lookup(servers) for servers in chosen.servers]
         size = int(chosen.mebibytes * 2**20)
-        found["alone"] = [alone(servers, size, chosen.rounds) for servers in chosen.servers]
+        found["alone"] = [measure_alone(servers, size, chosen.rounds) for servers in chosen.servers]
     if "servers" in parts:
         found["servers"] = [servers_at(rate * 1e6, 8 * 2**20, chosen.rounds) for rate in chosen.rates]
     print(json.dumps(found, indent=1))

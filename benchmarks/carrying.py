@@ -1,4 +1,4 @@
-"""What messages and frames cost this machine's processors: the table of ``experiments/analysis/carrying.py``.
+"""Measures what messages and frames cost the processors, for ``experiments/analysis/carrying.py``.
 
     .venv/bin/python -m benchmarks.carrying       # root; two minutes
 
@@ -44,7 +44,7 @@ CASES = [
     (256, 1500, ONE), (4096, 1000, ONE), (65536, 120, ONE), (524288, 16, ONE),
     (4096, 600, THREE), (65536, 120, THREE), (524288, 16, THREE),
 ]  # fmt: skip
-#: Of TCP and IP with time stamps in a frame, bytes; and frames that a receiver answers together.
+#: Bytes of the headers of TCP and IP with time stamps in a frame; frames that one acknowledgement covers.
 HEADERS, ACKED = 52, 2
 #: Tells the processes that this one started, and those that they start, from others.
 MARK = "RINGLIGHT_CARRYING"
@@ -129,7 +129,7 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
 
 
 def ends_of(records: list[Record]) -> np.ndarray:
-    """When each call ended at the last rank."""
+    """End of each call at its last rank."""
     timed = [record for record in records if isinstance(record, Operations)]
     ends: np.ndarray = np.max([[one.begin + end for _, end in one.times_s] for one in timed], axis=0)
     return ends

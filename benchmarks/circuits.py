@@ -34,7 +34,7 @@ CIRCUIT_BPS = 25e9
 
 
 def window(rng: np.random.Generator, gpus: int, partners: int) -> Matrix:
-    """Each GPU to its next ones on a circle, bytes over two decades, one in four pairs without any."""
+    """Demand of each GPU to its successors on a circle: bytes over two decades, a quarter of pairs 0."""
     demand = np.zeros((gpus, gpus))
     everyone = np.arange(gpus)
     for step in range(1, min(partners, gpus - 1) + 1):

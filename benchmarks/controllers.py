@@ -77,12 +77,12 @@ class Echoes:
     sent: int
 
     def back_s(self, since: float) -> float | None:
-        """From ``since`` until the first answer after it; None where there was none."""
+        """Seconds from ``since`` to the first answer after it; None if there was none."""
         return min((t - since for t in self.at.values() if t >= since), default=None)
 
     @property
     def lost(self) -> int:
-        """Without an answer; those that were under way as it ended do not count where answers came."""
+        """Pings without an answer, apart from up to two that were under way at the end."""
         last = max(self.at, default=0)
         return (last if self.sent - last <= 2 else self.sent) - len(self.at)
 
@@ -231,7 +231,7 @@ class Bench:
         return [event for event in map(json.loads, data) if event["event"] == kind]
 
     def all_answered(self) -> None:
-        """Until every GPU is answered by every other."""
+        """Wait until every GPU is answered by every other."""
         with pinging(self._lab, self._pairs, self._folder) as pings:
             all_at = lambda: all(echoes.at for echoes in pings.so_far())  # noqa: E731
             need(all_at, READY_S, "every GPU's answer to every other")
@@ -311,7 +311,7 @@ class Bench:
 
 
 def back(echoes: Sequence[Echoes], since: float, what: str, lost: str) -> dict[str, Any]:
-    """When the last of these pairs was answered again, and how many pings were not."""
+    """Time until the last of these pairs was answered again, and the pings that were lost."""
     times = [one.back_s(since) for one in echoes]
     known = [t for t in times if t is not None]
     return {

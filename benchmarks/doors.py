@@ -1,4 +1,4 @@
-"""What the controller's REST does to a client that asks after its health while others flood it. Prints JSON.
+"""Measures the REST API's answers to one client while others flood it. Prints JSON.
 
 ``python -m benchmarks.doors`` brings up the six GPUs of the bundled scenario and, in turn, sends bodies of
 100 MB, has 400 clients say half a request slowly, has 1,000 clients ask for ``/metrics`` at the same time and
@@ -21,6 +21,7 @@ import multiprocessing
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -29,6 +30,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.rest import COMMAND, ROOT, SCENARIO, up
 
@@ -125,7 +128,7 @@ class Flood:
                 await asyncio.sleep(DRIP_S)
 
     async def metrics(self, clients: int) -> None:
-        """So many ask at the same time, and each again once it has its answer."""
+        """Let ``clients`` ask at the same time, each again once it has its answer."""
         start = asyncio.Event()
         asking = [asyncio.ensure_future(self._metrics(start)) for _ in range(clients)]
         await asyncio.sleep(0.5)

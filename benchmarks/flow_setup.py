@@ -1,4 +1,4 @@
-"""Time from a flow's request to light, agent to agent, over the number of agents; prints one JSON object.
+"""Measures the time from a flow's request to light over the number of agents; prints one JSON object.
 
 Run ``python benchmarks/flow_setup.py``. Every agent is a process of its own on a loopback address with a
 dictionary for a laser; a worker that holds a connection to every agent opens and closes flows through them,

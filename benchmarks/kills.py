@@ -1,4 +1,4 @@
-"""``python -m benchmarks.kills``: processes of labs killed in the middle of runs, one in each. Needs root.
+"""``python -m benchmarks.kills``: kills a process of a lab in the middle of each run. Needs root.
 
 Kills (SIGKILL) each kind of process at random moments over six scenarios, and looks each time whether a line,
 an event and the verdict name it, whether the run went on where that is promised, and what of the lab is left.
@@ -99,7 +99,7 @@ def shortened(case: Case) -> dict[str, Any]:
 
 
 def processes(lab: Lab, kind: str) -> list[int]:
-    """Of one kind in a lab, by what runs."""
+    """Process ids of one kind in a lab, found by command line and environment."""
     label, found = f"{ENVIRONMENT}={lab.id}".encode(), []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -267,7 +267,7 @@ def is_right(entry: dict[str, Any]) -> bool:
 
 
 def plan(count: int, choice: random.Random) -> list[tuple[Case, str]]:
-    """Each kind in each scenario that has it, and then at random."""
+    """Choose kills: each kind in each scenario that has it, then at random."""
     pairs = [(case, kind) for case in CASES for kind in case.kinds]
     choice.shuffle(pairs)
     return [*pairs, *(choice.choice(pairs) for _ in range(count))][:count]

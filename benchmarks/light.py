@@ -1,4 +1,4 @@
-"""Changes of light through the REST API, and how soon one by somebody else is noticed. Root; prints JSON.
+"""Measures changes of light over REST, and how soon others' changes are noticed. Root; prints JSON.
 
     python benchmarks/light.py to-light [--count N]
     python benchmarks/light.py drift [--switches N] [--size N] [--count N]

@@ -1,4 +1,4 @@
-"""What ODDL's journal paper claims at 1,024 and 4,096 nodes, and what would have to be assumed. Prints JSON.
+"""Compares models with the claims of ODDL's journal paper at 1,024 and 4,096 nodes. Prints JSON.
 
     python benchmarks/oddl_claims.py [--nodes 1024 4096]
 
@@ -34,7 +34,7 @@ from ringlight.workloads.layers import parameters
 from ringlight.workloads.models import MODELS
 
 RATE_BPS, HANDSHAKE_S = 100e9, 10e-6
-#: Of light and dark of a ring that is divided by demand.
+#: Seconds of light and of dark of a ring that is divided by demand.
 LIVE_S, DARK_S = 100e-6, 20e-6
 FAT_TREE, SIP_RING = 1.6, 1.7
 ORDERS = 5

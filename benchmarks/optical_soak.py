@@ -39,7 +39,7 @@ LINES, CALLS = 20, 6
 
 
 def _growth_mib(report: Report) -> float:
-    """From a quarter of the run, when all has been used once, to its end."""
+    """Growth in MiB from a quarter of the run, when all has been used once, to its end."""
     return report.memory_mib[-1] - report.memory_mib[len(report.memory_mib) // 4]
 
 
@@ -86,7 +86,7 @@ class Trace:
         tracemalloc.start(CALLS)
 
     def look(self, number: int) -> None:
-        """After so many operations."""
+        """Take a snapshot of memory if one is due after ``number`` operations."""
         due = self._operations // 4 if not self._snapshots else self._operations - SETTLE_EVERY + 1
         if number >= due:
             ours = [tracemalloc.Filter(False, tracemalloc.__file__)]

@@ -1,5 +1,6 @@
-"""OptINC's unit: how exact designed weights are, its area, its light when that is not perfect. Tables of
-``area`` and ``physics`` on stderr, JSON on stdout.
+"""Evaluates OptINC's unit: exactness of designed weights, area, and light that is not perfect.
+
+Tables of ``area`` and ``physics`` go to stderr, JSON to stdout.
 
     python benchmarks/optinc.py designed [--sample 4096] [--seed 1]
     python benchmarks/optinc.py area
@@ -138,7 +139,7 @@ QUANTITIES: Mapping[str, Quantity] = {
         lambda v: Physics(signals=Signals(scale=v)),
     ),
 }
-#: Of lines: where one lies on another, both are seen.
+#: Looks of lines: where one lies on another, both are seen.
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": PALETTE[0], "marker": "o", "markersize": 6, "linewidth": 2.4},
     {"color": PALETTE[1], "marker": "s", "markersize": 3, "linewidth": 1.2, "linestyle": "--"},
@@ -316,7 +317,7 @@ BUDGET = 1e-4
 
 
 def budget(chosen: argparse.Namespace) -> dict[str, Any]:
-    """For the trained network: up to which value each source alone keeps to BUDGET, and all together.
+    """Largest value of each source that keeps the trained network to BUDGET, alone and together.
 
     Together each source has the same part of what it may have alone; phases get so many more bits.
     """
@@ -349,17 +350,17 @@ def budget(chosen: argparse.Namespace) -> dict[str, Any]:
             for name, value in alone.items()
         }
 
-    part = most(1e-3, 1.0, lambda part: together(share_of(part)))
+    part = most(1e-3, 1.0, lambda part: combined(share_of(part)))
     found = share_of(part)
     ends = {"alone": alone, "together": found}
     _table(
         ["source", "alone up to", f"all together, {part:.0%} of each"],
         [[QUANTITIES[name].title, *(f"{value[name]:.3g}" for value in ends.values())] for name in alone],
     )
-    return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(together(found))}
+    return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(combined(found))}
 
 
-def together(values: Mapping[str, float]) -> Physics:
+def combined(values: Mapping[str, float]) -> Physics:
     """A unit with every source at its value, by name."""
     each = [QUANTITIES[name].physics(value) for name, value in values.items()]
     meshes: dict[str, Any] = {}
@@ -396,7 +397,7 @@ def percent(shares: Spread) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """In Markdown, for a page."""
+    """Table in Markdown, for a page."""
     for cells in (heads, ["---"] * len(heads), *rows):
         print(f"| {' | '.join(cells)} |", file=sys.stderr)
     print(file=sys.stderr)

@@ -1,5 +1,6 @@
-"""Two small models for ``benchmarks/optinc_training.py``, in numpy: a convolutional network that tells digits
-apart, and a transformer that says which character of a text comes next.
+"""Two small models in numpy for ``benchmarks/optinc_training.py``.
+
+A convolutional network recognises digits; a transformer predicts the next character of a text.
 
 Parameters and gradients are one vector each, as an all-reduce has them. Gradients are written by hand; the
 unit tests hold them against finite differences. Everything computes in the parameters' type: float32 where
@@ -43,16 +44,16 @@ class Model(Protocol):
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the parts of the vector, in order."""
+        """Shapes of the parts of the parameter vector by name, in order."""
 
     def start(self, seed: int) -> npt.NDArray[np.float32]:
         """Parameters to begin with."""
 
     def log_probability(self, parameters: Array, inputs: npt.NDArray[Any]) -> Array:
-        """Of each answer, nats: (answers to give, answers there are)."""
+        """Log probability of each answer in nats: (answers to give, possible answers)."""
 
     def gradient(self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole) -> Array:
-        """Of the mean of -log probability of ``answers``: a vector (size,)."""
+        """Gradient of the mean negative log probability of ``answers``: a vector (size,)."""
 
 
 def size_of(model: Model) -> int:

@@ -50,7 +50,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
-from optinc_models import (
+
+from benchmarks.optinc_models import (
     Adam,
     Batch,
     Convolutional,
@@ -60,7 +61,6 @@ from optinc_models import (
     loss_and_accuracy,
     trained_on,
 )
-
 from ringlight.containers.worker.model import PARAMETERS, held_out_set, training_set
 from ringlight.containers.worker.reference import Exchange, train_in_one_process
 from ringlight.containers.worker.spec import WorkerSpec
@@ -102,7 +102,7 @@ class Averaging:
 
     @classmethod
     def of(cls, unit: Unit, bits: int, way: Way | None = None) -> Callable[[int], Averaging]:
-        """By seed: the same for each."""
+        """Make the averaging for a seed: the same for each."""
         return lambda seed: cls(unit, bits, way)
 
     def __call__(self, gradients: Sequence[Floats]) -> list[Floats]:
@@ -160,7 +160,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one training: ``accuracy`` in percent, ``loss`` in nats; 0 and infinite where it diverged."""
+    """Result of one training: ``accuracy`` in percent, ``loss`` in nats; 0 and infinite if it diverged."""
 
     accuracy: float
     loss: float

@@ -1,4 +1,4 @@
-"""The REST API as its caller feels it, and what it takes to start and end a lab. Needs root; prints JSON.
+"""Measures the REST API's latency, and the start and end of a lab. Needs root; prints JSON.
 
 ``python -m benchmarks.rest`` brings up the six GPUs of the bundled scenario with an optical switch that takes
 no time itself (profile ``ideal``), asks, lights, listens, trains, and takes the lab down again.

@@ -1,4 +1,4 @@
-"""How fast the networks that optical fabrics are compared with are built and simulated on. Prints JSON.
+"""Measures how fast the networks for comparison are built and simulated. Prints JSON.
 
     python benchmarks/zoo.py [--gpus 1024]
 
@@ -68,7 +68,7 @@ def switched(gpus: tuple[str, ...]) -> CircuitNetwork:
 
 
 def zoo(n: int) -> dict[str, tuple[Callable[[], Network], Counts, str]]:
-    """Of each network how it is made, what it is built of, and the all-reduce on it."""
+    """For each network: how to make it, its parts, and its all-reduce algorithm."""
     gpus = tuple(f"g{gpu}" for gpu in range(n))
     side = math.isqrt(n)
     # With eight in a row, groups at distance 8 are columns.

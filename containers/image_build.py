@@ -1,4 +1,4 @@
-"""Makes the worker image: the base from Debian packages, then the code layer. See ``containers.image``."""
+"""Builds the worker image: the base from Debian packages, then the code. See ``containers.image``."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def host_sources(directory: Path, codename: str) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """In whatever encoding comments are."""
+    """Text of a file whose comments may have any encoding."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -10,13 +10,13 @@ class ControllerError(Exception):
 
 
 class NotFoundError(ControllerError):
-    """There is no such thing."""
+    """Something named does not exist."""
 
     status = 404
 
 
 class ConflictError(ControllerError):
-    """It exists, and its present state does not allow this."""
+    """Something exists, and its present state does not allow this."""
 
     status = 409
 

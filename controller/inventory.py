@@ -71,7 +71,7 @@ class Inventory(BaseModel):
         }
 
     def flow_sockets(self) -> dict[str, Path]:
-        """Where the controller serves the flow socket of an O-NIC without an agent, by GPU."""
+        """Paths of the flow sockets that the controller serves for O-NICs without an agent, by GPU."""
         return {
             gpu: place.directory / FLOW_SOCKET
             for gpu, place in self.onics.items()

@@ -208,8 +208,10 @@ class Controller:
         }
 
     def _others(self) -> dict[str, Any]:
-        """Of switches that are left to others: the process of applications, and whether each one's controller
-        is connected. Nothing where the agent does not say, which is told elsewhere."""
+        """Process of the applications, and whether the controller of each switch left to others is connected.
+
+        Empty if the testbed's agent does not answer; the agent's own status says that.
+        """
         nothing: dict[str, Any] = {"applications": None, "controllers": {}}
         if self._agent is None or not self.fabric.foreign_switches:
             return nothing

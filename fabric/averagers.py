@@ -1,4 +1,4 @@
-"""Averagers in a fabric (OptINC): what each computes, for which servers, and how long an all-reduce takes.
+"""Averagers in a fabric (OptINC): what each computes, its servers, and the all-reduce's time.
 
 An averager of the first level has a GPU on each port; N of them may have one above, which then averages for
 the servers of all (section III, cascade). All servers of the highest one send frames of codes at once, and
@@ -34,7 +34,7 @@ class Hop:
     rate_bps: float
 
     def seconds(self, codes: int, share: float = 1.0) -> float:
-        """Of a frame on the cable; ``share``: what packets' headers leave of its rate."""
+        """Seconds of a frame of ``codes`` numbers on the cable; ``share``: of its rate, without headers."""
         return 8 * (HEADER_BYTES + self.form.bytes_of(codes)) / (self.rate_bps * share)
 
 
@@ -49,7 +49,7 @@ class Averaging:
 
     @property
     def bits(self) -> int:
-        """Of a number as a rank sends it."""
+        """Bits of each number that a rank sends."""
         return self.first[0].bits
 
     @property

@@ -131,7 +131,7 @@ def apply_schedule(
 
 
 def lendable(schedule: Schedule) -> tuple[bool, ...]:
-    """For each transfer: may its receiver read the sender's memory itself, instead of a copy made when sent?
+    """Whether each transfer's receiver may read the sender's memory itself, not a copy made when sent.
 
     It may if the sender's next receive into the chunk cannot come before this transfer has been received,
     because what it brings was computed from it. What is not received into any more during the schedule may

@@ -1,4 +1,4 @@
-"""How long an iteration takes if every job of a fabric sent all the time: the all-send model, analytic.
+"""Models an iteration's time if every job of a fabric sent all the time: the all-send model.
 
 Each ring edge of each job is one flow through the directed links of the electrical graph; the flows
 share the links max-min fairly, as long TCP flows with equal round-trip times nearly do, and go on doing

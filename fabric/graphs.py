@@ -22,7 +22,7 @@ _SHAPES = {
 
 
 def plugged_graph(fabric: Fabric, lit: Iterable[tuple[Port, Port]] = ()) -> nx.MultiGraph[str]:
-    """All nodes and cables, and the circuits in ``lit``, as pairs of electrical ports.
+    """Graph of all nodes and cables, and of the circuits in ``lit``, pairs of electrical ports.
 
     Nodes carry ``kind``, of GPUs also ``server`` and ``ip``; edges ``kind`` (``link`` or ``circuit``), both
     ``port`` and ``other_port`` as people write them, and of links ``rate_bps`` (bits per second, as real).
@@ -91,7 +91,7 @@ def dot(graph: nx.MultiGraph[str]) -> str:
 
 
 def graphml(graph: nx.MultiGraph[str]) -> str:
-    """As networkx, yEd and Gephi read it."""
+    """GraphML text as networkx, yEd and Gephi read it."""
     import networkx as nx
 
     return "\n".join(nx.generate_graphml(graph)) + "\n"

@@ -81,7 +81,7 @@ def is_latin(grid: Grid) -> bool:
 
 
 def pairs_of(ranks: Sequence[str], steps: Steps) -> tuple[Pair, ...]:
-    """Who sends to whom in a collective, each pair once, in order of first use. ``ranks``: nodes by rank.
+    """Pairs that send in a collective, each once, in order of first use. ``ranks``: nodes by rank.
 
     Raises ValueError for a world size that differs.
     """
@@ -132,7 +132,7 @@ def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:
 def wavelength_map(
     grid: Grid, nodes: Sequence[str], pairs: Collection[Pair] | None = None
 ) -> dict[str, dict[str, Reach]]:
-    """For each of a job's nodes the peers that it reaches in one hop, and how; only pairs inside the job.
+    """Peers that each of a job's nodes reaches in one hop, and how; only pairs inside the job.
 
     On a grid with fewer wavelengths than a WSS has ports, only ``pairs``, each both ways, in whose order
     wavelengths are given away. Raises ValueError naming a node that the grid does not have or that is named
@@ -320,7 +320,7 @@ class LightUse:
         return self.contended > 0
 
     def __add__(self, other: LightUse) -> LightUse:
-        """Of two jobs on nodes of their own."""
+        """Add the light of two jobs that share no node."""
         return LightUse(
             self.receivers + other.receivers,
             self.contended + other.contended,

@@ -1,4 +1,4 @@
-"""Interconnects that are described as wholes, not port by port: what joins n GPUs, at so much for each.
+"""Interconnects described as wholes rather than port by port: what joins n GPUs, at which rates.
 
 ``gpu_bps`` is what a GPU can send in all, bits per second, and receive as much; so fabrics compare at equal
 bandwidth per GPU. Of servers it is what leaves the server.
@@ -150,7 +150,7 @@ def divided_anew(one: Interconnect | None) -> TypeGuard[Divided]:
 
 
 def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
-    """With times multiplied by ``time`` and rates divided by ``rate``, as the emulation would run it."""
+    """Interconnect with times multiplied by ``time`` and rates divided by ``rate``, as emulated."""
     if isinstance(one, Rotors):
         rotor = one.rotor
         return replace(

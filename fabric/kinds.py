@@ -1,4 +1,4 @@
-"""Every kind of collective by its name: its algorithms, its sizes, and what each rank has before and after.
+"""Kinds of collectives by name: algorithms, sizes, and what each rank has before and after.
 
 Sizes are those of nccl-tests. A schedule moves chunks of one vector that is laid out alike at every rank:
 chunk r of a reduce-scatter or an all-gather is rank r's, and chunk i * n + j of an all-to-all is what rank i
@@ -136,7 +136,7 @@ def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
 
 
 def _rows(ranks: int, owner: IntArray) -> BoolArray:
-    """Each chunk at its owner only."""
+    """Rows of bits that place each chunk at its owner only."""
     found: BoolArray = np.arange(ranks)[:, None] == owner
     return found
 

@@ -92,7 +92,7 @@ def _arriving(
 
 
 def too_dim(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> frozenset[Spot]:
-    """Where light enters a switch that leaves it towards a receiver which cannot read it any more."""
+    """Ingresses of light that leaves a switch too weak for its receiver."""
     found = set()
     for (ingress, colour), (egress, loss_db) in wires(switch).items():
         if (switch, egress - fibres.size[switch]) in fibres.far:

@@ -1,4 +1,4 @@
-"""Light that is divided among pairs of GPUs: how many lightpaths each has, and what switches pass for them.
+"""Light divided among pairs of GPUs: lightpaths of each pair, and what switches pass for them.
 
 GPUs are numbers here: places in ``fabric.gpus``, and so in ``nodes`` of what is divided.
 """
@@ -60,7 +60,7 @@ def _of_planes(fabric: Fabric, planes: Planes, paths: Paths) -> dict[str, frozen
 
 
 def _step(paths: Paths) -> Step:
-    """Each lightpath as a transfer of its own."""
+    """Step with a transfer for each lightpath."""
     rows = [(*pair, path.wavelength or 0, path.port) for pair, own in paths.items() for path in own]
     sources, destinations, wavelengths, ports = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     nothing = frozen(np.zeros(len(rows), dtype=np.int64))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: Of a class of switches, not of a product: any driver's switch may be such a one.
+#: Profiles of classes of switches rather than products; the switch of any driver can have one.
 CLASSES = ("mems", "piezo", "ideal")
 _CALIENT = ("calient-s320",)
 _POLATIS = ("polatis-7000", "polatis-6000")

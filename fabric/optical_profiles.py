@@ -1,4 +1,4 @@
-"""Timing and loss of the kinds of optical switch that can be emulated: pure data, each figure's source.
+"""Timing and loss of the kinds of optical switch that can be emulated, with each figure's source.
 
 Sources: [S320] Calient S320 hardware guide p. 44: reconfiguring all 320 ports takes at most 200 ms when the
 controller deletes before it adds. [Polatis] lab figures of a 320x320 Series 7000 in public client code:

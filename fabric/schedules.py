@@ -1,4 +1,4 @@
-"""Collectives as steps of arrays: who sends which chunks to whom in which step, for thousands of ranks.
+"""Collectives as steps of arrays: who sends which chunks to whom, for thousands of ranks.
 
 ``fabric.steps`` says what a schedule is; ``fabric.collectives`` writes one out for workers. A collective
 whose steps have the same senders, receivers and sizes yields the very same (read-only) arrays each time, so
@@ -282,7 +282,7 @@ def bidirectional_ring(world_size: int) -> Steps:
 
 
 def bidirectional_hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
-    """As :func:`hierarchical_ring`, half of the vector each way round, inside the groups and across.
+    """Hierarchical ring with half of the vector each way round, inside the groups and across.
 
     Raises ValueError likewise.
     """
@@ -405,7 +405,7 @@ def steps_named(name: str, ranks: int) -> Steps:
 
 
 def unstriped_steps(found: Collective, ranks: int) -> Steps:
-    """As :func:`steps_named`, whether it is to be striped or not."""
+    """Steps as :func:`steps_named`, before any striping."""
     if found.averaged:
         raise ValueError(f"collective {found}: averagers do it, so it has no steps between ranks")
     if found.algorithm == _WRHT:

@@ -1,4 +1,4 @@
-"""The fabric part of a scenario file: checked strictly, then frozen into :class:`fabric.topology.Fabric`.
+"""Checks the fabric part of a scenario file strictly and makes :class:`fabric.topology.Fabric`.
 
 Every error names the key, node or port at fault. pydantic checks shapes and unknown keys; what spans
 several entries (a port plugged twice, an end that does not exist) is checked in :func:`build_fabric`.
@@ -122,7 +122,7 @@ Power = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class LightSpec(Strict):
-    """Of all light in the fabric: what transmitters send, what receivers need, what each fibre loses."""
+    """Power that transmitters send and receivers need, and loss of each fibre, for the whole fabric."""
 
     launch_dbm: Power = Optics.launch_dbm
     sensitivity_dbm: Power = Optics.sensitivity_dbm
@@ -264,7 +264,7 @@ class ImperfectSpec(Strict):
     seed: int = Field(default=0, ge=0)
 
 
-#: Of an averager.
+#: Most ports of an averager.
 MOST_PORTS = 64
 
 
@@ -329,7 +329,7 @@ class GridSpec(Strict):
 
 
 class RingWssSpec(Strict):
-    """As of a grid's, but ``mrr``: micro-ring resonators, which add and drop one wavelength each."""
+    """WSS of a ring; ``mrr``: micro-ring resonators, which add and drop one wavelength each."""
 
     driver: Literal["scpi"] = "scpi"
     profile: Literal["mrr", "lcos", "ideal"] = "mrr"
@@ -882,7 +882,7 @@ def under(where: str, problem: object) -> str:
 
 
 def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tuple[str, LinkSpec]]]:
-    """All averagers, and all links that are written out with where they are, those of ``averaging`` first.
+    """Averagers and links of the file with their places in it, those of ``averaging`` first.
 
     Raises ValueError as :meth:`AveragingSpec.written`, and for an averager that is there twice.
     """

@@ -1,4 +1,4 @@
-"""What a fabric is: GPUs with NIC ports, packet switches, optical switches, and fixed fibres between ports.
+"""A fabric's parts: GPUs with NIC ports, packet switches, optical switches and fixed fibres.
 
 A :class:`Fabric` is what a person plugged together; it never changes while jobs run. What changes is the
 set of cross-connects inside the optical switches (``fabric.crossconnect``). :func:`trace` follows light
@@ -70,7 +70,7 @@ class Gpu:
 
     @classmethod
     def numbered(cls, name: str, server: str, model: str, index: int) -> Gpu:
-        """With the addresses of a fabric's GPU number ``index``, counted from 0."""
+        """GPU with the addresses of a fabric's GPU number ``index``, counted from 0."""
         high, low = divmod(index + 1, 250)
         return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
 
@@ -331,7 +331,7 @@ class Fabric:
 
     @property
     def cables(self) -> tuple[Link, ...]:
-        """All that is plugged into averagers."""
+        """Cables that are plugged into averagers."""
         return tuple(cable for averager in self.averagers.values() for cable in averager.cables)
 
     @cached_property

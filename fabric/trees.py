@@ -24,17 +24,17 @@ class Tree:
     links: tuple[Link, ...]
 
     def fabric(self, model: str = "gpu", paths: PathChoice = "hash") -> Fabric:
-        """It alone as a fabric, each GPU in a server of its own."""
+        """Fabric of this tree alone, each GPU in a server of its own."""
         gpus = {gpu.name: gpu for gpu in self.numbered(model, 0)}
         switches = {name: PacketSwitch(name, i, n) for i, (name, n) in enumerate(self.switches.items(), 1)}
         return Fabric(gpus, switches, {}, self.links, paths=paths)
 
     def numbered(self, model: str, first: int) -> list[Gpu]:
-        """Its GPUs with addresses from that of number ``first`` on; g3's server is s3."""
+        """GPUs of the tree, with addresses from number ``first`` on; g3's server is s3."""
         return [Gpu.numbered(name, f"s{i}", model, first + i) for i, name in enumerate(self.gpus)]
 
     def with_uplinks(self, rate_bps: float) -> Tree:
-        """It with links between switches of another rate."""
+        """Copy of the tree whose links between switches have another rate, bits per second."""
         return replace(
             self,
             links=tuple(

@@ -322,7 +322,7 @@ def _around(source: int, destination: int, way: int, nodes: int) -> Sequence[int
 
 @dataclass(frozen=True)
 class Emit:
-    """From which of its ports, and on which wavelength, an O-NIC sends."""
+    """Port and wavelength on which an O-NIC sends."""
 
     port: int
     wavelength: int
@@ -426,7 +426,7 @@ def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[Cross
 
 
 def set_up_steps(plan: RingPlan) -> tuple[bool, ...]:
-    """For each step whether light is set before it; before the first one, after the last."""
+    """Whether light is set before each step; the first step follows the last."""
     return tuple(
         plan.reconfigure == "each-step" or step.cross_connects != plan.steps[number - 1].cross_connects
         for number, step in enumerate(plan.steps)

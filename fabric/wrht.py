@@ -33,7 +33,7 @@ Top = Literal["collect", "exchange"]
 
 @dataclass(frozen=True)
 class Lightpath:
-    """From one node to another on a wavelength; ``clockwise`` is towards the next higher number."""
+    """Lightpath between two nodes on a wavelength; ``clockwise`` is towards the next higher number."""
 
     source: int
     destination: int
@@ -153,7 +153,7 @@ def _collect(present: Sequence[int], size: int, reach: int | None) -> Level:
 
 
 def _relays(node: int, centre: int, reach: int | None) -> list[int]:
-    """Where the vector stops on its way along the line, both ends included."""
+    """Nodes at which the vector stops on its way along the line, both ends included."""
     if reach is None:
         return [node, centre]
     way = range(node, centre, reach if node < centre else -reach)

@@ -1,4 +1,4 @@
-"""Which processes of a lab ended and came back: a file that the testbed adds to, and that a run reads on."""
+"""Processes of a lab that ended and came back: a file that the testbed writes and a run reads."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Lab:
             raise
 
     def own(self) -> TextIO:
-        """As :meth:`hold`, and be the one that builds it. Raises LabError when another process does."""
+        """Hold the lab like :meth:`hold`, as its builder. Raises LabError if another process builds it."""
         self.make_state_dir()
         taken = f"lab {self.id} is already in use; stop it or choose another id"
         return _lock(self.state_dir / "owner.lock", fcntl.LOCK_EX, taken)

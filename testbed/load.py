@@ -51,7 +51,7 @@ class ProcessorLoad:
         self._processes = self._others()
 
     def shares(self) -> Shares:
-        """Since the last call, or since this began."""
+        """Shares of the processors' time since the last call, or since this began."""
         before, self._machine = self._machine, machine_ticks()
         known, self._processes = self._processes, self._others()
         total, idle, stolen = (now - then for now, then in zip(self._machine, before, strict=True))

@@ -62,7 +62,7 @@ class Addresses:
 
     @property
     def url(self) -> str:
-        """Of the REST API."""
+        """Base URL of the REST API."""
         return f"http{'s' if self.tls else ''}://{self.rest}"
 
     @property
@@ -166,7 +166,7 @@ def _why_taken(address: str, option: str) -> str | None:
 
 
 def _ending(lab: str) -> str:
-    """Who has a port, and how it is ended."""
+    """Text that says which lab has a port, and how it ends."""
     if (STATE_ROOT / lab / _STANDING).exists():
         return f"lab {lab} has it, which ends with: ringlight down {lab}"
     return f"lab {lab} has it, whose run or shell goes on"
@@ -238,7 +238,7 @@ class LabProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of ``testbed`` and ``controller``."""
+        """Process ids of ``testbed`` and ``controller``."""
         kept = {name: entry["pid"] for name, entry in self.inventory.get("processes", {}).items()}
         return {name: process.pid for name, process in self._running.items()} | kept
 
@@ -331,7 +331,7 @@ class LabProcesses:
         ).write(self.state / _APPS)
 
     def _wait_for(self, file: str, name: str) -> None:
-        """Until a process has written a file of the lab's state."""
+        """Wait until a process has written a file of the lab's state."""
         path = self.state / file
         deadline = time.monotonic() + UP_S
         while not path.exists():

@@ -10,9 +10,9 @@ import os
 import shutil
 from pathlib import Path
 
-#: Of Docker and the worker image: a program, and the package that has it.
+#: What Docker and the worker image need: a program, and the package that has it.
 OF_DOCKER = (("dockerd", "docker.io"), ("iptables", "iptables"), ("mmdebstrap", "mmdebstrap"))
-#: Of every lab: a program or a file, and its package.
+#: What every lab needs: a program or a file, and its package.
 OF_LABS = (
     ("ovs-vswitchd", "openvswitch-switch"),
     ("mnexec", "mininet"),

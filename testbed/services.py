@@ -68,7 +68,7 @@ def open_vswitch_database_running() -> bool:
 
 
 def open_vswitch_running() -> bool:
-    """Both halves: the database answers and the switch daemon has its control socket open."""
+    """Whether the database answers and the switch daemon has its control socket open."""
     if not open_vswitch_database_running():
         return False
     for control in OVS_SOCKET.parent.glob("ovs-vswitchd.*.ctl"):
@@ -195,14 +195,14 @@ def mount_bpf_fs() -> None:
 
 
 def lacking_capabilities(status: str) -> list[str]:
-    """Of a process, by its ``/proc/PID/status``: those without which it can build no networks."""
+    """Capabilities for building networks that a process lacks, by its ``/proc/PID/status``."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     held = int(found[1], 16) if found else 0
     return [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
 
 
 def root_needed(what: str) -> str:
-    """That only root can do something, and this very command for root.
+    """Message that only root can do something, with this command for root.
 
     The program is named by its path: sudo looks for programs elsewhere, and finds another Python, for which
     the launcher would make the environment anew.

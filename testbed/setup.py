@@ -73,7 +73,7 @@ def _program(what: str, package: str) -> Check:
 
 
 def _simgrid() -> Check:
-    """Never a lack: only one comparison of the suite needs it, and is skipped without it."""
+    """State of SimGrid, which is never a lack: only one comparison of the suite needs it."""
     there = any(Path("/usr/lib/python3/dist-packages").glob("simgrid.*.so"))
     found = "there" if there else "absent, its test is skipped: apt-get install python3-simgrid"
     return Check("SimGrid", True, found)

@@ -323,7 +323,7 @@ class Soak:
         return "done"
 
     def _restart(self, names: Sequence[str]) -> str:
-        """Of the controller."""
+        """Restart the controller."""
         self.stop()
         self.start()
         return "done"

@@ -27,7 +27,7 @@ from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.steps import IntArray, Steps, WrittenSteps, check_ranks, frozen
 
 FloatArray = npt.NDArray[np.float64]
-#: Bytes of one operation: below it sums and floats of them are exact enough, and nobody means as many.
+#: Most bytes of one operation: below it, sums and floats are exact enough; a larger figure is a mistake.
 TOO_MUCH = 1 << 50
 
 
@@ -132,7 +132,7 @@ class Workload:
 
     @property
     def operations(self) -> int:
-        """Of all ranks together."""
+        """Number of operations of all ranks."""
         return int(sum(len(self.programs[p]) for p in self.program_of.tolist()))
 
 
@@ -268,7 +268,7 @@ class Book:
         self, name: str, programs: Sequence[Program], program_of: npt.ArrayLike,
         communicators: npt.ArrayLike, peers: npt.ArrayLike,
     ) -> Workload:  # fmt: skip
-        """All that was written, checked. Raises ValueError as :func:`check`."""
+        """Workload that was written, checked. Raises ValueError as :func:`check`."""
         of = frozen(program_of)
         return check(
             Workload(
@@ -338,7 +338,7 @@ def _check_program(workload: Workload, number: int, program: Program) -> None:
 
 
 def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int, int, int]]]) -> None:
-    """All ranks of a group make the same calls on it, from one stream each."""
+    """Check that all ranks of a group make the same calls on it, from one stream each."""
     made: dict[tuple[int, int], tuple[bytes, int]] = {}
     for (group, slot), callers in calls.items():
         missing = set(workload.groups[group].tolist()) - {rank for rank, _, _ in callers}
@@ -415,7 +415,7 @@ _Sizes = dict[tuple[int, int], bytes]
 
 
 def _sizes(program: Program, kind: Kind, alike: Sequence[int]) -> _Sizes:
-    """Of a program's messages of a kind. ``alike``: for each slot the one that its messages count for."""
+    """Bytes of a program's messages of a kind by slot and tag. ``alike``: which slot each slot counts as."""
     mine = np.flatnonzero(program.kind == kind)
     slots, tags = np.array(alike, dtype=np.int64)[program.slot[mine]], program.tag[mine]
     order = np.lexsort((tags, slots))  # which is stable

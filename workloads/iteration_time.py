@@ -1,4 +1,4 @@
-"""How long an iteration takes on an ideal network, by formula: nothing here looks at a generated workload."""
+"""Computes an iteration's time on an ideal network by formula, without a generated workload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training
 
 @dataclass(frozen=True)
 class IdealNetwork:
-    """Each rank sends and receives ``bytes_per_s`` in each of its collectives and messages.
+    """Network that gives each rank ``bytes_per_s`` both ways in each collective and message.
 
     ``latency_s`` of each step of a ring, and of a message. ``shared``: in all of them together, so that
     collectives that computation waits for take longer while gradients are reduced; otherwise nothing is in
@@ -116,10 +116,10 @@ class _Row(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """Of one micro-batch.
+    """Times of a pipeline stage for one micro-batch, seconds.
 
-    ``exposed_s``: gradients reduced behind the last one's backward pass. ``held_up_s``: how much longer that
-    takes where they share the network. ``after_s``: of the optimiser, and of what follows it.
+    ``exposed_s``: gradients' reduction after the last micro-batch's backward pass. ``held_up_s``: how much
+    longer that pass takes where it shares the network. ``after_s``: the optimiser and what follows it.
     """
 
     forward_s: float
@@ -152,7 +152,10 @@ def _stage(m: Transformer, p: Parallel, t: Training, device: Device, network: Id
 def _exposed_s(
     rows: Sequence[_Row], column: Sequence[int], ranks: int, t: Training, network: IdealNetwork
 ) -> float:
-    """A queue: buckets get ready from the last layer to the first, and are reduced one at a time."""
+    """Time that reductions take after the backward pass, seconds.
+
+    Buckets get ready from the last layer to the first, and are reduced one at a time.
+    """
     left = sum(row.backward_s for row in rows)
     done, pending, limit = -left, 0.0, t.first_bucket_bytes
     for number in reversed(range(len(rows))):
@@ -167,7 +170,7 @@ def _exposed_s(
 def _rows(
     m: Transformer, p: Parallel, t: Training, device: Device, network: IdealNetwork, k: int
 ) -> Iterator[_Row]:
-    """Of stage ``k``. A GPT's block takes 24 b s h^2 (1 + s / 6h) FLOPs forward, its output 2 b s h V."""
+    """Rows of stage ``k``. A GPT's block takes 24bsh^2 (1 + s / 6h) FLOPs forward, its output 2bshV."""
     h, s, v = m.hidden, t.sequence or m.sequence, -(-m.vocabulary // p.tp) * p.tp
     q, kv = m.heads * m.head_width, m.kv_heads * m.head_width
     rate = device.flops_per_s(t.element_bytes) * p.tp / t.micro_batch

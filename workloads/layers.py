@@ -252,7 +252,7 @@ def _convolution(one: Convolution) -> Layer:
 
 
 def bottom_layers(model: Recommender) -> tuple[Layer, ...]:
-    """Of the network of the dense features."""
+    """Layers of the network of the dense features."""
     return _dense("bottom", model.bottom)
 
 

@@ -119,7 +119,7 @@ def _of_vision(model: Vision) -> list[Operator]:
 
 
 def _of_transformer(m: Transformer, s: int) -> list[Operator]:
-    """Of each layer the matrices, one after another; its last operator has what the layer has besides.
+    """Matrices of each layer, in order; a layer's last operator has what the layer has besides.
 
     A decoder with an encoder takes the embedding's output as that does, and the encoder's last output in each
     of its cross-attentions.

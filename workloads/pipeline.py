@@ -1,4 +1,4 @@
-"""In which order a pipeline stage computes: GPipe, 1F1B, interleaved 1F1B.
+"""Orders in which a pipeline stage computes: GPipe, 1F1B, interleaved 1F1B.
 
 A chunk is a run of blocks that one stage computes in one go; with ``v`` chunks a stage, chunk c is on stage
 c mod p, so a micro-batch passes all stages v times (Narayanan et al., SC 2021, section 2.2).

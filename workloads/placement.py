@@ -1,4 +1,4 @@
-"""Operators placed on GPUs, and the workload that comes of it: hybrid data and model parallelism of SiP-ML.
+"""Places operators on GPUs and makes the workload: SiP-ML's hybrid data and model parallelism.
 
 A replica of the model is ``mp`` GPUs in a row, so rank = replica * mp + position; the next replica is ``mp``
 ranks away, which is how far a ring of gradients goes. Operators are divided (``workloads.operators.split``),
@@ -41,7 +41,7 @@ from ringlight.workloads.settings import OPTIMISER_BYTES, Parallel, Training, ch
 from ringlight.workloads.stage import Tag
 
 Takes = Literal["whole", "part"]
-#: Of one replica; a workload of more takes minutes to make.
+#: Most messages of one replica; a workload of more takes minutes to make.
 MOST_MESSAGES = 1_000_000
 #: How far the authors' placement on their ring reaches.
 RING_WINDOW = 16
@@ -92,7 +92,7 @@ def widest_window(partners: int, dp: int, mp: int) -> int:
 def place(
     graph: Sequence[Operator], pieces: Sequence[int], seconds: Sequence[float], gpus: int, window: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Of each operator the GPUs, 0 to ``gpus - 1``, of its pieces.
+    """Place the pieces of each operator on GPUs 0 to ``gpus - 1``.
 
     ``pieces`` and ``seconds`` of each piece's forward pass, by operator; a GPU is free once it has computed
     what it has, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
@@ -204,14 +204,14 @@ def placed_workload(
     return timed(workload, device, element_bytes)
 
 
-#: Of each piece of an operator: from whom to whom it goes, and how many bytes of it.
+#: Transfers of each piece of an operator: source, destination and bytes.
 _Links = list[list[tuple[int, int, int]]]
 
 
 def _messages(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], reach: int, takes: Takes
 ) -> list[_Links]:
-    """By operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
+    """Messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, one in enumerate(graph):
         for k in one.after:

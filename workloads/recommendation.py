@@ -14,7 +14,7 @@ from ringlight.workloads.settings import OPTIMISER_BYTES, Training
 def recommender_program(
     book: Book, model: Recommender, ranks: int, training: Training, gradients: int, tables: int
 ) -> Program:
-    """Of every rank; ``gradients`` and ``tables`` are communicator slots.
+    """Program of every rank; ``gradients`` and ``tables`` are communicator slots.
 
     Each rank has as much of the tables as any other, by rows or by columns where there are more ranks
     than tables. It looks up for all samples, and an all-to-all brings each its vectors while the bottom

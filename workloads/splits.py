@@ -1,4 +1,4 @@
-"""Who sends how much to whom in an all-to-all-v of unequal parts."""
+"""Bytes that ranks send each other in an all-to-all-v of unequal parts."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Plan:
         return (dense, experts) if p.ep > 1 else (dense + experts, 0)
 
     def bytes(self, layer: Layer) -> int:
-        """Of what a layer hands on, of one micro-batch."""
+        """Bytes that a layer hands on for one micro-batch."""
         return layer.output * self.training.micro_batch * self.training.element_bytes
 
     @property
@@ -166,7 +166,7 @@ class _Stage:
                 )  # fmt: skip
 
     def _updated_bytes(self) -> int:
-        """That the optimiser reads and writes at each rank, for the parameters that the rank updates."""
+        """Bytes that the optimiser reads and writes for the parameters that a rank updates."""
         mine = [self.plan.at_rank(layer) for part in self._chunks() for layer in part]
         owners = [buckets.ranks if self.plan.training.zero else 1 for buckets in self.buckets]
         held = (sum(dense for dense, _ in mine), sum(experts for _, experts in mine))

@@ -23,7 +23,7 @@ SENT = {"all-reduce": 2}
 
 
 class Traffic(NamedTuple):
-    """Of one purpose: operations of all ranks, and bytes that all ranks send, and the one that sends most."""
+    """Traffic of one purpose: operations, bytes of all ranks, and bytes of the rank that sends most."""
 
     operations: int
     sent: int
@@ -77,7 +77,7 @@ def summary(workload: Workload) -> Summary:
 
 
 def traffic(workload: Workload) -> dict[str, Traffic]:
-    """By purpose: what the ranks send, counting of each collective the least that any algorithm must.
+    """Traffic of the ranks by purpose; a collective counts as the least that any algorithm must send.
 
     An all-reduce of S bytes among n ranks: 2 (n - 1) / n S by each; an all-gather, a reduce-scatter, an
     all-to-all (n - 1) / n S; a broadcast (n - 1) S by all. An unequal split counts as an equal one; sizes
@@ -88,7 +88,7 @@ def traffic(workload: Workload) -> dict[str, Traffic]:
 
 
 class _Part(NamedTuple):
-    """Of one purpose and program: what each of its ``ranks`` sends, and all of them, to the last byte.
+    """Traffic of one purpose and program: bytes of each of its ``ranks``, and their exact total.
 
     ``called``: a kind of collective, or "message".
     """
@@ -154,7 +154,7 @@ def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArra
 
 
 def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArray) -> FloatArray:
-    """Of an all-to-all-v whose sizes are stated: what each rank sends to others."""
+    """Bytes that each rank sends to others in an all-to-all-v with stated sizes."""
     between = np.array(what.sizes, dtype=np.float64)
     away = between.sum(axis=1) - np.diag(between)
     pairs = zip(ranks.tolist(), groups.tolist(), strict=True)

@@ -30,7 +30,7 @@ def traffic(workload: Workload) -> IntArray:
 
 
 def sent(workload: Workload) -> FloatArray:
-    """As :func:`traffic`, of any number of ranks, parts of bytes as they come."""
+    """Bytes between ranks as :func:`traffic`, for any number of ranks, not rounded."""
     return _of_messages(workload) + _of_slots(workload, _slots(workload))
 
 
@@ -46,7 +46,7 @@ def delivered(workload: Workload, iterations: int) -> IntArray:
 
 
 def delivered_in_steps(steps: Steps, size: int) -> IntArray:
-    """Likewise, of one collective over a vector of ``size`` bytes."""
+    """Bytes between ranks of one collective over a vector of ``size`` bytes."""
     return np.rint(_between(steps, _bounds_in_whole(steps.chunks, size))).astype(np.int64)
 
 
@@ -154,7 +154,7 @@ def _whole(what: Collective, ranks: int, size: int) -> IntArray:
 
 
 def _bounds_in_whole(chunks: int, size: int) -> IntArray:
-    """Where each chunk of ``size`` bytes begins and the last one ends, bytes, in whole elements."""
+    """Bounds in bytes of the chunks of a vector of ``size`` bytes, in whole elements."""
     if size % ELEMENT_BYTES:
         raise ValueError(f"{size} bytes are no whole number of float32")
     ends = [end for _, end in chunk_bounds(size // ELEMENT_BYTES, chunks)]

@@ -1,5 +1,4 @@
-"""What a job with averagers, or with a ring of whole numbers, must end with, computed in one place: OptINC's
-numbers without any network.
+"""Computes OptINC's averages, and sums of a ring of whole numbers, in one place without a network.
 
 A rank compares the pad of every result with that, and the reference all of them.
 """

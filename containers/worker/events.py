@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class EventLog:
-    """Each event is one write of one line, so that a reader never sees half of one.
+    """Writes each event as one line at once, so that a reader never sees half of one.
 
     ``t`` is CLOCK_MONOTONIC, seconds: the same clock in every container of a host.
     """

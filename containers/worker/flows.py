@@ -92,7 +92,7 @@ class Flows:
         return -1 if self._socket is None else self._socket.fileno()
 
     def due(self) -> float:
-        """When :meth:`update` has something to do even if the agent says nothing (CLOCK_MONOTONIC)."""
+        """Time when :meth:`update` has something to do even if the agent says nothing (CLOCK_MONOTONIC)."""
         if not self._flows:
             return math.inf
         if self._socket is None:
@@ -110,7 +110,7 @@ class Flows:
                 self._ask(flow)
 
     def wait(self, until: float) -> None:
-        """Until the agent says something or asks are due, at the latest ``until``; then :meth:`update`."""
+        """Wait for the agent or for asks that are due, at most until ``until``; then :meth:`update`."""
         poller = select.poll()
         if self._socket is not None:
             poller.register(self._socket, select.POLLIN)

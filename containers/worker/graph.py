@@ -151,7 +151,7 @@ class _Graph:
         return self.workload.names[int(self.program.name[k])]
 
     def lines(self, spec: WorkerSpec) -> dict[Line, bool]:
-        """All connections that the rank needs, and on which of them it sends payload."""
+        """Connections that the rank needs, and whether it sends payload on each."""
         found: dict[Line, bool] = {}
         for k in self.of_kind(Kind.COLLECTIVE):
             slot = int(self.program.slot[k])
@@ -192,7 +192,7 @@ def _schedule(what: Collective, ranks: int) -> Schedule:
 
 
 def _bounds(what: Collective, schedule: Schedule, ranks: int, size: int, key: tuple[int, ...]) -> list[int]:
-    """Where each chunk begins and the last one ends, in elements."""
+    """Bounds of the chunks, in elements."""
     sizes: Sequence[Sequence[int]] | IntArray | None = what.sizes
     if what.split is not None:
         sizes = split_bytes(what.split, ranks, size, key)
@@ -224,7 +224,7 @@ def _parts(chosen: BoolArray, holders: BoolArray) -> Iterator[_Part]:
 
 
 class _Stopped(Exception):
-    """Another stream failed."""
+    """Ends a stream because another one failed."""
 
 
 @dataclass
@@ -279,7 +279,7 @@ class _Run:
         self._now: _Iteration | None = None
 
     def run(self, started: float) -> None:
-        """All iterations; raises what the first operation that failed raised."""
+        """Run all iterations; raises what the first failed operation raised."""
         self._now = self._next(0, started)
         threads = [
             threading.Thread(target=self._follow, args=(operations,), name="stream", daemon=True)
@@ -351,7 +351,7 @@ class _Run:
         return end
 
     def _wait(self, there: Callable[[], bool]) -> None:
-        """Until it is so. Whoever it depends on has a deadline; raises _Stopped once anything failed."""
+        """Wait until ``there`` is true; its cause has a deadline. Raises _Stopped once anything failed."""
         self._changed.wait_for(lambda: self._failure is not None or there())
         if self._failure is not None:
             raise _Stopped
@@ -395,7 +395,7 @@ class _Run:
                 time.sleep(left)
             with self._changed:
                 now.lateness_s = max(now.lateness_s, time.monotonic() - due)
-            # Of a late timer only what follows it is late, not the whole chain.
+            # A late timer delays only what follows it, not the whole chain.
             return due
 
         return perform
@@ -464,7 +464,7 @@ class _Run:
         return self._buffers[slot][:length]
 
     def _transport(self, slot: int, shape: _Shape, bounds: Sequence[int], mine: int) -> Transport:
-        """Those whose chunks are the same again and again are kept."""
+        """Transport of a collective, kept for further calls with the same chunks."""
         key, kept = (*shape, tuple(bounds)), self._transports[slot]
         found = kept.pop(key, None)
         if found is None:

@@ -1,4 +1,4 @@
-"""Messages of a workload from one rank to another, matched by tag: a send ends when the receiver has it all.
+"""Messages between ranks, matched by tag; a send ends when the receiver has all of it.
 
 A message starts once its receive has been posted, as large messages do in MPI and NCCL (rendezvous): the
 receiver gives the sender a credit. One connection carries the messages of one rank to another; credits and
@@ -79,7 +79,7 @@ class _End:
 
     @contextlib.contextmanager
     def _await(self, there: Callable[[], bool], otherwise: str) -> Iterator[None]:
-        """Until it is there, for the length of the ``with`` block; nothing changes in it.
+        """Wait until ``there`` is true, and keep it so for the ``with`` block.
 
         Raises PeerLost when it does not come about in time, or cannot any more.
         """
@@ -97,14 +97,14 @@ class _End:
             yield
 
     def hang_up(self) -> None:
-        """Nothing more will be said. Raises PeerLost."""
+        """Say that no more messages follow. Raises PeerLost."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise PeerLost(self.peer, error.strerror or str(error)) from error
 
     def join(self) -> None:
-        """Until the peer has hung up, too. Raises PeerLost."""
+        """Wait until the peer has hung up, too. Raises PeerLost."""
         self._thread.join(self._patience_s)
         if self._failure is not None:
             raise self._failure

@@ -32,7 +32,7 @@ PARAMETERS = PIXELS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
 
 @cache
 def digits() -> tuple[Array, npt.NDArray[np.intp]]:
-    """All images as (1797, 64) float32 in 0..1, and their labels 0..9; in a fixed mixed order."""
+    """Images of the data set as (1797, 64) float32 in 0..1, and their labels 0..9; in a fixed mixed order."""
     text = gzip.decompress(DATA.read_bytes()).decode()
     table = np.array([line.split(",") for line in text.split()], dtype=np.float32)
     table = table[np.random.RandomState(0).permutation(len(table))]

@@ -1,4 +1,4 @@
-"""A server's side of OptINC: gradients quantised, sent once to the averager, and their mean received once.
+"""A server's side of OptINC: sends quantised gradients to the averager once, and receives the mean.
 
 The blocks' scales are agreed on first, over the control network, in two rounds of messages from each rank
 to each, which the caller hands in: in the first a rank gets all exponents of its part of the blocks, in the
@@ -64,7 +64,7 @@ class _Lost(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is, and how it codes.
+    """Place of a rank among the others, and its coding.
 
     rank, ranks    of the job
     port, ports    of its averager; as rank and ranks, but for cascades
@@ -255,7 +255,7 @@ class Averaging:
         return collective
 
     def _wait(self) -> None:
-        """Until everything that was begun is answered. Raises what the other thread failed with."""
+        """Wait until everything that was begun is answered. Raises what the other thread raised."""
         with self._changed:
             latest = self._kept[self._next_number - 1]
             while latest.answered < latest.frames:
@@ -312,7 +312,7 @@ class Averaging:
                 self._changed.notify()
 
     def _keep_connected(self) -> None:
-        """Until the end. Raises AveragingFailed."""
+        """Keep the connection until the end. Raises AveragingFailed."""
         lost, since = "", time.monotonic()
         while not self._ending:
             patience_s = self._patience_s()

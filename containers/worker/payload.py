@@ -1,4 +1,4 @@
-"""What collectives of a workload carry: numbers whose sums are exact in any order, known to every rank.
+"""Payload of a workload's collectives: numbers whose sums are exact in any order.
 
 Each rank contributes small whole numbers, drawn from a table at a place that rank, operation and iteration
 decide. Sums of up to 4,096 ranks stay below 2^24, so float32 holds them exactly whatever the order, and the

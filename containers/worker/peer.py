@@ -18,7 +18,7 @@ class PeerLost(Exception):
 
 
 class AveragingFailed(Exception):
-    """Nothing was averaged (OptINC); one line. ``rank``: whose fault it is, None when that is not known."""
+    """Failure of OptINC's averaging, one line. ``rank``: the one at fault, None if unknown."""
 
     def __init__(self, rank: int | None, cause: str) -> None:
         super().__init__(cause)

@@ -45,7 +45,7 @@ class Posted:
             self._numbers[peer] = sum(told)
 
     def told(self) -> dict[int, list[int]]:
-        """By rank, what was added for it: bytes of payload and of framing."""
+        """Bytes of payload and of framing added for each rank."""
         with self._lock:
             return {peer: list(told) for peer, told in sorted(self._told.items())}
 

@@ -56,7 +56,7 @@ class Line(NamedTuple):
 
 
 def one_way(rank: int, peer: int, channel: int, *, out: bool) -> Line:
-    """Of the two connections of a pair the one on which payload goes to ``peer``, or comes from it."""
+    """Connection of the pair's two that carries payload to ``peer``, or (``out`` false) from it."""
     return Line(peer, channel if (peer > rank) == out else channel + _DOWNWARDS)
 
 
@@ -70,7 +70,7 @@ class Lines(NamedTuple):
 
     @classmethod
     def of(cls, spec: WorkerSpec, to: Collection[int], from_: Collection[int], channel: int = 0) -> Lines:
-        """For payload ``to`` these ranks and ``from_`` those, on connections as ``spec`` has them."""
+        """Lines for payload ``to`` some ranks and ``from_`` others, on connections as ``spec`` has them."""
         if not spec.posted:
             return cls(
                 {peer: Line(peer, channel) for peer in to}, {peer: Line(peer, channel) for peer in from_}
@@ -81,7 +81,7 @@ class Lines(NamedTuple):
         )
 
     def sending(self) -> dict[Line, bool]:
-        """All lines, and whether this rank sends payload there."""
+        """Lines, and whether this rank sends payload on each."""
         return dict.fromkeys(self.into.values(), False) | dict.fromkeys(self.out.values(), True)
 
 

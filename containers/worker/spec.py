@@ -25,7 +25,7 @@ class LinkTest:
 
 @dataclass(frozen=True)
 class AveragerPlace:
-    """Who averages for a rank whose collective is ``optinc``.
+    """Averager of a rank whose collective is ``optinc``.
 
     address   of its averager, host:port
     port      its own there, from 0, of ``ports``

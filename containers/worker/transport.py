@@ -252,7 +252,7 @@ class _Link:
         self.next_send = self.next_receive = self.next_burst = self.begun = self.filled = self.watched = 0
         self.flow: Flow | None = None
         self.unacknowledged = 0
-        # Of words there is none: they are said to somebody who waits for them.
+        # Words are not acknowledged: their receiver waits for them.
         self.owes = not by_flow and not all(receive.is_word for receive in self.receives)
         self.awaits = not by_flow and not all(send.is_word for send in self.sends)
         self.can_read = self.can_write = True
@@ -581,7 +581,7 @@ class Transport:
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> bool:
-        """Until something can be done; False when nothing could by ``deadline``."""
+        """Wait until something can be done; False if nothing could by ``deadline``."""
         until = deadline
         agent = -1
         if self._flows is not None:

@@ -25,7 +25,7 @@ from ringlight.fabric.topology import CrossConnects
 
 log = logging.getLogger(__name__)
 
-#: Of the tables below.
+#: Version of the tables below.
 SCHEMA = 1
 #: Entries of the audit log that are kept.
 AUDIT_ENTRIES = 10_000
@@ -136,7 +136,7 @@ class IntentDatabase:
     # What should be lit
 
     def wanted(self) -> _Sets | None:
-        """By switch; None as long as nothing was ever saved."""
+        """Wanted cross-connects by switch; None if nothing was ever saved."""
         with self._lock:
             return dict(self._wanted) or None
 
@@ -150,7 +150,7 @@ class IntentDatabase:
             return self._pending
 
     def save(self, wanted: CrossConnects) -> None:
-        """These switches shall carry this; others as before. What is wanted is unwanted no longer."""
+        """Save what these switches should carry, which is no longer unwanted; others are unchanged."""
         with self.writing() as db:
             for switch, group in wanted.items():
                 group = frozenset(group)
@@ -195,7 +195,7 @@ class IntentDatabase:
                 self._unwanted = {**self._unwanted, switch: self._unwanted.get(switch, frozenset()) | extra}
 
     def gone(self, switch: str, group: Collection[CrossConnect]) -> None:
-        """What was unwanted is no longer there."""
+        """Forget unwanted cross-connects that the switch no longer has."""
         with self.writing():
             self._put_unwanted(switch, self._unwanted.get(switch, frozenset()) - frozenset(group))
 
@@ -221,12 +221,12 @@ class IntentDatabase:
             return general if switch is None else self._policies.get(switch, general)
 
     def own_policies(self) -> dict[str, Policy]:
-        """Of the switches that have one of their own."""
+        """Policies of the switches that have their own, by switch."""
         with self._lock:
             return {name: policy for name, policy in self._policies.items() if name}
 
     def set_policy(self, switch: str | None, policy: Policy | None) -> None:
-        """Of one switch, or (None) of all others; None: a switch has none of its own any more."""
+        """Set the policy of one switch, or (``switch`` None) the default; ``policy`` None removes it."""
         name = switch or ""
         with self.writing() as db:
             db.execute("DELETE FROM policy WHERE switch = ?", (name,))
@@ -252,7 +252,7 @@ class IntentDatabase:
             db.execute("DELETE FROM audit WHERE id <= ?", ((row.lastrowid or 0) - AUDIT_ENTRIES,))
 
     def try_note(self, *words: Any, **detail: Any) -> None:
-        """As :meth:`note`, where it is done already: that the disk does not take it is logged."""
+        """Like :meth:`note`, for what is done already: a failure of the disk is only logged."""
         try:
             self.note(*words, **detail)
         except UnavailableError as error:

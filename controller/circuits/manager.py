@@ -93,7 +93,7 @@ class Change:
 
     @property
     def outcome(self) -> str:
-        """In one or two words, for the audit log and counters."""
+        """Outcome in one or two words, for the audit log and counters."""
         if self.undone:
             return "partly undone" if self.left else "undone"
         return "problems" if self.problems else "done"
@@ -517,7 +517,7 @@ class CircuitManager:
         return made
 
     def _excuse(self, plans: Mapping[str, Plan], made: _Made) -> None:
-        """What a switch shows decides, not what it said."""
+        """Drop reported failures of switches whose readings show the wanted state."""
         for name, now in self._readings(plans).items():
             if now is not None and achieved(plans[name], now):
                 if (said := made.failed.pop(name, None)) is not None:
@@ -561,9 +561,9 @@ class CircuitManager:
         self._followers.tell(self.ends())
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
-        """When, in seconds from the commands, all that changes is surely dark, and when no longer.
+        """Interval in which everything that changes is surely dark, seconds after the commands.
 
-        None when there is no such time, or not long enough for the rules, or a switch cannot remove and
+        None when there is no such interval, it is too short for the rules, or a switch cannot remove and
         add in one write.
         """
         if not plans:

@@ -63,7 +63,7 @@ class SwitchView:
 
 
 def _nothing(who: str, action: str, switch: str | None = None, outcome: str = "done", **detail: Any) -> None:
-    """Nobody writes down who did what."""
+    """Discard a note for the audit log."""
 
 
 @dataclass
@@ -151,7 +151,7 @@ class OpticalSite:
             snapshot = driver.snapshot(timeout_s=timeout_s)
             alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else view.alarms
         except Busy as error:
-            # Of the switch that says nothing: what is under way will tell.
+            # This says nothing about the switch: the request under way will.
             raise UnavailableError(f"optical switch {name}: {error}") from error
         except OpticalError as error:
             self.meters.failed(name, error)

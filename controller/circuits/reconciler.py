@@ -1,4 +1,4 @@
-"""The reconciler: notices what changes by itself on optical switches, moves packets off a link that is down.
+"""Notices changes that optical switches make by themselves, and moves packets off dead links.
 
 One thread, which compares what the switches carry with what they should. All optical switches are read at the
 same time, beside any change of light, so that neither a slow switch nor a change delays the word of another.

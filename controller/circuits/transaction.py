@@ -1,4 +1,4 @@
-"""A change of light over several switches, all or nothing: what is to be taken back, and what was not. Pure.
+"""All-or-nothing changes of light over several switches: what to undo, what was not undone. Pure.
 
 Switches have no common transaction. So a change that did not come about everywhere is taken back where it
 did: first what was new goes, on all switches, then what was there before comes back. What others made
@@ -49,7 +49,7 @@ class Leftover:
     reason: str
 
     def document(self) -> dict[str, Any]:
-        """As the REST API shows it."""
+        """Document of the REST API."""
         xc = self.cross_connect
         return {
             "switch": self.switch,
@@ -77,9 +77,9 @@ def achieved(plan: Plan, now: Snapshot) -> bool:
 
 
 def taken_back(plan: Plan, now: Snapshot) -> Plan:
-    """From what stands now to what stood before the plan, as far as the plan changed it.
+    """Plan that undoes what another plan changed, starting from the present state.
 
-    What was removed and whose ports somebody else has taken meanwhile stays away.
+    A removed cross-connect whose ports others have taken meanwhile stays removed.
     """
     stand, removed = standing(now), frozenset(plan.remove)
     away = frozenset(plan.add) - removed
@@ -90,13 +90,13 @@ def taken_back(plan: Plan, now: Snapshot) -> Plan:
 
 
 def free_of(wanted: Iterable[CrossConnect], others: Collection[CrossConnect]) -> frozenset[CrossConnect]:
-    """Those of the wanted that no other stands in the way of."""
+    """Wanted cross-connects whose ports no other cross-connect has."""
     taken = Taken(others)
     return frozenset(xc for xc in wanted if taken.by(xc) is None)
 
 
 class Taken:
-    """Who has which port, by wavelength."""
+    """Cross-connects by the ports and wavelengths that they occupy."""
 
     def __init__(self, cross_connects: Iterable[CrossConnect]) -> None:
         self._at: dict[int, list[CrossConnect]] = {}

@@ -72,7 +72,7 @@ def stranded(
 def _pairs(
     fabric: Fabric, nodes: Sequence[str], traffic: Traffic
 ) -> Iterator[tuple[tuple[int, int], str, str, Mapping[str, int]]]:
-    """Of each pair of nodes the numbers, the sender, the other's address, and what is told of it."""
+    """Pairs of nodes that report traffic: their numbers, sender's name, receiver's address, counters."""
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
     at = {fabric.gpus[node].ip: number[node] for node in nodes}
     for node in nodes:

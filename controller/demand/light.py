@@ -1,4 +1,4 @@
-"""What light a job gets on an interconnect whose light is divided by demand, and the O-NICs' tables. Pure."""
+"""A job's light on an interconnect whose light is divided by demand, and its O-NICs' tables. Pure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[
 
 
 def tables(fabric: Fabric, nodes: Sequence[str], paths: Paths) -> Tables:
-    """Of each node for each other: lit over its lightpaths, or dark where it has none."""
+    """Each node's table of peers by IP address: lit on the pair's lightpaths, dark if there are none."""
     number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
     return {
         node: {

@@ -71,9 +71,9 @@ class DemandLoop:
     # Life
 
     def start(self, *, at_once: bool) -> None:
-        """From now on, in a thread, divide again and again; once is enough until light is gone.
+        """Start the thread that divides the light again and again, or once until light is lost.
 
-        ``at_once``: begin with a division whatever is left, as nobody knows what the O-NICs do now.
+        ``at_once``: divide first, whatever is left to send: the O-NICs' present state is not known.
         """
         self._thread = threading.Thread(
             target=self._run, args=(at_once,), name=f"light-{self.job}", daemon=True

@@ -1,4 +1,4 @@
-"""The arbiter: the first, slow stage of a grid's two-stage reconfiguration. Once per job, never per flow.
+"""The arbiter: the slow stage of a grid's two-stage reconfiguration, once per job, never per flow.
 
 For a job it chooses the nodes, has the WSSs set so that exactly the job's pairs in one row or column can
 reach each other, and hands each O-NIC's agent its wavelength map. After that the agents settle every flow
@@ -175,7 +175,7 @@ def plan_job(fabric: Fabric, grid: Grid, nodes: Sequence[str], settings: Mapping
 
 
 def _traffic(nodes: Sequence[str], settings: Mapping[str, Any]) -> tuple[Pair, ...]:
-    """Who will send to whom. Raises ValueError for a collective that does not exist or fit."""
+    """Pairs that will send. Raises ValueError for a collective that does not exist or fit."""
     if settings.get("workload", "train") == "train":
         return pairs_of(nodes, steps_named(settings.get("collective", "ring"), len(nodes)))
     targets = linktest_targets(settings, len(nodes))

@@ -36,8 +36,8 @@ class OnicRefusedError(ControllerError):
 
 @dataclass(frozen=True)
 class OnicEntry:
-    """Where an O-NIC's agent is: ``manage``: path of its socket; ``control``: its host:port on the control
-    network; ``flow``: path of the flow socket as the GPU's worker sees it."""
+    """Addresses of an O-NIC's agent: ``manage``: path of its socket; ``control``: its host:port on the
+    control network; ``flow``: path of the flow socket as the GPU's worker sees it."""
 
     gpu: str
     manage: str

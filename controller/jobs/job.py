@@ -204,7 +204,7 @@ class Job:
 
 
 def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None]:
-    """To which rank each one sends in a link test with these workers' settings; None: to nobody."""
+    """Rank that each rank sends to in a link test with these settings; None: it only receives."""
     to = (settings.get("linktest") or {}).get("to")
     targets = to if isinstance(to, list) else [to] * ranks
     return [None if target == rank else target for rank, target in enumerate(targets)]
@@ -314,7 +314,7 @@ def _weight(job: Job, rank: Rank) -> tuple[int, float, int]:
 
 
 def rank_of(job: Job, event: Mapping[str, Any]) -> Rank | None:
-    """Whose event it is; None for a worker that is the job's no more."""
+    """Rank that an event came from; None for a worker that no longer belongs to the job."""
     worker = event.get("worker")
     return next((rank for rank in job.ranks if job.worker(rank.rank) == worker), None)
 

@@ -32,7 +32,7 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
 
 
 def pending_losses(job: Job) -> list[Loss]:
-    """Those after which the job has not gone on yet."""
+    """Losses after which the job has not yet gone on."""
     return [loss for loss in job.losses if loss.ranks is None]
 
 

@@ -459,7 +459,7 @@ class JobManager:
         self._wake.set()
 
     def _started(self, job: Job) -> None:
-        """Nothing of the job is being started any more, well or not."""
+        """Note that starting the job has ended, in success or failure."""
         with self._changed:
             self._starting.discard(job.id)
             self._changed.notify_all()
@@ -702,7 +702,7 @@ class JobManager:
             self._spawn(self.release, [job.id], 0.05)
 
     def _resume(self, job: Job, workers: Mapping[str, Any]) -> None:
-        """Once after a restart: finish what the earlier controller had begun."""
+        """Finish what the earlier controller had begun, once after a restart."""
         if job.state.ended and not job.clean:
             self._spawn(self._remove_workers, job)
         elif job.state is JobState.READY and (not job.hold or job.losses):
@@ -730,7 +730,7 @@ def container_request(job: Job) -> dict[str, Any] | None:
 
 
 def holder_port(port: int) -> int:
-    """Where the holders of NICs listen, beside the port of the command."""
+    """Port of the processes that hold NICs, next to the command's port."""
     return port - 1 if port > 1 else port + 1
 
 

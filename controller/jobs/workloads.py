@@ -18,7 +18,7 @@ MOST_FILES = 1024
 
 
 class WorkloadFiles:
-    """Those in ``directory``, which is made with the first. Any thread may call."""
+    """Workload files in ``directory``, which is made with the first. Any thread may call."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class WorkloadFiles:
         return document
 
     def document(self, digest: str) -> dict[str, Any]:
-        """Its name, ranks and operations. Raises NotFoundError."""
+        """Name, ranks and operations of a workload. Raises NotFoundError."""
         return _document(digest, self.read(digest))
 
     def traffic(self, digest: str) -> FloatArray:

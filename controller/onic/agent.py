@@ -310,7 +310,7 @@ class Agent:
 
     @property
     def address(self) -> Address:
-        """Where it listens on the control network."""
+        """Address at which the agent listens on the control network."""
         host, port = self._udp.getsockname()
         return host, port
 

@@ -1,4 +1,4 @@
-"""The conductor of a WDM ring: which light there is, step by step of a collective. Pure: no I/O, no clock.
+"""The conductor of a WDM ring: its light, step by step of a collective. Pure: no I/O, no clock.
 
 On a ring every node sends on fixed wavelengths, so which of its flows may send is a matter of the WSSs
 between the nodes, and these are set for all nodes together. A *setting* is the state of all WSSs that one
@@ -135,7 +135,7 @@ class Conductor:
         return self._next()
 
     def close(self, flow: Flow) -> list[Effect]:
-        """All of the flow is sent and acknowledged, or it is no longer wanted. ``flow`` is open."""
+        """Close an open flow: all of it is acknowledged, or it is no longer wanted."""
         asked = self._flows.pop(flow)
         if self._step is None or asked.step >= self._step:
             self._done.setdefault(asked.step, set()).add(asked.pair)

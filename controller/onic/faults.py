@@ -67,7 +67,7 @@ def _addresses(value: object) -> list[Address]:
 
 @dataclass
 class Faults:
-    """What is under way. Times are seconds of one steady clock."""
+    """Faults of a control network in force. Times are seconds of one steady clock."""
 
     settings: FaultSettings = field(default_factory=FaultSettings)
     counts: dict[str, int] = field(

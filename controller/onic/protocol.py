@@ -181,7 +181,7 @@ class Times:
 
     @classmethod
     def dilated(cls, lease_s: float, dilation: float) -> Times:
-        """Those for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
+        """Durations for a lease (emulated seconds) in a run that is ``dilation`` times slower."""
         usual = cls()
         return cls(
             lease_s=lease_s * dilation,
@@ -391,7 +391,7 @@ class Onic:
     # Time.
 
     def next_deadline(self) -> float | None:
-        """When :meth:`timer` has something to do, if nothing else happens; None: never."""
+        """Time at which :meth:`timer` has something to do if nothing else happens; None: never."""
         first = _NEVER
         for tx in self._tx:
             active = tx.active

@@ -92,7 +92,7 @@ class PortDescription:
 
 @dataclass(frozen=True)
 class Description:
-    """Who made the switch (OpenFlow description statistics)."""
+    """Manufacturer's description of a switch (OpenFlow description statistics)."""
 
     manufacturer: str
     hardware: str

@@ -37,7 +37,7 @@ _UNREADABLE = (
     ValueError,
     struct.error,
 )
-#: Of these, those whose text is for people.
+#: The exceptions whose text is for people.
 _TELLING = (ofctl_utils.netaddr.AddrFormatError, ValueError)
 
 _READS: dict[str, Callable[..., Any]] = {
@@ -222,7 +222,7 @@ def _check_flow(exchange: _Exchange, entry: Mapping[str, Any]) -> None:
     """Raises UnreadableError naming the first match field or action that the library cannot read."""
     match = entry.get("match") or {}
     for key, value in match.items():
-        # Which TCP or UDP port a "tp_src" is, another field says.
+        # "tp_src" and "tp_dst" can be read only with the match's protocol, TCP or UDP.
         field = {k: match[k] for k in ("nw_proto", "ip_proto") if k in match and key.startswith("tp_")}
         field[key] = value
         fields = _reading(f"match.{key}", lambda field=field: _fields(exchange, field), value)  # type: ignore[misc]

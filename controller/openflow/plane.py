@@ -68,7 +68,7 @@ _COMMANDS = {
     "delete": ofp.OFPFC_DELETE,
     "delete_strict": ofp.OFPFC_DELETE_STRICT,
 }
-#: Of a flow's flags those that outlast its writing.
+#: Flags that a flow keeps once it is written.
 _KEPT_FLAGS = ofp.OFPFF_SEND_FLOW_REM | ofp.OFPFF_NO_PKT_COUNTS | ofp.OFPFF_NO_BYT_COUNTS
 #: All flows of all tables, and each change that we have not made. os-ken writes a match without its head
 #: here, which Open vSwitch refuses.
@@ -161,7 +161,7 @@ class OpenFlowPlane(OfctlMixin):
         self._threads = []
 
     def wait_for(self, dpids: Iterable[int], timeout_s: float) -> None:
-        """Until all these switches are connected. Raises NotConnectedError naming the missing ones."""
+        """Wait until all these switches are connected. Raises NotConnectedError naming the missing ones."""
         wanted = frozenset(dpids)
         with self._changed:
             if not self._changed.wait_for(lambda: wanted <= self._switches.keys(), timeout_s):
@@ -208,7 +208,7 @@ class OpenFlowPlane(OfctlMixin):
     def send_all(
         self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
     ) -> dict[int, OpenFlowError]:
-        """As :meth:`send_flows`, to several switches at once; what went wrong, by switch."""
+        """Send flows to several switches at once, like :meth:`send_flows`; returns the failures by switch."""
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
             changes = [_flow_mod(m) if isinstance(m, FlowMod) else _rewrite(m) for m in mods[dpid]]
@@ -226,7 +226,7 @@ class OpenFlowPlane(OfctlMixin):
     def flow_tables(
         self, dpids: Iterable[int], *, timeout_s: float
     ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
-        """As :meth:`flows`, of several switches at once; and what went wrong, by switch."""
+        """Read several switches at once, like :meth:`flows`; returns the failures by switch, too."""
 
         def request(switch: Switch, _: int) -> list[Any]:
             everything = (0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch())
@@ -292,7 +292,7 @@ class OpenFlowPlane(OfctlMixin):
         return sorted(found, key=lambda port: port.number)
 
     def desc(self, dpid: int, *, timeout_s: float = 5.0) -> Description:
-        """Who made the switch."""
+        """Manufacturer's description of the switch."""
         switch = self._switch(dpid)
         body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
         texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)

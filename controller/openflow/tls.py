@@ -1,4 +1,4 @@
-"""TLS before the OpenFlow plane: switches that show a certificate, and messages that nobody else reads.
+"""TLS for the OpenFlow plane: authenticates switches by their certificates, encrypts messages.
 
 os-ken reads and writes a switch's socket on two threads, which a TLS connection of Python does not bear. So
 what comes is decrypted here and handed on over loopback, one connection for each switch.

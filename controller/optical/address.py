@@ -1,4 +1,4 @@
-"""Where a switch's management port is, from its inventory entry."""
+"""Address of a switch's management port, from its inventory entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One optical switch as the controller sees it: what it can do, what it carries, how to change it safely.
+"""An optical switch as the controller sees it: its abilities, its state, and safe changes.
 
 How a change is made, whatever the switch:
 
@@ -114,7 +114,7 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the switch says it is."""
+    """Identity that the switch reports."""
 
     vendor: str
     model: str
@@ -145,7 +145,7 @@ class Timing:
 
     @classmethod
     def from_profile(cls, profile: Mapping[str, Any]) -> Timing:
-        """From an inventory entry's ``profile`` (its ``…_s`` keys; absent ones are zero)."""
+        """Read an inventory entry's ``profile`` (its ``…_s`` keys; absent ones are zero)."""
 
         def seconds(key: str, default: float = 0.0) -> float:
             return float(profile.get(key, default))
@@ -308,7 +308,7 @@ def _order(cross_connect: CrossConnect) -> tuple[int, int, int]:
 
 
 def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
-    """Where a cross-connect has its light: port and wavelength."""
+    """Port and wavelength of both ends of a cross-connect."""
     return (xc.ingress, xc.wavelength), (xc.egress, xc.wavelength)
 
 
@@ -836,7 +836,7 @@ def _judge(
     refusal: OpticalError | None,
     settled: bool,
 ) -> tuple[CrossConnectResult, ...]:
-    """Each cross-connect of the plan against a reading."""
+    """Result of each cross-connect of the plan, compared with a reading."""
     why = str(refusal) if refusal is not None else ""
     results = []
 

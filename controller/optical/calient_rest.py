@@ -369,7 +369,7 @@ class CalientRestDriver(OpticalSwitchDriver):
 def from_inventory(
     name: str, entry: Mapping[str, Any], size: int, openflow: object = None
 ) -> CalientRestDriver:
-    """From ``{"address": "host:port", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
+    """Make one from ``{"address": "host:port", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
 
     ``group``: what circuits are filed under, ``SYSTEM`` if it is not said.
     """

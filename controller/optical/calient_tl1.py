@@ -344,7 +344,7 @@ class CalientTl1Driver(OpticalSwitchDriver):
 def from_inventory(
     name: str, entry: Mapping[str, Any], size: int, openflow: object = None
 ) -> CalientTl1Driver:
-    """From ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``.
+    """Make one from ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``.
 
     ``group``: what circuits are filed under, ``SYSTEM`` if it is not said; ``bulk``: false for none of the
     bulk commands.

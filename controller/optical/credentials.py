@@ -26,9 +26,9 @@ class Credentials:
 
 
 def read_credentials(name: str, entry: Mapping[str, Any]) -> Credentials | None:
-    """Those that the entry of the optical switch ``name`` points at; None where it names no user.
+    """Read the credentials that an optical switch's entry points at; None if it names no user.
 
-    Raises ValueError that names the switch and the key, and never what the password is.
+    Raises ValueError naming the switch and the key, never the password.
     """
 
     def wrong(key: str, text: str) -> ValueError:

@@ -1,4 +1,4 @@
-"""What can go wrong between the controller and an optical switch; one class per thing a caller does next.
+"""Errors between the controller and an optical switch, one class per thing a caller does next.
 
 Every message is one line that names the switch's port or cross-connect; whoever shows it names the switch.
 The classes fall into four groups:
@@ -69,7 +69,7 @@ class PortBusy(PortError):
 
 
 class Unsupported(Rejected):
-    """This switch cannot do what was asked."""
+    """Switch that cannot do what was asked."""
 
 
 class StaleRevision(OpticalError):
@@ -81,7 +81,7 @@ class DeadlineExceeded(OpticalError):
 
 
 class Busy(DeadlineExceeded):
-    """Another operation of this controller had the switch all the time; nothing was asked of it."""
+    """Switch that another operation of this controller used all the time; nothing was asked of it."""
 
 
 class Unreachable(OpticalError):

@@ -1,5 +1,4 @@
-"""HTTP/1.1 to a switch's management port: one kept-alive connection, and always an answer or an error in
-time.
+"""HTTP/1.1 to a switch's management port over a kept-alive connection, with deadlines.
 
 Our own client over h11, for three things that general clients do not give: a deadline for the whole
 exchange (theirs is for each piece, so that a switch that sends a byte now and then holds them for ever),
@@ -204,7 +203,7 @@ class HttpClient:
                     data = connection.recv(1 << 16)
                     if not data and head is None and not self._http.trailing_data[0]:
                         raise Unreachable("the switch closed the connection")
-                    # Of anything else the package would wait for a line's end.
+                    # With anything else, the package would wait for a line's end.
                     start = (start + data[:16]).lstrip(b"\r\n")[:16]
                     if head is None and start[:5] != b"HTTP/"[: len(start)]:
                         raise ProtocolError("not an HTTP reply", repr(start))
@@ -239,7 +238,7 @@ def _is_quiet(connection: socket.socket) -> bool:
 
 
 def http_client(name: str, entry: Mapping[str, Any]) -> HttpClient:
-    """From ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
+    """Make one from ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
 
     ``tls`` is true unless it is said otherwise or the switch is on this machine; then the switch's
     certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError

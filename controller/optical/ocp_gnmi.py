@@ -84,7 +84,7 @@ _MAX_PORTS = 1 << 14
 
 
 def bare(value: Any) -> Any:
-    """The same without the models' names before names, as deep as it goes."""
+    """Copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
     if isinstance(value, dict):
         return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
     return [bare(child) for child in value] if isinstance(value, list) else value
@@ -114,7 +114,7 @@ def _text(leaf: object, name: str) -> str:
 
 
 def _number(leaf: object, name: str) -> float:
-    """Of a number or its text. Raises ProtocolError."""
+    """Read a number, or the text of one. Raises ProtocolError."""
     if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
         return float(leaf)
     if isinstance(leaf, int | float) and not isinstance(leaf, bool):
@@ -223,7 +223,7 @@ def parse_connections(connections: Any) -> list[Connection]:
 
 
 def parse_identity(components: Any) -> Identity:
-    """Of the component that is the chassis; of nobody known where there is none."""
+    """Read the identity from the CHASSIS component; without one, an unknown identity."""
     for entry in _entries(_branch(bare(components)), "component"):
         state = _branch(entry, "state")
         if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":
@@ -405,7 +405,7 @@ class GnmiClient:
         return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
 
     def get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
-        """What is under each of these at the top of the tree.
+        """Read the subtree of each of these names at the top of the tree.
 
         Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
         """
@@ -670,7 +670,7 @@ def _own_name(pair: tuple[int, int]) -> str:
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> GnmiDriver:
-    """From ``{"address": "host:port", "username": …, "password_env": …}``.
+    """Make one from ``{"address": "host:port", "username": …, "password_env": …}``.
 
     ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`Access`; ``inputs``
     and ``outputs``: names of the ports in our order.

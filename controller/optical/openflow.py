@@ -203,7 +203,7 @@ class OpenFlowDriver(OpticalSwitchDriver):
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: Plane | None) -> OpenFlowDriver:
-    """From ``{"dpid": 257, "profile": {…}}`` and the plane that the bridge connects to."""
+    """Make one from ``{"dpid": 257, "profile": {…}}`` and the plane that the bridge connects to."""
     if openflow is None:
         raise ValueError(f"optical switch {name}: the driver openflow needs an OpenFlow plane")
     # A bridge takes a command at once; only the dark window of the profile is made here.

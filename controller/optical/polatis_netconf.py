@@ -125,7 +125,7 @@ class Dialect:
 
 
 def choose_dialect(capabilities: Iterable[str]) -> Dialect:
-    """From what the switch announces. Raises ProtocolError if it does not have the model at all."""
+    """Choose the dialect by what the switch announces. Raises ProtocolError if it lacks the model."""
     modules = {one.partition("?")[0]: one for one in capabilities}
     announced = modules.get(MODEL)
     if announced is None:
@@ -290,7 +290,7 @@ def parse_powers(text: str) -> dict[int, float]:
 
 
 def parse_identity(text: str) -> Identity:
-    """Who the switch says it is. Raises ProtocolError."""
+    """Read the identity that the switch reports. Raises ProtocolError."""
     leaves: dict[str, str] = {}
     for container in _containers(text, "product-information"):
         leaves |= {
@@ -565,7 +565,7 @@ class NetconfClient:
             self._abandon()
 
     def set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
-        """In the old revision an edit, in the new one an operation of the model. Raises as :meth:`edit`."""
+        """Set a port's state by an edit in the old revision, else by an operation. Raises as :meth:`edit`."""
         session = self._connect(deadline)
         # The dialect is known from here on, not before: the switch may have been away when it was opened.
         if self.dialect.old:
@@ -649,7 +649,7 @@ class NetconfDriver(OpticalSwitchDriver):
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> NetconfDriver:
-    """From ``{"address": "host:port", "username": …, "password_env": …}``; port 830 unless told.
+    """Make one from ``{"address": "host:port", "username": …, "password_env": …}``; port 830 unless told.
 
     ``key_file`` is a private key to log in with (the password then opens it). The switch's own key is looked
     for in ``known_hosts``, a file (default the user's), unless ``host_key`` is that key or ``verify`` is

@@ -1,4 +1,4 @@
-"""Polatis (HUBER+SUHNER) series 6000/7000 over RESTCONF (RFC 8040): JSON over HTTP, usually TCP port 8008.
+"""Polatis series 6000/7000 over RESTCONF (RFC 8040): JSON over HTTP, usually TCP port 8008.
 
 The root is ``/api/data``, remote procedures are under ``/api/operations``; the model is the vendor's
 ``optical-switch``: ``cross-connects/pair[ingress]{egress}``, ``port-config/port[port-id]{status}``,
@@ -335,7 +335,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
 def from_inventory(
     name: str, entry: Mapping[str, Any], size: int, openflow: object = None
 ) -> PolatisRestconfDriver:
-    """From ``{"address": "host:8008", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
+    """Make one from ``{"address": "host:8008", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
 
     ``settle_s``: seconds after the last write at which it is read back for the second time.
     """

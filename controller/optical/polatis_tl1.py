@@ -178,7 +178,7 @@ class PolatisTl1Driver(OpticalSwitchDriver):
 def from_inventory(
     name: str, entry: Mapping[str, Any], size: int, openflow: object = None
 ) -> PolatisTl1Driver:
-    """From ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``."""
+    """Make one from ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``."""
     host, port = read_address(name, entry)
     timing = Timing.from_profile(entry.get("profile", {}))
     credentials = read_credentials(name, entry)

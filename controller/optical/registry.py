@@ -1,4 +1,4 @@
-"""From an inventory entry to a driver.
+"""Makes drivers from inventory entries.
 
 A driver is a function ``from_inventory(name, entry, size, openflow)``. Ours are modules of this package: the
 entry's ``driver`` is the module's name, so a new driver is one file. Anybody else's is found by its entry

@@ -457,7 +457,7 @@ class ScpiDriver(OpticalSwitchDriver):
 
 
 def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:
-    """From ``{"address": "host:port", "profile": {…}}``, of a WSS with ``"wavelengths": W``."""
+    """Make one from ``{"address": "host:port", "profile": {…}}``, of a WSS with ``"wavelengths": W``."""
     host, port = read_address(name, entry)
     timing = Timing.from_profile(entry.get("profile", {}))
     return ScpiDriver(name, host, port, size, timing, wavelengths=int(entry.get("wavelengths") or 0))

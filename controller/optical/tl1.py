@@ -97,7 +97,7 @@ class MessageFramer:
         self._limit = limit
         self._bytes = bytearray()
         self._held = b""
-        #: Of the message under way: its header, then its identification, and how many bytes it has so far.
+        #: The message under way: its header, its identification, and its bytes so far.
         self._sid: str | None = None
         self._head: tuple[str, ...] | None = None
         self._lines: list[str] = []

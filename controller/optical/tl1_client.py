@@ -255,7 +255,7 @@ class Tl1Client:
             raise Unreachable(f"connection lost: {error}") from None
 
     def _receive(self, limit: Deadline) -> list[Reply | Report]:
-        """What comes next. Raises DeadlineExceeded, Unreachable, ProtocolError."""
+        """Receive the next replies and reports. Raises DeadlineExceeded, Unreachable, ProtocolError."""
         assert self._socket is not None
         try:
             self._socket.settimeout(limit.check())

@@ -1,5 +1,7 @@
-"""GPUs that were moved say where they are: a controller of others that learns addresses need not wait for one
-that only listens to send something."""
+"""Lets moved GPUs announce where they are.
+
+A learning controller so need not wait until a GPU that only listens sends something.
+"""
 
 from __future__ import annotations
 

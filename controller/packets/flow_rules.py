@@ -16,10 +16,10 @@ from ringlight.fabric.routing import Rule
 #: Marks the flows that this controller wrote ("RL" in the upper bytes).
 COOKIE = 0x524C_0000_0000_0001
 PRIORITY = 1000
-#: Of rules for one sender's address.
+#: Priority of rules that match a sender's address too.
 SENDER_PRIORITY = 2000
 
-#: Of a rule that does something else than to output to one port.
+#: Stands for the port of a rule whose action is not an output to one port.
 NO_PORT = -1
 _IPV4 = 0x0800
 _ARP = 0x0806
@@ -80,8 +80,8 @@ def halves(entries: Iterable[FlowEntry]) -> frozenset[str]:
 def _ours(
     entries: Iterable[FlowEntry],
 ) -> tuple[dict[str, dict[int, int]], dict[tuple[str, str], int], list[FlowMod]]:
-    """Of our flows the out port by ethertype by address, that by address and sender, and deletes for the
-    rest, which fit no rule."""
+    """Sort our flows: the out port by address and ethertype, the out port by address and sender, and deletes
+    for flows that fit no rule."""
     ports: dict[str, dict[int, int]] = {}
     by_sender: dict[tuple[str, str], int] = {}
     strays: list[FlowMod] = []

@@ -1,4 +1,4 @@
-"""Switches whose tables are another controller's: it is told what the light has changed at their ports."""
+"""Tells other controllers what the light has changed at the ports of their switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the packet switches' flow tables equal to what the lit fabric needs, around links that are down.
+"""Keeps the packet switches' flow tables equal to what the lit fabric needs, around dead links.
 
 Whatever a restart, a reconnect or a stranger did to the tables, the change written is the smallest that makes
 them right, and a right table is not touched. A change of light may plan from what was last read back; then

@@ -73,7 +73,7 @@ class TableWatch:
         self._kept: dict[str, dict[Key, FlowEntry]] = _read(store.read(_FILE) or {})
 
     def views(self) -> dict[str, TableView]:
-        """By packet switch of ours."""
+        """Last view of each packet switch's flow table, for switches of this controller."""
         with self._lock:
             return dict(self._views)
 

@@ -106,7 +106,7 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/fabric", tags=["fabric"], **answers(shapes.FabricDocument))
     async def get_fabric() -> Any:
-        """What is plugged together."""
+        """Fabric: its GPUs, switches and fixed links."""
         return Response(plugged, media_type="application/json")
 
     @app.get("/v1/topology", tags=["fabric"], **answers(shapes.Topology))
@@ -174,7 +174,7 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/packet-switches", tags=["packet switches"], **answers(list[shapes.PacketSwitchDocument]))
     def packet_switches() -> Any:
-        """With who writes their tables, and what is lit to their ports now."""
+        """Packet switches: who writes their tables, and which circuits end at their ports now."""
         connected, ends = plane.connected(), controller.circuits.ends()
         return [
             {

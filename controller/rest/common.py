@@ -1,4 +1,4 @@
-"""What all routes of the REST API share: errors of one shape, declared where they come, and plain JSON."""
+"""Shared parts of the REST routes: errors of one shape, declared where they come, and plain JSON."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.get("/optical-audit", **answers(list[shapes.AuditEntry], 422))
     def audit(switch: OfSwitch = None, before: OlderThan = None, limit: AtMost = 100) -> Any:
-        """Who changed what when, the newest first; the last 10,000 entries are kept."""
+        """Audit log: who changed what and when, the newest first; the last 10,000 entries are kept."""
         return intents.audit(switch, before, limit)
 
     @routes.get("/optical-policy", **answers(shapes.PolicyDocument))
@@ -84,13 +84,13 @@ def router(controller: Controller) -> APIRouter:
 
     @routes.put("/optical-policy", **answers(shapes.PolicyDocument, 415, 422, 503))
     def put_policy(body: GeneralPolicy, who: Who) -> Any:
-        """What becomes of them on all optical switches that have no policy of their own."""
+        """Set the policy for others' changes on optical switches without a policy of their own."""
         circuits.set_policy(None, body.policy, who)
         return policies()
 
     @routes.put("/optical-switches/{name}/policy", **answers(shapes.PolicyDocument, 404, 415, 422, 503))
     def put_own_policy(name: OpticalSwitchName, body: OwnPolicy, who: Who) -> Any:
-        """What becomes of them on one optical switch."""
+        """Set the policy for others' changes on one optical switch."""
         circuits.set_policy(name, body.policy, who)
         return policies()
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters of ports and flows, changes of light, the state of switches and jobs."""
+"""Metrics for Prometheus: counters of ports and flows, changes of light, switches and jobs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Metrics:
         return power
 
     def _flows(self) -> Iterator[Metric]:
-        """Of a table with more than `_MOST_FLOWS` entries only how many there are."""
+        """Flow counters; a table with more than `_MOST_FLOWS` entries gives only their number."""
         names = {s.dpid: name for name, s in self._controller.fabric.packet_switches.items()}
         tables, _ = self._controller.plane.flow_tables(names, timeout_s=_FLOWS_S)
         entries = GaugeMetricFamily("ringlight_flows", "Entries of the flow table", labels=["switch"])

@@ -1,4 +1,4 @@
-"""Bodies and answers of ``/stats``, as Ryu's documentation of ``ofctl_rest`` gives them for OpenFlow 1.3.
+"""Bodies and answers of ``/stats``, as Ryu documents ``ofctl_rest`` for OpenFlow 1.3.
 
 Numbers may be written as JSON numbers or as strings, decimal or ``0x…``. Keys of an entry that are not known
 are ignored, as there, so that what a GET answered may be sent back.

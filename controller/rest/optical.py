@@ -136,7 +136,7 @@ def router(controller: Controller) -> APIRouter:
 
 
 def entries(group: Iterable[CrossConnectEntry]) -> tuple[CrossConnect, ...]:
-    """What a body names."""
+    """Cross-connects that a body names."""
     return tuple(CrossConnect(e.ingress, e.egress, e.wavelength, e.name) for e in group)
 
 

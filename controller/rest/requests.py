@@ -15,7 +15,7 @@ from ringlight.fabric.schedules import parse_collective, steps_named
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 Channel = Annotated[int, Field(ge=0, le=4095)]
 Label = Annotated[str, Field(max_length=64)]
-#: Of a connection or a start, seconds.
+#: Timeout of a connection or a start, seconds.
 Timeout = Annotated[float, Field(gt=0, le=3600)]
 Factor = Annotated[float, Field(gt=0, le=1000)]
 
@@ -182,8 +182,11 @@ class LinkTest(Body):
 
 
 class Placement(Body):
-    """Where a job runs, and what it sends there. ``ranks``: GPUs in rank order, or ``gpus``: how many, of
-    ``grid`` or ``ring`` if one is given; ``interconnect``: that whose light is divided by demand."""
+    """Placement of a job, and its collective.
+
+    ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` or ``ring`` if one is given.
+    ``interconnect``: the one whose light is divided by demand.
+    """
 
     ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)
     gpus: int | None = Field(default=None, ge=1, le=4096)

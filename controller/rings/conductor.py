@@ -1,4 +1,4 @@
-"""The conductor of one job on a ring, at work: the nodes' flow sockets, and the WSSs through their drivers.
+"""Runs the conductor of one job on a ring: flow sockets of the nodes, WSSs through their drivers.
 
 One thread serves every socket and never waits for a WSS. A second one sets and reads these, one thing after
 the other, all WSSs at the same time. So a WSS that hangs keeps nobody from coming, closing or going. The flow
@@ -362,7 +362,7 @@ class RingConductor:
             return self._trouble
 
     def document(self) -> dict[str, Any]:
-        """Where it is. ``step`` counts on over iterations."""
+        """Progress of the job's light. ``step`` counts on over iterations."""
         step, steps = self._core.step, len(self.plan.steps)
         return {
             "job": self.job,

@@ -1,4 +1,4 @@
-"""Who may call: what a foreign web page sends is refused, and with a token every call needs it.
+"""Refuses requests of foreign web pages, and calls without the token if there is one.
 
 A browser lets any page send requests to a lab on its reader's machine. Two of their headers no page can
 forge: ``Origin`` names the page's own site, and ``Host`` the name that was looked up, which gives away a

@@ -1,4 +1,4 @@
-"""An ASGI application on a socket, in a thread of its own: uvicorn with bounds on connections and on time.
+"""Serves an ASGI application in a thread: uvicorn with bounds on connections and on time.
 
 A client that says nothing, or says it slowly, costs a descriptor for a while and no more: whoever has not
 sent a whole request goes first when there are too many connections, so nobody is shut out by such.
@@ -69,7 +69,7 @@ class _Connection(HttpToolsProtocol):
         self._be_patient()
 
     def busy(self) -> None:
-        """It no more waits for a request."""
+        """Remove the connection from those that wait for a request."""
         self._new.pop(self, None)
         self._idle.pop(self, None)
 

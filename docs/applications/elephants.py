@@ -1,4 +1,4 @@
-"""Light for elephants, after c-Through and Helios: two hosts that exchange much get a circuit of their own.
+"""Light for elephants, after c-Through and Helios: two hosts that exchange much get a circuit.
 
 Runs beside the learning switch, whose flows it counts:
 
@@ -32,7 +32,7 @@ if "RINGLIGHT_CACERT" in os.environ:
     TRUSTED.check_hostname = False
 ELEPHANT_BPS = float(os.environ.get("ELEPHANT_BPS", "5e6"))
 PERIOD_S, PATIENCE_S = 1.0, 3.0
-#: Of the pair's flows, and of the one that drops what else comes out of a circuit.
+#: Priorities of the pair's flows, and of the flow that drops what else comes out of a circuit.
 PAIR, OTHERS = 20, 10
 
 

@@ -1,4 +1,4 @@
-"""A learning switch, as Ryu's applications are written. It runs as it is: ringlight up FILE --app THIS.
+"""A learning switch, written like Ryu's applications; runs as ringlight up FILE --app THIS.
 
 Where a packet comes from is where packets to its sender go. `GET /learning/{dpid}` says what was learned.
 """

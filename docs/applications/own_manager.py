@@ -1,4 +1,4 @@
-"""A learning switch of os-ken in a program of its own, without Ringlight: python own_manager.py HOST PORT.
+"""A learning switch of os-ken as a program without Ringlight: python own_manager.py HOST PORT.
 
 Give packet switches `controller: "tcp:HOST:PORT"` in the fabric. It may start before the lab or after it.
 """

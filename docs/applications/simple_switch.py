@@ -1,4 +1,4 @@
-"""The switch that most OpenFlow tutorials begin with, such as Ryu's simple_switch_13: it follows no host.
+"""The first switch of most OpenFlow tutorials, like Ryu's simple_switch_13: it follows no host.
 
 It learns at which port an address is when a packet comes to it, and then writes a flow that stays for ever. A
 packet that matches a flow never comes to it again, so it does not see that its host has moved. To have it

@@ -1,4 +1,4 @@
-"""Tables and pictures of README.md and docs/, made anew from run folders, with their machine and commit.
+"""Makes the tables and pictures of README.md and docs/ from run folders, with machine and commit.
 
     python -m docs.figures RUN [RUN ...]      blocks whose runs are given are written, others stay
     python -m docs.figures --check [RUN ...]  nothing is written; names the blocks that these runs do not make

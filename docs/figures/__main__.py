@@ -30,7 +30,7 @@ BLOCKS: Mapping[str, Block] = {
     **zoo.BLOCKS,
 }
 BLOCK = re.compile(r"<!-- figures: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
-#: Of a picture's palette: those of its lines, and what lies between them and the paper.
+#: Colours of a picture's palette: its lines', and those between them and the paper.
 _COLOURS = 128
 _COMMAND = {"measured": "run", "simulated": "simulate"}
 

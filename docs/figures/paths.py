@@ -9,7 +9,7 @@ from docs.figures.words import seconds
 
 
 def all_reduces(titles: Mapping[str, str]) -> list[list[Cell]]:
-    """Each arm's, with the arm's title."""
+    """All-reduce time of each arm, with the arm's title."""
     return [[title, of(seconds, simulated(arm, "allreduce", "job train"))] for arm, title in titles.items()]
 
 

@@ -65,7 +65,10 @@ def _either(theirs: float, theirs_whole: float, ours: float, ours_whole: float) 
 
 
 def _speed_ups(model: str, gpu: str, theirs: bool, takes: str) -> list[Cell]:
-    """Over servers and a cap at both ends of the bandwidth: in eight pieces, and each as it is faster."""
+    """Speed-ups over servers and a cap, at the least and greatest bandwidth.
+
+    First with all models in eight pieces, then each in eight pieces or whole, whichever is faster.
+    """
     workload = f"{model}-theirs" if theirs else model
 
     def pair(other: str, rate: str) -> tuple[Of, Of]:

@@ -30,7 +30,7 @@ def percent(value: float) -> str:
 
 
 def apart(ours: float, measured: float) -> str:
-    """By how much a simulated figure is off the measured one."""
+    """Deviation of a simulated figure from the measured one."""
     return f"{100 * (ours / measured - 1):+.1f} %".replace("-", "−")
 
 
@@ -47,7 +47,7 @@ def truth(value: bool) -> str:
 
 
 def limit(value: float | str) -> str:
-    """Up to which size one is faster than the other."""
+    """Text of the size up to which one is faster than the other."""
     return {"always": "every size"}.get(value, value) if isinstance(value, str) else f"{value / 1e6:.4g} MB"
 
 

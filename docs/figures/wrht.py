@@ -62,7 +62,7 @@ def _steps(arm: str) -> Cell:
 
 
 def _charged(arm: str, metric: str, at: Mapping[str, Any]) -> list[Figure]:
-    """With the set-up charged in each step, and only where light changes."""
+    """Figures with the set-up charged in each step, and only where light changes."""
     return [simulated(arm, metric, ALL, {**at, _CHARGE: way}) for way in ("each-step", "changed-only")]
 
 

@@ -1,4 +1,4 @@
-"""One page on which switches can be compared: what they do of the conformance list, and what was measured."""
+"""Makes the page that compares switches: the conformance list, and measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ringlight.experiments.report.page import (
 from ringlight.testbed.acceptance.items import SECTIONS
 
 Switch = Mapping[str, Any]
-#: Of a quantity: what it is called, and what stands there of a switch, HTML.
+#: A row of the table: a quantity's name, and what makes a switch's cell, HTML.
 Row = tuple[str, Callable[[Switch], str]]
 _WORDS = {"green": mark("good", "ok"), "failed": mark("bad", "failed"), "skipped": NOTHING}
 _TO_LIGHT = "command_to_light_"
@@ -231,7 +231,7 @@ def _label(row: tuple[str, Row]) -> str:
 
 
 def _said(key_: str, switch: Switch) -> str:
-    """What it says of itself."""
+    """Text of an entry of a switch's identity, HTML."""
     return text(switch["identity"].get(key_, ""))
 
 

@@ -1,4 +1,4 @@
-"""Figures at the values that a file has without arms and sweeps, but for what is asked otherwise."""
+"""Finds figures at the values that a file has apart from its arms and sweeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AS_WRITTEN: Mapping[str, Any] = {}
 
 
 class AtBase:
-    """Of the rows of an experiment."""
+    """Finds an experiment's rows at the values that its file has, apart from paths named otherwise."""
 
     def __init__(self, experiment: Experiment, table: Table) -> None:
         self.experiment, self.table, self.titles = experiment, table, experiment.titles

@@ -21,7 +21,7 @@ from ringlight.fabric.steps import IntArray, Steps
 from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
 from ringlight.workloads.graph import FloatArray, Kind, Workload
 
-#: Of Ethernet's payload, TCP and IP with time stamps take so many bytes.
+#: Bytes of Ethernet's payload that the headers of IP and TCP with time stamps take.
 HEADERS_BYTES = 52
 #: Full frames that a receiver acknowledges together.
 ACKED = 2
@@ -47,9 +47,9 @@ class Costs:
 #: datapath, frames of 9,000 bytes, 2026-11-23, beside other work: its seven cases took 0.89 to 1.32 times the
 #: processor time that these say. The step is the fastest of 1,500 calls over one packet switch.
 MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3)
-#: Of the processors; from here on timers and threads wait for each other, and times grow.
+#: Share of the processors' time; above it, timers and threads delay each other.
 BUSY = 0.8
-#: Of an iteration's time, what its steps may take besides their bytes before it is said.
+#: Share of an iteration's time that its steps may cost, bytes apart, before a warning.
 LATE = 0.1
 
 
@@ -91,7 +91,7 @@ class Demand:
 
 
 def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
-    """Of the jobs that run at once from the start; None where nobody knows what they send."""
+    """Load of the jobs that run from the start; None if what they send is unknown."""
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
     jobs = [found for job in together if (found := carried(plan, job)) is not None]
     messages = sum(job.messages / job.seconds for job in jobs)
@@ -105,7 +105,7 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
 
 
 def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
-    """Of one iteration of a job; None of a container, of averaged gradients, and of very many ranks."""
+    """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
     if job.container is not None or job.gpus > MOST_GPUS:
         return None
     if job.training is not None and parse_collective(job.loop.collective).averaged:

@@ -1,4 +1,4 @@
-"""Arms against a baseline, and up to which set-up time an arm keeps up with one: further rows from rows.
+"""Compares arms with a baseline, and finds the set-up time up to which an arm keeps up with one.
 
 A row of a comparison is called after the metric: ``jct_ratio`` is the arm's over the baseline's and
 ``jct_reduction`` what it saves, in per cent (of times only).
@@ -108,7 +108,7 @@ def equality_rows(spec: CompareSpec, table: Table, plans: Iterable[RunPlan]) -> 
 
 
 def _trained(job: JobPlan) -> tuple[Any, ...]:
-    """All that decides what a job's parameters are; of a workload, which has none, nothing is asked."""
+    """Everything that determines a job's trained parameters; empty for a workload, which trains none."""
     loop = job.training
     if loop is None:
         return ()
@@ -163,7 +163,7 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
 
 
 def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> Iterator[Row]:
-    """By point of the baseline the line through an arm's times over its set-ups, and where it breaks even.
+    """Rows of the line through an arm's times over its set-ups, and its break-even, by baseline's point.
 
     A slowdown is over what the line gives without any set-up, so it is the set-ups' and not that of a
     baseline which is slow for reasons of its own. Nothing for a point where longer set-ups seem to cost
@@ -176,7 +176,7 @@ def break_even_rows(spec: BreakEvenSpec, table: Table, runs: Sequence[Run]) -> I
         figure = next((row for row in base.each(spec.metric) if row.subject.startswith("job ")), None)
         if figure is not None and of_arm:
             name = of_arm[0].plan.setting.name
-            # Of the arm that computes longest there: iterations of the sweep may be short on purpose.
+            # The longest computing time there: iterations of the sweep may be short on purpose.
             there = [
                 job.training.compute_s
                 for run in runs

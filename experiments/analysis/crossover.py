@@ -1,4 +1,4 @@
-"""Up to which value of a swept path one arm has less of a metric than another: further rows from rows.
+"""Finds the value of a swept path up to which one arm has less of a metric than another.
 
 Between two swept values, and beyond the first and the last, the metric is taken to be a straight line: as the
 time of an all-reduce in step is over the size of its gradient.
@@ -113,6 +113,6 @@ def crossing(difference: Series) -> tuple[str, float]:
 
 
 def _root(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Where the line through two points is 0; not a number where it is level."""
+    """Zero of the line through two points; NaN if it is level."""
     rise = b[1] - a[1]
     return a[0] - a[1] * (b[0] - a[0]) / rise if rise else math.nan

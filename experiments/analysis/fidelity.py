@@ -40,8 +40,8 @@ SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 #: What is concluded from a baseline's time are ratios of this size; rings' collectives differ by factors.
 BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_OF_RINGS = (1.01, 1.03), (1.05, 1.10)
-#: Of a job that is compared with a simulation, which leaves out TCP and all software: where jobs share a link
-#: it is off by up to 6 % by itself (docs/simulation.md).
+#: Bounds of a job's time over its simulated time. The simulation leaves out TCP and all software: where jobs
+#: share a link it is off by up to 6 % by itself (docs/simulation.md).
 JOB_OVER_SIMULATED = (1.10, 1.25)
 #: What may be made to happen in such a run: what a fault or a move of light costs is measured, not judged.
 JUDGED_EVENTS = ("start", "cancel")
@@ -375,7 +375,7 @@ def beside_simulation(context: Context) -> Iterator[Reason]:
 
 
 def differing(run: Run) -> Iterator[Reason]:
-    """Of every job that ended well the ranks and the one-process reference must agree bit by bit."""
+    """Succeeded training jobs whose parameters differ between ranks, or from the one-process reference."""
     for job in run.jobs.values():
         if job.state == SUCCEEDED and job.plan.training is not None and not identical(job):
             yield Reason("parameters_differ", "bad", {"run": run.name, "job": job.name})

@@ -136,9 +136,9 @@ def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:
 def predict_jobs(
     plan: RunPlan, gpus: Mapping[str, Sequence[str]], circuits: Circuits | None = None
 ) -> dict[str, Predicted]:
-    """Of the jobs in ``gpus`` (GPUs in rank order by name), all started at once and nothing happening.
+    """Predict the jobs in ``gpus`` (name: GPUs in rank order), started together, with no events.
 
-    ``circuits``: pairs of port names, the plan's without. Raises ValueError where a job has no path.
+    ``circuits``: pairs of port names; None: the plan's. Raises ValueError where a job has no path.
     """
     setting, fabric = plan.setting, plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
@@ -239,7 +239,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
 
 
 def _most_s(plan: RunPlan, job: JobPlan) -> float:
-    """Of a job alone, placed as badly as can be: all its bytes cross the slowest link one after another."""
+    """Longest time of a job without others, seconds: all its bytes cross the slowest link one by one."""
     if job.container is not None:
         return job.container.deadline_s
     if job.workload is not None:
@@ -256,7 +256,7 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def slowest_bps(setting: Setting) -> float:
-    """Of all links as they are plugged together, bits per second as emulated."""
+    """Lowest emulated rate of all links as plugged, bits per second."""
     return min(link.rate_bps for link in plugged(setting.fabric).links) / setting.scale.rate
 
 

@@ -117,7 +117,7 @@ class Mean:
 
     @property
     def reproduced(self) -> bool:
-        """To the digits that are printed."""
+        """Whether one of our ratios equals the published one to the printed digits."""
         return any(f"{saved(ratio):.2f}" == f"{saved(self.ratio):.2f}" for ratio, _ in self.ours)
 
 

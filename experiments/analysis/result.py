@@ -32,7 +32,7 @@ from ringlight.experiments.record.folder import read_json
 from ringlight.experiments.record.runs import Run, runs_of
 
 SCHEMA_VERSION = 4
-#: Of environment.json, what a reader of figures needs beside them.
+#: Keys of environment.json that are shown beside figures.
 _FACTS = ("code", "started", "duration_s", "processor", "processors", "kernel", "distribution", "python")
 
 

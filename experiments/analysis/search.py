@@ -1,4 +1,4 @@
-"""The best value of a swept path, for each arm and point of what else is swept: further rows from rows."""
+"""Finds the best value of a swept path, for each arm and each point of the other swept paths."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from ringlight.experiments.language.spec import SearchSpec, quantity
 
 
 def search_rows(spec: SearchSpec, rows: Sequence[Row]) -> Iterator[Row]:
-    """Of each arm, subject and point without the path: METRIC``_best``, the least over the path's values, and
-    METRIC``_best_at``, the value that has it. At a tie the first that was swept."""
+    """Rows METRIC``_best`` and METRIC``_best_at`` for each arm, subject and point of the other swept paths.
+
+    They are the least figure over the searched path's values, and the value that gave it. In a tie the first
+    that was swept wins.
+    """
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if (

@@ -12,7 +12,7 @@ from ringlight.experiments.analysis.rows import Row, Value, key_of
 
 
 def median(values: Iterable[float]) -> float | None:
-    """None for none."""
+    """Median of the values; None if there are none."""
     found = list(values)
     return statistics.median(found) if found else None
 
@@ -20,7 +20,7 @@ def median(values: Iterable[float]) -> float | None:
 def percentile(values: Iterable[float], share: float) -> float:
     """Smallest value that is not exceeded by ``share`` (0..1) of the values; 0 for none."""
     ordered = sorted(values)
-    # Of 100 values 0.99 is the 99th: a product that is off a whole number by rounding is that number.
+    # A share of 0.99 of 100 values is the 99th: the subtraction undoes the product's rounding.
     rank = math.ceil(share * len(ordered) - 1e-9)
     return ordered[max(rank, 1) - 1] if ordered else 0.0
 

@@ -22,7 +22,7 @@ class At:
         self._rows.setdefault(row.metric, {}).setdefault(row.subject, []).append(row)
 
     def found(self, subject: str, metric: str) -> Sequence[Row]:
-        """As :meth:`Table.found`."""
+        """Rows of a subject and metric, like :meth:`Table.found`."""
         return self._rows.get(metric, {}).get(subject, ())
 
     def row(self, subject: str, metric: str, repeat: int | None = None) -> Row | None:

@@ -117,7 +117,7 @@ class BatchBackend(Backend, Protocol):
     """One that can do thousands of independent runs without a lab for each."""
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[Sequence[Any], Sequence[RunPlan]]:
-        """What needs no lab, as data that other processes can compute, and the plans that need one."""
+        """Divide plans into batches that other processes can compute, and the plans that need a lab."""
         ...
 
     def compute(self, batch: Any) -> list[Record]:

@@ -174,7 +174,7 @@ def _write(document: Mapping[str, Any], out: Path) -> None:
 
 
 def _machine() -> dict[str, str]:
-    """Of the machine that measured."""
+    """Describe the machine that measured."""
     return {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": _now()}
 
 

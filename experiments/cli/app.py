@@ -65,7 +65,7 @@ def main() -> None:
         lacking = too_few(error)
         if lacking is None and error.errno not in DISK_FULL:
             raise
-        # Of a run folder it has been said which file; this is our own output, or a file of the system's.
+        # Errors of run folders name their file already: this one is our output's, or a system file's.
         what = error.filename or "what this command prints"
         say(lacking or f"{what}: cannot be written: {error.strerror}")
         _discard_output()
@@ -74,7 +74,7 @@ def main() -> None:
         if type(error).__module__.partition(".")[0] not in _FORESEEN:
             raise
         if type(error).__name__ != "NoArgsIsHelpError":
-            # Of a wrong option, only this says which.
+            # For a wrong option, only this text names it.
             said = error.format_message() if hasattr(error, "format_message") else str(error)
             say(" ".join(said.split()) or type(error).__name__)
         code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)

@@ -23,7 +23,7 @@ address = {"controller": "127.0.0.1:8080", "token": "", "cacert": ""}
 def connection() -> Api:
     from ringlight.experiments.client import Api
 
-    # Of a lab of this machine the certificate itself is known, and need not name how it is called here.
+    # The certificate of a lab on this machine is known itself: it need not name this host.
     own = address.get("own")
     return Api(
         address["controller"],
@@ -34,8 +34,10 @@ def connection() -> Api:
 
 
 def is_at(rest: str, cacert: str | None) -> None:
-    """From now on the controller of a lab of this machine is meant, at ``rest``; ``cacert``: its certificate,
-    None where it has none."""
+    """Address the controller at ``rest``, of a lab on this machine, from now on.
+
+    ``cacert``: its certificate, None without TLS.
+    """
     address["controller"] = rest
     if cacert is not None:
         address["own"] = cacert

@@ -99,7 +99,7 @@ def run(
 
 
 def _with_applications(experiment: Experiment, apps: list[Path], every: bool) -> Experiment:
-    """Its runs, on fabrics whose switches are for applications."""
+    """Copy of an experiment whose packet switches are left to applications."""
     settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
     made = for_applications(Path(experiment.path), settings, apps, every)
     instead = {id(before): after for before, after in zip(settings, made, strict=True)}

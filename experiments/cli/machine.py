@@ -168,7 +168,7 @@ def test(context: typer.Context) -> None:
 
 
 def _caches_in(folder: str) -> dict[str, str]:
-    """Where the tools of the suite are to keep what they would keep in a tree that they cannot write to."""
+    """Environment that moves the test tools' caches out of a tree that they cannot write to."""
     return {
         "RUFF_CACHE_DIR": f"{folder}/ruff",
         "MYPY_CACHE_DIR": f"{folder}/mypy",

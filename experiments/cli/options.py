@@ -91,7 +91,7 @@ def addresses(
     openflow_insecure: bool = False,
     **more: str,
 ) -> Addresses:
-    """Where the controller listens; the token is of the environment. ``more``: where applications do.
+    """Addresses at which the controller and (``more``) applications listen; the token is the environment's.
 
     Raises UserError.
     """

@@ -1,4 +1,4 @@
-"""What ``check`` says of how long jobs will take: by the models, else simulated, at each point of a sweep."""
+"""Predicts for ``check`` how long jobs take, by models or simulation, at each point of a sweep."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def _short(ranks: Sequence[str] | int) -> str:
     return " ".join(ranks) if len(ranks) <= 8 else f"{ranks[0]} … {ranks[-1]} ({len(ranks)})"
 
 
-#: Of each job, in this order: metric, head of its column, how a value is written.
+#: Columns of the table of jobs, in order: metric, heading, how a value is written.
 _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("queueing_delay", "queued", lambda v: f"{v:.2f} s"),
     ("start_up", "start-up", lambda v: f"{v:.2f} s"),
@@ -348,5 +348,5 @@ def _show_comparisons(rows: Sequence[Row]) -> None:
 
 
 def _at(row: Row) -> str:
-    """Where in a sweep."""
+    """Text of a row's point in a sweep."""
     return ", ".join(f"{path}={value}" for path, value in row.point.items())

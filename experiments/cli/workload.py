@@ -23,7 +23,7 @@ T = TypeVar("T")
 EXACT_RANKS = 64
 #: Settings of a model, and the options that have other names.
 _OPTIONS = {"algorithms": "algorithm", "bucket_bytes": "bucket", "split": "skew"}
-#: Of one kind of parallelism, and of all of them.
+#: Ranks of one kind of parallelism, and of all together.
 MOST_RANKS = 1 << 17
 
 group = typer.Typer(help="Workloads: files of operations for each rank.", no_args_is_help=True)

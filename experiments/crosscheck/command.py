@@ -1,4 +1,4 @@
-"""``ringlight crosscheck``: makes what two run folders are missing, compares them, writes page and JSON."""
+"""``ringlight crosscheck``: makes missing runs of two folders, compares them, writes page and JSON."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def reasons(entry: Mapping[str, Any]) -> list[str]:
 
 
 def signed(value: float) -> str:
-    """With one digit, its sign, and a proper minus."""
+    """Format a number with its sign, one digit and a proper minus."""
     return f"{value:+.1f}".replace("-", "−")
 
 
@@ -306,7 +306,7 @@ def _waited(causes: Mapping[str, Any]) -> str:
 
 
 def _rest(causes: Mapping[str, Any]) -> str:
-    """What neither timers nor links explain, by what else differs."""
+    """Explain the rest of a difference that neither timers nor links cause."""
     if causes["rest_s"] < 0:
         slower = "; another job, slower than simulated, left it more of what they share"
         return (

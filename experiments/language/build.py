@@ -1,4 +1,4 @@
-"""One concrete run, every value in its place, as plain data: fabric, jobs and events in emulated units."""
+"""Builds one concrete run as plain data: fabric, jobs and events in emulated units."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LEAST_GRADIENT_BYTES = 9640
 _NOTHING: dict[str, Any] = {}
 #: Types of sections.
 _KINDS = {name: inside(RunSpec, name) for name in keys_of(RunSpec)}
-#: Of a fabric that is the only one, in place of its name.
+#: Name of a fabric that is the file's only one.
 ONLY_FABRIC = "fabric"
 
 
@@ -412,7 +412,7 @@ def _compute_s(training: TrainingSpec, where: str) -> float:
 
 
 def _iterations(training: TrainingSpec, world_size: int) -> int:
-    """As stated, or as many as go through the data once."""
+    """Iterations as stated, else as many as pass over the data once."""
     if training.iterations is not None:
         return training.iterations
     assert training.samples is not None

@@ -1,4 +1,4 @@
-"""Names that refer to other entries, and whether jobs, events and fabric fit together: what no schema sees.
+"""Checks what no schema sees: names of other entries, and whether jobs, events and fabric fit.
 
 Every function raises ValueError, ``key: what is wrong``.
 """

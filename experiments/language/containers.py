@@ -192,7 +192,7 @@ def problem_of(found: Container) -> str | None:
 
 
 def as_request(found: Container) -> dict[str, Any]:
-    """As the controller is asked for it."""
+    """Body of the request that asks the controller for it."""
     return {
         "image": found.image,
         **({} if found.command is None else {"command": list(found.command)}),

@@ -34,7 +34,7 @@ from ringlight.experiments.language.text import (
 BASE = "base"
 #: The job of a file that has none: on all GPUs.
 ONLY_JOB = {"train": {"ranks": "all"}}
-#: Of a sweep: a slip of the finger is found before it fills the memory.
+#: Most points of a sweep: a mistyped range must not fill the memory.
 MOST_POINTS = 100_000
 #: Keys of an arm that are no paths.
 _OF_ARMS = ("title", "like")
@@ -55,7 +55,7 @@ class Experiment:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """In the order of the file."""
+        """Arms in the order of the file."""
         return tuple(self.titles)
 
     def plans_of(self, arms: Collection[str] = (), points: Collection[str] = ()) -> list[RunPlan]:
@@ -94,7 +94,7 @@ class Experiment:
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """Folder to which the file's paths are relative."""
         return Path(self.path).parent
 
     @cached_property
@@ -152,7 +152,7 @@ def parse(
     metrics: Mapping[str, str] | None = None,
     parts: Collection[str] | None = None,
 ) -> Experiment:
-    """As :func:`load`, from text; ``path`` is what errors call it."""
+    """Load from text, like :func:`load`; ``path`` names it in errors."""
     raw = parse_yaml(text, path)
     try:
         values = read_sets(sets)

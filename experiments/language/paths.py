@@ -1,5 +1,6 @@
-"""Dotted paths into a scenario file, ``jobs.red.ranks`` or ``fabric.links[3].rate``, as arms and sweeps write
-them. An event is ``events.NAME``, by its name or its number from 1."""
+"""Dotted paths into a scenario file, such as ``fabric.links[3].rate``, in arms and sweeps.
+
+An event is ``events.NAME``, by its name or its number from 1."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def _put(
 
 
 def _position(entries: list[Any], step: str | int, *, named: bool) -> int | None:
-    """Where in a list a step leads; entries with names are found by them, or by their number from 1."""
+    """Index in a list that a step leads to: that of a name, or a number counted from 1."""
     if isinstance(step, int):
         return step if step < len(entries) else None
     return next((i for i, name in enumerate(names_of(entries)) if name == step), None) if named else None

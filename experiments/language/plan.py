@@ -1,4 +1,4 @@
-"""What a scenario file becomes: run plans, each one lab setting with its jobs and its timeline. Plain data.
+"""Run plans that a scenario file becomes: one lab setting each, with jobs and timeline. Plain data.
 
 All times and sizes here are those of the emulation: times of the file multiplied by D, rates divided by D·S,
 gradients divided by S. A simulation computes what an emulation with the same D and S should take.

@@ -22,7 +22,7 @@ from ringlight.fabric.units import parse_rate, parse_size, parse_time
 
 Words = Annotated[str, Field(min_length=1)]
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-#: Of an experiment, an arm or an event.
+#: Name of an experiment, an arm or an event.
 LongName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -26,7 +26,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     twice: YAML itself would silently keep the last."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """As everywhere, but a date without such a day, say, is told with its line."""
+        """Construct a value; one that is impossible, such as 31 February, is reported by its line."""
         try:
             return super().construct_object(node, deep=deep)
         except ScenarioError:
@@ -224,7 +224,7 @@ def first_problem(
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHAPES.get(first["type"], message)
     plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
-    # Of a key that is wrong itself, nobody asks for the value.
+    # The value of a wrong key is not shown.
     plain = plain and "[key]" not in first["loc"]
     shown = f", not {written!r}" if plain else ""
     return f"{key}: {message[0].lower()}{message[1:]}{shown}{origin}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ringlight.workloads.settings import Parallel, Training
 
 T = TypeVar("T")
-#: Of ranks along one kind of parallelism, and of micro-batches: a slip of the finger fills no memory.
+#: Most ranks along one kind of parallelism, and micro-batches: a mistyped number must not fill the memory.
 MOST_RANKS, MOST_MICRO_BATCHES = 1 << 17, 10_000
 Count = Annotated[int, Field(ge=1)]
 Ranks = Annotated[int, Field(ge=1, le=MOST_RANKS)]

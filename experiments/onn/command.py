@@ -1,4 +1,4 @@
-"""``python -m ringlight.experiments.onn train`` and ``check``: arguments, files, a check of all inputs."""
+"""``python -m ringlight.experiments.onn``: ``train`` a network, or ``check`` it on all inputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Method(StrEnum):
 
 
 class Second(StrEnum):
-    """What the number G of the second stage is."""
+    """Meaning of the number G of the second stage."""
 
     LIGHT = "light"
     RECEIVED = "received"

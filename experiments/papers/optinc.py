@@ -1,5 +1,4 @@
-"""OptINC (Fei et al.): how much of an iteration is communication where so much is saved, and where averaging
-on the way wins and loses.
+"""OptINC (Fei et al.): communication's share of an iteration, and where averaging wins and loses.
 
 The latency model of the paper (Fig. 7b) is T = C + V, with V = n B / R where averagers work and
 2 (N - 1) / N times that on a ring: that is ``iteration_ideal``. C is not stated. Where a share
@@ -38,8 +37,11 @@ _PHYSICS = {
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Of a run with computing and all-reduces: ``communication_share`` of an iteration by the model, and
-    ``work``, the operations of its computing on the paper's GPU."""
+    """Rows ``communication_share`` and ``work`` of a run that computes and all-reduces.
+
+    ``communication_share``: share of an iteration by the model. ``work``: the operations of its computing on
+    the paper's GPU.
+    """
     at, (job, *others) = run.plan, run.jobs.values()
     loop = job.plan.training
     if others or loop is None or not loop.compute_s or not job.gpus:
@@ -55,7 +57,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Where averaging on the way wins and loses, from the rows alone."""
+    """Findings: where averaging on the way wins and loses, from the rows alone."""
     yield from _over_rings(base)
     yield from _over_electrical(base)
     yield from _on_scales(base)
@@ -166,7 +168,7 @@ def _on_area(base: AtBase) -> Iterator[Finding]:
 
 
 def _on_light(base: AtBase) -> Iterator[Finding]:
-    """Up to what each network answers every input rightly."""
+    """Findings: how imperfect light may be until a network answers some input wrongly."""
     for arm in ("trained", "designed"):
         said = []
         for key, (words, unit) in _PHYSICS.items():

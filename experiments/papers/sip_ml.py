@@ -35,8 +35,10 @@ _ALIKE = 5e-4
 
 
 def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
-    """Of a run of a placed model of the authors': ``time_to_accuracy``, and without its gradients' all-reduce
-    ``iteration_added_parameters`` and ``iteration_added_theirs``, with the term for either count of bytes.
+    """Row ``time_to_accuracy`` of a run of one of the authors' models, placed over the GPUs.
+
+    A run without the gradients' all-reduce also gets ``iteration_added_parameters`` and
+    ``iteration_added_theirs``: its iteration with that term added, by either count of bytes.
     """
     at, job = run.plan, next(iter(run.jobs.values()))
     workload = job.plan.workload
@@ -124,7 +126,7 @@ def _either(base: AtBase, arm: str) -> dict[_Case, float]:
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Where light wins and where it loses, from the rows alone."""
+    """Findings: where light wins and loses, from the rows alone."""
     yield from _best(base)
     ours, either = _times(base, _OURS), _either(base, _OURS)
     for other in _OWN_RATE:
@@ -208,7 +210,7 @@ def _over(base: AtBase, other: str, ours: Times, either: Times) -> Iterator[Find
 
 
 def _over_ideal(base: AtBase) -> Iterator[Finding]:
-    """At equal bandwidth nothing can be faster than a switch that never holds anything up."""
+    """Findings against an ideal switch, which nothing can beat at equal bandwidth."""
     pieces = base.value(_PIECES)
     for metric, how in (("jct", f"models in {pieces} pieces"), ("jct_best", "each with its best division")):
         ratios = _ratios(_times(base, "ideal", metric), _times(base, _OURS, metric)).values()

@@ -1,5 +1,4 @@
-"""WRHT (Dai et al.): closed forms of all-reduces on a ring of wavelengths and on an electrical tree, and what
-they and the simulation say of WRHT's claim.
+"""WRHT (Dai et al.): closed forms of all-reduces on optical rings and electrical trees; its claim.
 
 A closed form says, without making the schedule, how many steps a collective has, in how many of them light is
 set anew, how often the whole vector passes the narrowest link, and how many vectors the busiest rank
@@ -44,8 +43,9 @@ class ClosedForm:
 
 
 def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
-    """Of a run that is one all-reduce alone: its time by the closed form, and of WRHT what one node receives
-    at once and the segments of its longest lightpath. Nothing for other runs, nor without a closed form.
+    """Rows by the closed form for a run that times one all-reduce; none for other runs or collectives.
+
+    WRHT also gets the lightpaths that one node receives at once, and the segments of its longest lightpath.
 
     ``latency_s``: emulated seconds of every step, besides what the file says.
     """
@@ -87,7 +87,7 @@ def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
 
 
 def closed_form(at: RunPlan) -> ClosedForm | None:
-    """That of a plan's only job, None where there is none."""
+    """Closed form for the only job of a plan; None if its collective has none."""
     (job,), fabric = at.jobs, at.setting.fabric
     ring = ring_of(fabric)
     if ring is not None:
@@ -103,7 +103,7 @@ def closed_form(at: RunPlan) -> ClosedForm | None:
 
 
 def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
-    """On a ring of ``wavelengths`` in each direction; None for WRHT that is striped and relayed."""
+    """Closed form on a ring of ``wavelengths`` each way; None for WRHT that is striped and relayed."""
     lanes, both = wavelengths if found.striped else 1, found.algorithm.startswith("bidirectional")
     if found.algorithm == "wrht":
         return _wrht(found, nodes, wavelengths)
@@ -163,7 +163,7 @@ def _wrht(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:
 
 
 def _ways(ranks: int, both: bool) -> int:
-    """In how many parts a ring sends at once, one each way; two ranks have only one way to each other."""
+    """Parts that a ring sends at once, one each way; two ranks have only one way to each other."""
     return 2 if both and ranks > 2 else 1
 
 
@@ -212,7 +212,7 @@ RECONFIGURE, LOSS = "fabrics.light.rings.n.reconfigure", "fabrics.light.rings.n.
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
-    """Where WRHT wins and where it loses, from the rows alone."""
+    """Findings: where WRHT wins and loses, from the rows alone."""
     others = [arm for arm in base.experiment.arms if not arm.startswith("wrht")]
     plain = [arm for arm in others if not arm.endswith("-striped")]
     yield from _on_small(base, plain, others)
@@ -258,7 +258,7 @@ def _covers(base: AtBase, size: float) -> str:
 
 
 def _on_small(base: AtBase, plain: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
-    """Up to which gradient some form of WRHT is the fastest of all on the ring."""
+    """Findings: the gradient size up to which a form of WRHT is fastest on the ring."""
 
     def best(against: Sequence[str]) -> tuple[float, str] | None:
         found = []
@@ -282,7 +282,7 @@ def _on_small(base: AtBase, plain: Sequence[str], others: Sequence[str]) -> Iter
 
 
 def _on_one(base: AtBase, other: str) -> Iterator[Finding]:
-    """Both forms of WRHT against another arm, set-up in each step."""
+    """Findings: both forms of WRHT against another arm, with a set-up in each step."""
     sizes = {arm: size for arm in WRHT if (size := _up_to(base, arm, other)) is not None}
     title = base.titles[other]
     for arm in WRHT:
@@ -412,5 +412,5 @@ def _on_figures(base: AtBase) -> Iterator[Finding]:
 
 
 def listed(words: Sequence[str]) -> str:
-    """With commas, and an "and" before the last."""
+    """Join words with commas and a last "and"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

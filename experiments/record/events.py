@@ -249,7 +249,7 @@ class ActionBegun(Record, event="action_begun"):
 
 
 class ActionEnded(Record, event="action_ended"):
-    """It is over: what was killed is back, a regroup is done. ``result``: of a regroup the controller's
+    """End of an event: what was killed is back, a regroup is done. ``result``: of a regroup the controller's
     resource (plan, timeline, results of the switches), of a fault what the testbed says. ``error``: why it
     did not come about."""
 

@@ -30,7 +30,7 @@ class Written:
 
 
 def outputs(folder: Path) -> list[Written]:
-    """Of each run, job and rank in order; streams with nothing written are left out. Raises OSError."""
+    """List output files by run, job and rank; empty streams are left out. Raises OSError."""
     found = []
     for root in sorted(folder.glob("logs/*/output")):
         for file in root.rglob("*.txt"):
@@ -51,6 +51,6 @@ def _end(file: Path) -> list[str]:
         cut = max(0, os.fstat(opened.fileno()).st_size - _MOST_BYTES)
         opened.seek(cut)
         lines = opened.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
-    # Of a file that was cut the first line is not whole.
+    # The first line of a cut file is not whole.
     lines = lines[1:] if cut and len(lines) > 1 else lines
     return [_CONTROL.sub("\N{REPLACEMENT CHARACTER}", line) for line in lines[-_MOST_LINES:]]

@@ -92,17 +92,17 @@ class JobRun:
 
     @property
     def last_gpus(self) -> tuple[str, ...]:
-        """In rank order, as it ended."""
+        """GPUs in rank order, as the job ended."""
         return tuple(self.recoveries[-1].gpus) if self.recoveries else self.gpus
 
     @cached_property
     def by_index(self) -> tuple[tuple[Iteration, ...], ...]:
-        """Each iteration of all its ranks, in order."""
+        """Iterations of all ranks, by iteration in order."""
         return tuple(tuple(group) for _, group in itertools.groupby(self.iterations, key=lambda it: it.i))
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], ...]:
-        """From when to when each iteration took: from the first rank's start to the last one's end."""
+        """Begin and end of each iteration: the first rank's start, the last one's end."""
         ranks = self.by_index
         return tuple((min(it.compute_start for it in g), max(it.allreduce_end for it in g)) for g in ranks)
 
@@ -154,7 +154,7 @@ class Run:
         return [action for action in self.actions if action.begun > self.released]
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """Its records of one kind, in order."""
+        """Records of one kind, in order."""
         return cast(list[Kind], self._by_kind.get(kind, []))
 
     @property

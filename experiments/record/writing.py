@@ -46,7 +46,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object, indent: int | None = 2) -> None:
-    """As :func:`write_whole`. ``indent``: None for what is long and no person reads. Raises WriteError."""
+    """Write JSON like :func:`write_whole`. ``indent``: None for long data. Raises WriteError."""
     write_whole(path, json.dumps(value, indent=indent) + "\n")
 
 

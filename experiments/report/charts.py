@@ -1,4 +1,4 @@
-"""What charts are made of. Axes stand where they are put: to lay a figure out takes longest in drawing."""
+"""Parts of charts. Axes are placed by position: laying a figure out would take the longest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Spot = tuple[float, float]
 Span = tuple[float, float, float]
 #: Inches that a line of a legend takes, and that the last tick's words have beside their axis.
 _LINE, _SPARE = 0.17, 0.15
-#: Of more columns than these a narrow screen has halves.
+#: More columns than these are drawn two in a row on a narrow screen.
 _THIRDS = 3
 #: On a narrow screen no more of the width is left of the axes, and there are no more ticks.
 _MOST_LEFT, _FEW_TICKS = 1.45, 4

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.report.drawing import Plot
 
 Item = TypeVar("Item")
-#: Of a table: heading of each column, and what stands there of an item; both HTML.
+#: Columns of a table: heading, and what makes an item's cell; both HTML.
 Columns = Sequence[tuple[str, Callable[[Item], str]]]
 STYLE = Path(__file__).with_name("page.css")
 NOTHING = "–"

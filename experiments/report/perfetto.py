@@ -51,7 +51,7 @@ def _of_runs(runs: Sequence[Run]) -> Iterator[Span]:
 
 
 def _named(run: Run, span: Span) -> Span:
-    """With the run's name, and its times since the first release."""
+    """Span with the run's name in its process, and times counted from the first release."""
     begin_s = span.begin_s - run.released
     end_s, args = max(begin_s, span.end_s - run.released), {"run": run.name, **span.args}
     return span._replace(process=f"{run.name}: {span.process}", begin_s=begin_s, end_s=end_s, args=args)
@@ -83,7 +83,7 @@ def _of_operations(run: Run) -> Iterator[Span]:
 
     @cache
     def said(job: str, program: int) -> list[tuple[str, str, str, Mapping[str, Any]]]:
-        """Of each operation: stream, name, kind, and its bytes if it has any."""
+        """Stream, name, kind and arguments (bytes, if any) of each operation."""
         workload = run.jobs[job].plan.workload
         assert workload is not None
         of = workload.programs[program]

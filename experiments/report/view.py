@@ -43,7 +43,7 @@ class Figures:
 
     @property
     def title(self) -> str:
-        """Of the arm."""
+        """Title of the arm."""
         return self.view.title(self.arm)
 
     @property
@@ -52,7 +52,7 @@ class Figures:
         return job_of(self.subject)
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
-        """None where there is none."""
+        """Row of a metric over all repeats; None if there is none."""
         at = _NOWHERE if label == PUBLISHED else self.point
         for found in self.view.table.found(self.arm, at, self.subject, metric):
             if found.repeat is None and (found.label == label if label else found.label != PUBLISHED):
@@ -64,12 +64,12 @@ class Figures:
         return None if found is None else found.value
 
     def number(self, metric: str, label: Label | None = None) -> float | None:
-        """Its value where that is a number."""
+        """Value of a metric if it is a number."""
         found = self.value(metric, label)
         return found if is_number(found) else None
 
     def truth(self, metric: str) -> bool | None:
-        """Its value where that is true or false."""
+        """Value of a metric if it is true or false."""
         found = self.value(metric)
         return found if isinstance(found, bool) else None
 
@@ -77,7 +77,7 @@ class Figures:
         return [self.number(metric) for metric in metrics]
 
     def figure(self, metric: str, label: Label | None = None) -> str:
-        """With its unit and interval, as HTML; a dash where there is none."""
+        """Figure with its unit and interval, as HTML; a dash if there is none."""
         return figure(self.row(metric, label))
 
     def repeats(self, metric: str) -> list[Row]:
@@ -97,13 +97,13 @@ class Compared(Figures):
     spec: CompareSpec
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
-        """Also of what the comparison made: ``jct_ratio``, ``within_limit`` and the like."""
+        """Row of a metric; those that the comparison made, such as ``jct_ratio``, included."""
         own = super().row(f"{metric}.{self.spec.name}", label) if self.spec.name else None
         return own or super().row(metric, label)
 
     @cached_property
     def base(self) -> Figures:
-        """Of the baseline, where it was run that the arm is compared with."""
+        """Figures of the baseline at the point that the arm is compared with."""
         found = self.view.table.under(self.spec.baseline, self.point)
         return Figures(self.view, self.spec.baseline, self.subject, found.point if found else _NOWHERE)
 
@@ -111,7 +111,7 @@ class Compared(Figures):
         return self.number(f"{metric}_ratio", label)
 
     def model_ratio(self, metric: str) -> float | None:
-        """Of the arm's figure by the model over its baseline's, where the models know both."""
+        """Arm's modelled figure over its baseline's; None where a model is missing."""
         mine, base = (at.modelled(metric) for at in (self, self.base))
         if mine is None or base is None or not is_number(mine.value) or not is_number(base.value):
             return None
@@ -155,7 +155,7 @@ class View:
 
     @cached_property
     def settings(self) -> Sequence[Setting]:
-        """Each fabric once."""
+        """Settings of the experiment, each fabric once."""
         return list({plan.setting.name: plan.setting for plan in self.experiment.plans}.values())
 
     def title(self, arm: str) -> str:
@@ -198,7 +198,7 @@ class View:
         return {arm: list(points.values()) for arm, points in found.items()}
 
     def points(self, arm: str) -> list[Point]:
-        """Where an arm was run."""
+        """Points at which an arm was run."""
         return self._points.get(arm, [])
 
     # Rows.
@@ -218,16 +218,16 @@ class View:
         return AtBase(self.experiment, self.table)
 
     def at(self, arm: str, subject: str, point: Point | None = None) -> Figures:
-        """Without ``point`` at the arm's first."""
+        """Figures of a subject at ``point``; None: the arm's first."""
         return Figures(self, arm, subject, next(iter(self.points(arm)), _NOWHERE) if point is None else point)
 
     def having(self, metric: str) -> list[Figures]:
-        """Each subject, at each point, of which there is a figure over all repeats."""
+        """Figures of each subject and point that has this metric over all repeats."""
         found = (row for row in self.rows if row.metric == metric and row.repeat is None)
         return [self.at(row.arm, row.subject, row.point) for row in found]
 
     def each(self, kind: str, arms: Iterable[str] | None = None) -> Iterator[Figures]:
-        """Of all subjects of a kind (``job``, ``event`` and so on) in arms; those that ran at one point."""
+        """Figures of all subjects of a kind, such as ``job``, in ``arms``; None: those with one point."""
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
                 yield self.at(arm, subject)
@@ -255,7 +255,7 @@ class View:
 
     @cached_property
     def comparisons(self) -> Sequence[Compared]:
-        """All of the file, in its order."""
+        """Comparisons of the file, in its order."""
         return [one for spec in self.experiment.spec.compare for one in self.compared(spec)]
 
 
@@ -266,7 +266,7 @@ def view_of(
     rates: Sequence[PortRate] = (),
     outputs: Sequence[Written] = (),
 ) -> View:
-    """Of what was analysed. ``result``, ``environment``: the objects of result.json and environment.json."""
+    """Make the view of an analysis. ``result``, ``environment``: contents of the JSON files so named."""
     return View(
         analysis.experiment,
         analysis.rows,
@@ -317,5 +317,5 @@ def real(at: Figures, metric: str) -> float | None:
 
 
 def cell(metric: str) -> Callable[[Figures], str]:
-    """What stands of a metric in a column of a table."""
+    """Function that makes a table's cell of a metric."""
     return lambda at: at.figure(metric)

@@ -32,7 +32,7 @@ MOST_SIZES = 64
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one size, at the fabric's real rates: seconds of a call and bits per second."""
+    """Time of a call and bandwidths in bits per second for one size, at the fabric's real rates."""
 
     size_bytes: int
     time_s: float

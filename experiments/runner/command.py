@@ -1,4 +1,4 @@
-"""From a scenario file to a finished run folder, and from folders to rows, for commands and for Python."""
+"""Turns scenario files into finished run folders, and folders into rows, for commands and for Python."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _pool(
 
 
 def _environment(folder: Path) -> dict[str, Any]:
-    """Of a run folder. Raises ScenarioError where the folder is none."""
+    """Read environment.json of a run folder. Raises ScenarioError if it is not one."""
     file = folder / "environment.json"
     if not file.exists():
         raise ScenarioError(f"{folder}: not a run folder: it has no environment.json")

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are computed: executors of ``concurrent.futures``, or what behaves like one.
+"""Executors that compute the runs of a sweep: of ``concurrent.futures``, or with its interface.
 
 Local processes by default; Dask for many machines; others by the entry point ``ringlight.executors``, a
 function from an address to a context manager that gives an executor.

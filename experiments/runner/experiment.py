@@ -25,7 +25,7 @@ from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.schema import under
 
-#: Of a sweep, a line of progress at most so often, seconds.
+#: Least time between two lines of a sweep's progress, seconds.
 _LINE_S = 5.0
 
 
@@ -124,7 +124,7 @@ def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
 
 
 def one_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
-    """All records of one run, made by itself, and its failures. A run that cannot be made is a record."""
+    """Make one run by itself: its records and failures. A run that cannot be made is a record."""
     records: list[Record] = []
     try:
         (outcome,) = run_group(backend, [plan], records.extend, Reporter(quiet=True))
@@ -154,7 +154,10 @@ def one_elsewhere(backend: Backend, task: Any, code: str) -> tuple[list[Record],
 def _spread(
     backend: Backend, tasks: Sequence[Any], folder: RunFolder, reporter: Reporter, executor: Executor
 ) -> Iterator[str]:
-    """Each task's records are written in one piece, so that a killed sweep goes on where it was."""
+    """Run tasks on an executor; yields their failures.
+
+    Each task's records are written at once, so that a killed sweep can go on.
+    """
     began = last = time.monotonic()
     done, count = 0, sum(map(_runs_of, tasks))
     try:

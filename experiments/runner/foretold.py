@@ -1,4 +1,4 @@
-"""What a simulation says of a run, to be compared with the testbed, where models do not know all of it."""
+"""Simulates a run, for comparison with the testbed, where models do not cover all of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Foreteller:
         self._known: dict[str, Foretold] = {}
 
     def __call__(self, plan: RunPlan) -> Foretold:
-        """Of one run; its repeats are the same unless their workers took other times to start."""
+        """Foretell one run, once for all repeats whose workers took the same times to start."""
         key = json.dumps([plan.arm, dict(plan.point), [job.start_up_s for job in plan.jobs]], default=str)
         if key not in self._known:
             self._known[key] = self._foretell(plan)

@@ -18,10 +18,10 @@ from ringlight.experiments.runner.progress import Reporter
 
 
 class Repeats:
-    """Of one experiment's measured runs.
+    """Decides which measured runs of an experiment are disturbed and repeated.
 
-    Once a repetition was disturbed too, nothing is made again any more: the disturbance is there to stay, and
-    repeating would only double the time.
+    Once a repetition was disturbed too, nothing is repeated any more: the disturbance lasts, and repeating
+    would only double the time.
     """
 
     def __init__(self, reporter: Reporter, foretell: Foretell | None = None) -> None:
@@ -52,7 +52,7 @@ class Repeats:
     def settled(
         self, plan: RunPlan, why: Sequence[Reason], records: Sequence[Record], again: Sequence[Record]
     ) -> Repeated:
-        """Which of the two counts."""
+        """Choose which of the two runs counts: the one that lost less processor time to others."""
         first, second = _run(plan, records), _run(replace(plan, name=plan.name + AGAIN), again)
         self._futile = taken(second) >= TAKEN
         aside, counts = (first, second) if taken(second) < taken(first) else (second, first)

@@ -141,7 +141,7 @@ class _State:
         return min(self.done.get(job, [0]))
 
     def controller_away(self, since: float, until: float) -> tuple[float, bool]:
-        """For how long the controller was away in a time, seconds, and whether events had it killed."""
+        """Seconds without a controller in an interval, and whether events killed it."""
         found = [
             (min(end or until, until) - max(begin, since), planned) for begin, end, planned in self.absences
         ]
@@ -242,7 +242,7 @@ class _Run:
             self._lab.release(new)
 
     def _common_start_s(self, first: Sequence[str]) -> float:
-        """When the jobs of the beginning start, from where times count; now, where there are none."""
+        """Start of the first jobs, from which times count; now if there are none."""
         self._wait(
             lambda: self._at.start_s is not None or self._at.ended.keys() >= set(first), "the jobs' release"
         )
@@ -251,7 +251,7 @@ class _Run:
     # The timeline.
 
     def _follow(self) -> None:
-        """Until all jobs are over, and all events. In virtual time nothing needs a deadline."""
+        """Follow the run until all jobs and events are over; in virtual time without a deadline."""
         patience_s = math.inf
         if self._lab.real_time:
             patience_s = sum(expected_s(self._plan).values()) * PATIENCE + PATIENCE_S
@@ -286,14 +286,14 @@ class _Run:
         return f"{name} ({self._no_room})" if first else name
 
     def _arrival_s(self, name: str) -> float:
-        """When a job arrives that comes after others, or by itself; infinite while that is not known."""
+        """Arrival of a job; infinite while it is not known."""
         start, ended = self._to_come[name].start, self._at.ended
         if start.by_event or not ended.keys() >= set(start.after):
             return math.inf
         return max((ended[other] for other in start.after), default=self._zero_s) + start.at_s
 
     def _next_time_s(self) -> float:
-        """When the runner has to do something by itself; infinite when only records can tell."""
+        """Time at which the runner must act; infinite while it waits for records."""
         times = [self._arrival_s(name) for name in self._to_come]
         of_events = (event.when.at_s for event in self._pending.values())
         times += [self._zero_s + at_s for at_s in of_events if at_s is not None]
@@ -332,7 +332,7 @@ class _Run:
             self._lab.perform(event)
 
     def _due_s(self, when: When) -> float | None:
-        """When it should have come; None where it comes with what it waits for."""
+        """Time at which an event is due; None if it comes with what it waits for."""
         if when.at_s is not None:
             return self._zero_s + when.at_s
         if when.job is not None and when.iteration is not None:

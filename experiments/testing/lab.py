@@ -103,7 +103,7 @@ class Bench:
         return f"Bench({self.collective}, {len(self.sizes)} sizes)"
 
     def at(self, size: str) -> Measured:
-        """Of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
+        """Measurement of one size, such as ``4 MiB``. Raises LookupError naming the sizes."""
         for one in self.sizes:
             if one.size_bytes == parse_size(size):
                 return one
@@ -314,7 +314,7 @@ class RinglightLab:
         return outcome.records
 
     def close(self) -> None:
-        """All of it goes; may be called again. The next test gets another."""
+        """Remove the lab; may be called again. The next test gets another."""
         self.broken = True
         lab, self._lab = self._lab, None
         try:
@@ -325,7 +325,7 @@ class RinglightLab:
 
 
 class Labs:
-    """Of one session, at most one lab at a time. ``logs`` makes a folder for one."""
+    """Labs of one pytest session, at most one at a time. ``logs`` makes a lab's log folder."""
 
     def __init__(self, logs: Callable[[], Path]) -> None:
         self._logs = logs

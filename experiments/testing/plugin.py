@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from ringlight.experiments.testing.lab import Labs, RinglightLab, Wanted
 
-#: Of the marker ``ringlight``, besides the scenario.
+#: Keywords of the marker ``ringlight``.
 _KEYWORDS = ("arm", "lab", "runtime", "slowed")
 _RUNTIMES, _LABS = ("docker", "namespace"), ("test", "session")
 _MARKERS = (
@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside a failure: what the lab measured, and which links are slow."""
+    """Add what the lab measured, and slow links, to the report of a failure."""
     report = yield
     lab: Any = getattr(item, "funcargs", {}).get("ringlight_lab")
     if report.when == "call" and report.failed and hasattr(lab, "told"):
@@ -112,7 +112,7 @@ def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[s
 
 @pytest.fixture(scope="session")
 def _ringlight_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
-    """At most one lab of this session at a time."""
+    """Labs of this session, at most one at a time."""
     from ringlight.experiments.testing.lab import Labs
 
     labs = Labs(lambda: tmp_path_factory.mktemp("ringlight"))

@@ -1,4 +1,4 @@
-"""Who sends to whom on a ring, and what no division of its lightpaths can exceed: for search and programs."""
+"""Pairs that send on a ring, and bounds of what any division of its lightpaths can reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_wavelengths(wavelengths: int, most_per_pair: int | None) -> int:
 
 
 class Pairs(NamedTuple):
-    """Who sends to whom on ``nodes`` nodes, maybe a part of ``around``: arrays of shape [pairs], by source.
+    """Pairs that send on ``nodes`` nodes, maybe a part of ``around``: arrays of shape [pairs], by source.
 
     ``hops``: clockwise, in all of the ring. ``demand``: as a share of the greatest.
     """

@@ -198,7 +198,7 @@ class Divisions:
     def _filled(self, part: Pairs) -> IntArray:
         filling = _Filling(part, self._wavelengths, self._most)
         if len(part.demand):
-            # Of the arcs of one part only, so no less than that of the whole ring.
+            # The bound of one part's arcs alone is no less than that of the whole ring.
             matrix = np.zeros((part.nodes, part.nodes))
             matrix[part.sources, (part.sources + part.hops) % part.nodes] = part.demand
             filling.raise_least(min(cut_bound(part, matrix, self._wavelengths), float(self._most)))
@@ -393,7 +393,7 @@ class _Filling:
         return {other for _, other, _, _ in done}
 
     def _cheapest(self, pair: int, pain: FloatArray) -> tuple[_Way, int] | None:
-        """Where the pair's lightpath drives away the least; None where its own are everywhere.
+        """Place where the pair's lightpath drives away the least; None if its own are everywhere.
 
         ``pain`` [pairs + 1]: what a segment of each costs.
         """

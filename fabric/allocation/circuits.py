@@ -1,4 +1,4 @@
-"""Circuits through parallel optical switches: how many each pair of GPUs gets, and through which switch.
+"""Circuits through parallel optical switches: how many for each pair of GPUs, and where.
 
 Each GPU has one fibre into and one out of each of Q switches. Light goes one way, so what a switch is set to
 is a partial matching of sources to destinations. A pair has as many circuits as there are switches that join
@@ -131,7 +131,7 @@ def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
 
 
 def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """As ``single_shot``, but a GPU may have more partners than there are switches: its least demands wait.
+    """Plan like ``single_shot``, for GPUs with more partners than switches: their least demands wait.
 
     The first circuit of each pair is given in the order of the demands, the greatest first (of equal ones
     that of the lowest source, then destination), where both have a free port. z is 0 where a pair waits, as
@@ -194,7 +194,7 @@ def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
 
 
 def _alike(relative: FloatArray) -> FloatArray:
-    """From the greatest on, each value and those below it by at most ``_ALIKE`` of it become the same."""
+    """Round values up in groups: from the greatest on, those at most ``_ALIKE`` below it become it."""
     values, which = np.unique(-relative, return_inverse=True)
     found = -values
     first = 0

@@ -1,4 +1,4 @@
-"""What GPUs have to send, and the circuits for it, as matrices: row is the source, column the destination."""
+"""Demands and their circuits as matrices: row is the source, column the destination."""
 
 from __future__ import annotations
 

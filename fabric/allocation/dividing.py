@@ -27,11 +27,11 @@ class Divider(Protocol):
         """Lightpaths of each pair [gpus, gpus]. Raises ValueError as ``check_demand``."""
 
     def division(self, demand: FloatArray) -> Division:
-        """Likewise, and which these are."""
+        """Lightpaths of each pair, and which these are. Raises ValueError as ``check_demand``."""
 
 
 def divider(fabric: Fabric) -> Divider:
-    """For ``fabric.interconnect``, plugged or not. Raises ValueError for one whose light is not divided."""
+    """Divider of ``fabric.interconnect``, plugged or not. Raises ValueError if its light is not divided."""
     one = fabric.interconnect
     if isinstance(one, ParallelOcs):
         return PlanesDivider(one)

@@ -99,7 +99,7 @@ def _whole(demand: npt.ArrayLike) -> tuple[IntArray, float]:
 
 
 def _filled(wanted: IntArray) -> IntArray:
-    """At least what is wanted, and the same sum in every row and column: that of the busiest GPU.
+    """Raise ``wanted`` until each row and column has the same sum: that of the busiest GPU.
 
     Pairs that have a demand are filled up first, so that few others get any.
     """

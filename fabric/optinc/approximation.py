@@ -1,5 +1,6 @@
-"""Sigma U instead of U Sigma V^T: half of the interferometers, and fewer matrices that can be had (section
-III, Fig. 4).
+"""Approximates matrices by Sigma U, with half the interferometers (section III, Fig. 4).
+
+Sigma U can represent fewer matrices than U Sigma V^T.
 
 A layer's matrix is cut along its longer side into squares W_s, one below the other or side by side. Each
 becomes Sigma_a U_a with U_a = U V^T, the orthogonal matrix nearest to W_s = U Sigma V^T, and d_i the inner

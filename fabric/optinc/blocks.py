@@ -51,7 +51,7 @@ def block_count(size: int, block: int = BLOCK) -> int:
 
 
 def exponents(values: NDArray[np.float32], block: int = BLOCK) -> NDArray[np.int16]:
-    """For each block the smallest e with \\|v\\| < 2^e for all of its values; ZERO where all are zero.
+    """Smallest e of each block with \\|v\\| < 2^e for all of its values; ZERO where all are zero.
 
     ``values``: one dimension, float32. Raises ValueError naming the first index that is NaN or infinite.
     """
@@ -153,7 +153,7 @@ def _pieces(size: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def _spread(of_blocks: NDArray[np.float64], start: int, end: int, block: int) -> NDArray[np.float64]:
-    """For each of the values from ``start``, where a block begins, what its block has."""
+    """Spread each block's value over the values of the block, from ``start``, where a block begins."""
     return np.repeat(of_blocks[start // block : block_count(end, block)], block)[: end - start]
 
 

@@ -1,4 +1,4 @@
-"""The mean of gradients by way of a unit, servers and unit in one place: what each of N ranks ends with.
+"""The mean of gradients through a unit, in one place: what each of N ranks ends with.
 
 A unit is here a function from the codes of its N servers, (N, values), to its answers, (values,).
 """

@@ -1,5 +1,4 @@
-"""An orthogonal or unitary matrix as a rectangular mesh of Mach-Zehnder interferometers, and the matrix of
-a mesh.
+"""Orthogonal and unitary matrices as rectangular meshes of Mach-Zehnder interferometers, and back.
 
 The rectangle of Clements et al., "Optimal design for universal multiport interferometers" (Optica 3, 2016),
 which is also the paper's Fig. 2: n columns for n modes, interferometers of column k on the modes (p, p + 1)

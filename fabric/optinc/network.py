@@ -221,10 +221,11 @@ def wrong_among(
     signals: Signals = IDEAL,
     random: np.random.Generator | None = None,
 ) -> Wrong:
-    """As :func:`table_of` and :func:`wrong_of`, of these combinations alone (by index; one may come more
-    than once).
+    """Wrong answers as by :func:`table_of` and :func:`wrong_of`, for these combinations only (by index,
+    repetitions allowed).
 
-    For what has too many to compute them all again and again: whoever draws a sample should say how large.
+    For networks with too many combinations to compute them all again and again; a caller that draws a
+    sample should say its size.
     """
     factors = _factors(coding, signals, random)
     differences, worst = [], 0.0

@@ -1,5 +1,4 @@
-"""The networks of the paper's four cases, their Mach-Zehnder interferometers and their area (Tables I and
-II).
+"""Networks of the paper's four cases: their interferometers and area (Tables I and II).
 
 A matrix of M x N in full is U Sigma V^T on two meshes: M(M+1)/2 + N(N-1)/2 interferometers, Sigma's column
 counted with the first. Approximated, it is cut into squares of side s = min(M, N), each Sigma U on one

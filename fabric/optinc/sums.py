@@ -1,4 +1,4 @@
-"""Sums of codes as a ring of ranks adds them up: whole numbers of a few bits more than a code, without a gap.
+"""Sums of codes as a ring of ranks adds them: whole numbers of a few bits more than a code.
 
 The sum of the B-bit codes of N ranks has B + ceil(log2 N) bits, its ``width``. A group of 64 numbers of that
 width is ``width`` words of 64 bits, little endian: number j has the bits from j * width on, and may begin in
@@ -105,7 +105,7 @@ def _fold(numbers: NDArray[Any], width: int) -> Words:
 
 
 def _unfold(words: Words, width: int) -> NDArray[Any]:
-    """What :func:`_fold` made them of."""
+    """Undo :func:`_fold`."""
     steps = (_WORD_BITS // _lane(width)).bit_length() - 1
     numbers: NDArray[Any] = words
     for step in reversed(range(steps)):

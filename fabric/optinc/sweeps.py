@@ -1,5 +1,6 @@
-"""Which share of a unit's answers is wrong against one thing that is not ideal. All of it ours: the paper
-leaves the physics to future work.
+"""Sweeps one imperfection of a unit's light and finds the share of wrong answers.
+
+All of it is ours: the paper leaves the physics to future work.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WHOLE = Imperfections()
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the seeds' values: the smallest, the one in the middle, the largest. ``seeds``: how many."""
+    """Minimum, median and maximum of the values of ``seeds`` seeds."""
 
     minimum: float
     median: float

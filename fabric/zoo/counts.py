@@ -26,8 +26,10 @@ from ringlight.fabric.zoo.torus import Torus
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a whole fabric of ``gpus`` GPUs. ``nic_ports``: of the GPUs; ports of switches: those in use.
-    Averagers, and their ports, are not counted."""
+    """Parts of a whole fabric of ``gpus`` GPUs, without averagers and their ports.
+
+    ``nic_ports`` are the GPUs'. Ports of switches are those in use.
+    """
 
     gpus: int
     nic_ports: int
@@ -40,7 +42,7 @@ class Counts:
     copper_cables: int = 0
 
     def per_gpu(self) -> dict[str, float]:
-        """Each count by its name, divided by the GPUs."""
+        """Counts by name, divided by the number of GPUs."""
         return {name: count / self.gpus for name, count in asdict(self).items() if name != "gpus"}
 
 
@@ -75,7 +77,7 @@ def _channels(fabric: Fabric, node: str, link: Link) -> int:
 
 
 def of_interconnect(one: Interconnect, gpus: int) -> Counts:
-    """Of one that is described as a whole."""
+    """Parts of an interconnect that is described as a whole."""
     if isinstance(one, Ideal):
         return of_ideal(gpus)
     if isinstance(one, Servers):

@@ -78,7 +78,7 @@ def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
 
 
 def _groups(groups: Sequence[npt.ArrayLike], gpus: int) -> list[IntArray]:
-    """Those that have anything to send."""
+    """Groups that have anything to send."""
     found = [np.asarray(group, dtype=np.int64) for group in groups]
     all_ = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
     if len(strange := all_[(all_ < 0) | (all_ >= gpus)]):

@@ -41,7 +41,7 @@ class Rotor:
 
     @property
     def slots(self) -> int:
-        """Of a cycle: the most matchings that one switch has."""
+        """Slots of a cycle: the most matchings that one switch has."""
         return math.ceil((self.gpus - 1) / self.ports)
 
     @property

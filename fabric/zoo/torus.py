@@ -33,7 +33,7 @@ class Torus:
 
     @cached_property
     def port(self) -> tuple[tuple[int, int], ...]:
-        """Of each dimension the port forwards and the one backwards."""
+        """Forward and backward port of each dimension."""
         found, first = [], 0
         for side in self.sides:
             found.append((first, first + (side > 2)))
@@ -42,7 +42,7 @@ class Torus:
 
     @property
     def ports(self) -> int:
-        """Of each GPU."""
+        """Ports of each GPU."""
         return self.port[-1][1] + 1
 
     @property
@@ -58,11 +58,11 @@ class Torus:
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """By how much a GPU's number grows with each coordinate."""
+        """Increase of a GPU's number with each coordinate."""
         return tuple(math.prod(self.sides[d + 1 :]) for d in range(len(self.sides)))
 
     def neighbour(self, gpu: int, port: int) -> int:
-        """Who is at the other end of a GPU's port."""
+        """GPU at the other end of a GPU's port."""
         dimension = next(d for d, pair in enumerate(self.port) if port in pair)
         side, stride = self.sides[dimension], self.strides[dimension]
         at = gpu // stride % side

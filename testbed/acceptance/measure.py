@@ -75,7 +75,7 @@ class Sample:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Of a distribution, in seconds."""
+    """Count, extremes and quantiles of a distribution, seconds."""
     if not seconds:
         return {}
     p50, p99 = (float(np.quantile(seconds, q)) for q in (0.5, 0.99))
@@ -100,7 +100,7 @@ class Stream:
         return gaps(self.sent, together(self.arrived.values()))
 
     def first_at(self, faceplate: int, since: int) -> tuple[int, int] | None:
-        """When light came there after a moment: between two times, nanoseconds; None if it did not."""
+        """Interval (ns) in which the first light after ``since`` reached a faceplate; None if none did."""
         there = self.arrived[faceplate]
         later = np.flatnonzero(there.at >= since)
         if not len(later):
@@ -136,7 +136,7 @@ def make(rig: Rig, driver: OpticalSwitchDriver, wanted: set[CrossConnect], timeo
 def _moves(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int, ways: Sequence[int]
 ) -> tuple[list[Change], dict[int, Stream]]:
-    """So many changes of ``count`` circuits while streams go from the faceplates ``ways``."""
+    """Move ``count`` circuits ``moves`` times while streams go from the faceplates ``ways``."""
     rig.host(1), rig.host(2)
     first, second = two_states(rig, count)
     make(rig, driver, first)
@@ -154,7 +154,7 @@ def _moves(
 
 
 def _seen(changes: Sequence[Change], found: Sequence[Gap]) -> Iterator[tuple[Change, list[Gap]]]:
-    """Each change with the gaps that began after it was asked for and before the next one was."""
+    """Changes, each with the gaps that began after its request and before the next one."""
     ends = [change.asked for change in changes[1:]]
     for change, until in zip(changes, [*ends, changes[-1].answered + 10**9], strict=True):
         yield change, [gap for gap in found if change.asked <= gap.gone[1] and gap.gone[0] < until]
@@ -218,7 +218,7 @@ def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict
 def command_to_light(
     rig: Rig, driver: OpticalSwitchDriver, count: int, moves: int = LATENCY_MOVES
 ) -> dict[str, Any]:
-    """From the call that moves ``count`` circuits to the first frame over the one that has the stream; and to
+    """Time from the call that moves ``count`` circuits to the first frame on the streamed one, and to
     the answer."""
     changes, streams = _moves(rig, driver, count, moves, (1,))
     light, unsharp = [], 0
@@ -381,8 +381,10 @@ def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
 
 
 def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> dict[str, Any]:
-    """All of them, each with a driver of its own. One that the switch cannot have is ``{"lacks": …}``, one in
-    which the driver failed ``{"failed": …}``."""
+    """Make all measurements, each with a driver of its own.
+
+    One that the switch does not support is ``{"lacks": …}``; if the driver failed it is ``{"failed": …}``.
+    """
     wanted: dict[str, Callable[[Rig, OpticalSwitchDriver], dict[str, Any]]] = {
         "dark_time": dark_time,
         **{f"command_to_light_{count}": partial(command_to_light, count=count) for count in counts},

@@ -127,7 +127,7 @@ class Stream:
         self._thread.join(5)
 
     def wait(self, packets: int) -> None:
-        """Until so many more packets have left. Raises TimeoutError when they have not within 5 s."""
+        """Wait until ``packets`` more have left. Raises TimeoutError after 5 s."""
         until, deadline = len(self.sent) + packets, time.monotonic() + 5
         while len(self.sent) < until:
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What a check needs of a switch besides its driver: ports, hosts, what really stands, ways to hurt it.
+"""What a check needs of a switch besides its driver: ports, hosts, its true state, faults.
 
 A rig makes everything with its lab's names and removes it in ``close``, which may be called at any point.
 What a kind of rig cannot do raises :class:`Lacks`; a check that needs it is skipped, and the capability told.
@@ -86,7 +86,7 @@ class Rig(ABC):
         return CrossConnect(self.inputs[ingress - 1], self.outputs[faceplate - 1], self.wavelength)
 
     def cycle(self, *faceplates: int) -> set[CrossConnect]:
-        """Each to the next, the last to the first."""
+        """Cross-connects from each port to the next, from the last to the first."""
         after = (*faceplates[1:], faceplates[0])
         return {self.xc(a, b) for a, b in zip(faceplates, after, strict=True)}
 
@@ -133,11 +133,11 @@ class Rig(ABC):
 
     @abstractmethod
     def external_connect(self, cross_connect: CrossConnect) -> None:
-        """Another writer makes a cross-connect."""
+        """Make a cross-connect as another writer."""
 
     @abstractmethod
     def wipe(self) -> None:
-        """All cross-connects of the rig's ports go, by another's hand, as in a cold start."""
+        """Remove all cross-connects of the rig's ports as another writer, as in a cold start."""
 
     @abstractmethod
     def writes(self) -> list[str]:
@@ -154,7 +154,7 @@ class Rig(ABC):
         return None
 
     def lit_since(self, cross_connect: CrossConnect) -> float:
-        """When it was written last, monotonic seconds."""
+        """Time of its last write, monotonic seconds."""
         lacks("a switch that tells when a circuit was made")
 
     def packets(self, cross_connect: CrossConnect) -> int:
@@ -178,7 +178,7 @@ class Rig(ABC):
         lacks("a wire that can be cut")
 
     def idle(self) -> None:
-        """Nothing is said to the switch for longer than it lets a session be idle."""
+        """Leave the session idle for longer than the switch allows."""
         lacks("a short time until an idle session is ended")
 
     def fault(
@@ -189,7 +189,7 @@ class Rig(ABC):
         lacks("faults that can be injected into the switch")
 
     def locked_by_another(self) -> AbstractContextManager[None]:
-        """Another session has locked the switch meanwhile, which fails where the driver has kept a lock."""
+        """Lock the switch from another session meanwhile, which fails if the driver has kept a lock."""
         lacks("sessions that lock each other out")
 
     def plug(self, faceplate: int, plugged: bool) -> None:

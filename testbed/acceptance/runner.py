@@ -94,7 +94,7 @@ def run_checks(
 
 
 def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
-    """Of every item of the list."""
+    """Outcome of each item of the list, by its number."""
     listed = list(outcomes)
     found = {}
     for number in ITEMS:
@@ -109,7 +109,7 @@ def by_item(outcomes: Iterable[Outcome]) -> dict[int, ItemOutcome]:
 
 
 def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """As JSON: the items, and the checks that they rest on."""
+    """JSON document of the items and the checks that they rest on."""
     items = by_item(outcomes)
     return {
         "items": [
@@ -140,7 +140,7 @@ def accept(
 
 
 def identity(rig: Rig) -> dict[str, str]:
-    """Who the switch says it is. Raises what its driver raises."""
+    """Identity that the switch reports. Raises what its driver raises."""
     driver = rig.driver(direct=True)
     try:
         return asdict(driver.open(timeout_s=30))

@@ -65,7 +65,7 @@ class Sent:
 
     @property
     def rate_bps(self) -> float:
-        """On the wire, over the whole stream."""
+        """Rate on the wire over the whole stream, bits per second."""
         if len(self.before) < 2:
             return 0.0
         took_s = float(self.after[-1] - self.before[0]) / 1e9
@@ -106,13 +106,13 @@ class Arrived:
 
 
 def together(parts: Iterable[Arrived]) -> Arrived:
-    """Of one stream at several hosts."""
+    """Join what arrived of one stream at several hosts."""
     listed = list(parts)
     return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.at for p in listed]))
 
 
 def gaps(sent: Sent, arrived: Arrived) -> list[Gap]:
-    """Where a stream was interrupted: between two frames that arrived."""
+    """Interruptions of a stream, each between two frames that arrived."""
     count = len(sent.before)
     known = arrived.numbers < count
     stamps = np.zeros(count, dtype=np.int64)
@@ -298,7 +298,7 @@ def send(host: Host, out: Path, mark: int, size: int, interval_s: float, catch_u
 
 
 def receive(host: Host, out: Path) -> None:
-    """Until SIGTERM and then `QUIET_S` of silence; in ``out`` each frame's mark, number and time, int64."""
+    """Receive until SIGTERM and `QUIET_S` of silence; ``out``: mark, number and time of frames, int64."""
     stop, noted = _Stop(), array("q")
     buffer = bytearray(64)
     host.socket.setblocking(True)

@@ -1,4 +1,4 @@
-"""``python -m ringlight.testbed.emulation``: builds a lab, serves it until told to stop, takes it down."""
+"""``python -m ringlight.testbed.emulation``: builds a lab, serves it until stopped, removes it."""
 
 from __future__ import annotations
 

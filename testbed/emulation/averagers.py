@@ -1,5 +1,4 @@
-"""The averagers of a fabric (OptINC) in a lab: their cables' addresses, their processes, and what a worker
-is told.
+"""A fabric's averagers (OptINC) in a lab: cables' addresses, processes, and what workers are told.
 
 Every cable is a network of its own, with an address at either end. What goes there is not a packet switch's:
 a GPU has its second NIC port for it, ``eth1`` of its worker.
@@ -33,7 +32,7 @@ from ringlight.testbed.emulation.averager.core import DEPTH
 
 #: Where every averager listens.
 TCP_PORT = 7070
-#: Of all cables, four addresses each; GPUs have 10.82 and O-NICs' agents 10.83.
+#: Addresses of all cables, four each; GPUs have 10.82 and O-NICs' agents 10.83.
 NETWORK = ipaddress.ip_network("10.84.0.0/16")
 PREFIX = 30
 #: Seconds that a server may be silent, besides what a few frames take; a worker gives the averager that much
@@ -71,7 +70,7 @@ def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
 
 
 def frame_bytes(averager: Averager) -> int:
-    """Of the longest frame on an averager's cables, that with decimals."""
+    """Bytes of the longest frame on an averager's cables, the one with decimals."""
     return HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
 
 
@@ -133,7 +132,10 @@ class Averagers:
                     path.unlink()
 
     def starts(self, start: Start) -> Mapping[str, Callable[[], subprocess.Popen[bytes]]]:
-        """By averager. ``start``: a command in the namespace of an averager, with a file for what it says."""
+        """Functions that start each averager.
+
+        ``start`` runs a command in an averager's namespace, its output in a file.
+        """
         return {name: partial(self._start, name, start) for name in self._fabric.averagers}
 
     def _start(self, name: str, start: Start) -> subprocess.Popen[bytes]:

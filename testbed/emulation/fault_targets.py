@@ -1,4 +1,4 @@
-"""What a fault may be asked of: links, switches, agents, workers and GPUs, by what people write for them."""
+"""Targets of faults: links, switches, agents, workers and GPUs, by the names that users write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KNOWN = (
 
 
 class TargetError(ValueError):
-    """There is no such target, or it cannot be asked for; ``status`` is the HTTP status that says so."""
+    """Target that does not exist or cannot be asked for; ``status`` is the HTTP status for that."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -222,7 +222,7 @@ def dark_ports(fabric: Fabric, links: Iterable[Link]) -> frozenset[Port]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Some names for a person to choose from."""
+    """List some names for a person to choose from."""
     known = sorted(names, key=lambda name: (len(name), name))
     more = f" and {len(known) - _TOLD} more" if len(known) > _TOLD else ""
     return (", ".join(known[:_TOLD]) or "none") + more

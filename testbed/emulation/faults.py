@@ -1,4 +1,4 @@
-"""The fault service of a lab: breaks what it is told to, sees that it is broken, and makes it whole again.
+"""The fault service of a lab: causes faults, checks that they took effect, and ends them.
 
 Every fault has a thread of its own, which breaks, waits and mends; so nobody who asks has to wait. What each
 fault does is in docs/faults.md, for people; the client is :mod:`testbed.faults`.

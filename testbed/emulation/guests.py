@@ -1,4 +1,4 @@
-"""Containers of other people's images in a GPU's network: guests beside the container that has the NIC.
+"""Containers of users' images in a GPU's network, beside the container that has the NIC.
 
 As the containers of a pod share the network of its first one, a guest is created in the network of a
 container that stands already, whose ``eth0`` is plugged in. So the NIC is there before the guest's first
@@ -127,7 +127,7 @@ class Guest:
         )["Id"]
 
     def start(self) -> float | None:
-        """When it started, CLOCK_MONOTONIC seconds; None for one that was killed before, which stays so."""
+        """Time of its start, CLOCK_MONOTONIC seconds; None for good if it was killed before."""
         with self._lock:
             if self._killed:
                 return None

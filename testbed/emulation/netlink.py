@@ -496,7 +496,7 @@ def shape_shared(
 
 
 def _batch(lines: Iterable[str], what: str) -> None:
-    """All in one process of tc, in the namespace of the calling thread. Raises NetworkError."""
+    """Run all lines in one process of tc, in the calling thread's namespace. Raises NetworkError."""
     try:
         with failing("tc"):
             done = subprocess.run(

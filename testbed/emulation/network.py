@@ -1,4 +1,4 @@
-"""The network of a lab: one Mininet object that owns its bridges, optical switches, cables and workers.
+"""The network of a lab: one Mininet object with its bridges, optical switches, cables and workers.
 
 What is fixed in the fabric (links between switches) is built once. A GPU's cable comes and goes with the
 worker that holds the GPU.
@@ -260,7 +260,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         netlink.in_namespace(namespace, partial(averagers.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
-        """Of a device that is a process."""
+        """Process id that holds the namespace of a device that is a process."""
         found = self._nodes[name].namespace
         assert found is not None
         return found
@@ -291,14 +291,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._nodes[name] = bridge
 
     def target_of(self, name: str) -> str | None:
-        """Where the bridge of a switch looks for its controller, as Open vSwitch writes it; None where it has
-        none."""
+        """Controller that a switch's bridge connects to, as Open vSwitch writes it; None without one."""
         bridge = self._nodes[name]
         assert isinstance(bridge, PacketSwitch)
         return next((where.target for where in self._controllers_of(bridge)), None)
 
     def _controllers_of(self, bridge: PacketSwitch) -> list[ControllerAddress]:
-        """Where a bridge looks for who writes its tables: one place, or none."""
+        """Address of the controller that writes a bridge's tables: one, or none."""
         match bridge.controller:
             case "none":
                 return []
@@ -331,7 +330,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             openvswitch.vsctl(*words[1:])
 
     def _await_carriers(self, name: str) -> None:
-        """Until the ports of a packet switch are up that lead to other switches."""
+        """Wait until a packet switch's ports that lead to other switches are up."""
         deadline = time.monotonic() + CARRIER_S
         for port, link in self.fabric.link_at.items():
             if port.node != name or self._has_gpu(link.a, link.b):

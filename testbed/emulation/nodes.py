@@ -201,7 +201,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class ControllerAddress:
-    """Where bridges look for their controller; it need not be there yet."""
+    """Address of the controller that bridges connect to; it need not listen yet."""
 
     host: str
     port: int
@@ -213,13 +213,13 @@ class ControllerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ControllerAddress:
-        """Of ``host:port``, also with ``tcp:`` before it."""
+        """Parse ``host:port`` or ``tcp:host:port``."""
         host, _, port = text.removeprefix("tcp:").rpartition(":")
         return cls(host, int(port))
 
     @property
     def target(self) -> str:
-        """As Open vSwitch writes it."""
+        """Address as Open vSwitch writes it."""
         return f"{self.protocol}:{self.host}:{self.port}"
 
 
@@ -304,7 +304,7 @@ class WorkerHost(ShellLess):
 
     @property
     def gpu(self) -> str:
-        """Of whose NIC it is."""
+        """Name of the GPU whose NIC it is."""
         return self.place.gpu
 
     @property
@@ -465,7 +465,7 @@ class DockerHost(WorkerHost):
         )["Id"]
 
     def outcome(self) -> Outcome:
-        """As Docker tells it; Docker learns of a death a moment after the kernel does, so wait for it."""
+        """Exit status from Docker, which learns of a death a moment after the kernel: wait for it."""
         try:
             code, number = exit_or_signal(int(self.api.wait(self.container, timeout=5)["StatusCode"]))
             state = self.api.inspect_container(self.container)["State"]
@@ -512,7 +512,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
 
     @property
     def checkpoint(self) -> str:
-        """From its own directory: who may not pass through the lab's can go no other way."""
+        """Path of its checkpoint from its own directory: the worker may not pass through the lab's."""
         return f"../{self.place.checkpoint.name}" if self.place.checkpoint is not None else ""
 
     def launch(self) -> None:

@@ -1,4 +1,4 @@
-"""Open vSwitch from outside: its database through ovs-vsctl, and the buffers of its userspace datapath.
+"""Open vSwitch from outside: its database, and the buffers of its userspace datapath.
 
 The userspace datapath sends every frame of every port through one AF_PACKET socket and receives each
 port's through another. A frame that waits in a shaped port's queue is charged to the one sending socket,
@@ -122,7 +122,7 @@ class Connection:
 
 
 def connections(bridges: Sequence[str]) -> list[Connection]:
-    """Of each bridge, which has one controller. Raises OpenVSwitchError."""
+    """State of each bridge's connection to its one controller. Raises OpenVSwitchError."""
     if not bridges:
         return []
     said = json.loads(vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges))
@@ -143,7 +143,7 @@ def cut_off(bridge: str) -> None:
 
 
 def set_no_target(bridge: str) -> None:
-    """As :func:`cut_off`; returns once the switch says that it is not connected. Raises OpenVSwitchError."""
+    """Cut a switch off like :func:`cut_off`, and wait until it says so. Raises OpenVSwitchError."""
     cut_off(bridge)
     deadline = time.monotonic() + TIMEOUT_S
     while vsctl("get", "controller", bridge, "is_connected").strip() != "false":

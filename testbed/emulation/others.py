@@ -1,4 +1,4 @@
-"""Who else writes packet switches' tables: the process of applications, and controllers of others."""
+"""Other writers of packet switches' tables: the process of applications, and other controllers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Applications:
 
     @classmethod
     def read(cls, path: Path) -> Applications:
-        """Of what :meth:`write` wrote. Raises OSError, ValueError."""
+        """Read what :meth:`write` wrote. Raises OSError, ValueError."""
         found = json.loads(path.read_text(encoding="utf-8"))
         token = found["token_file"]
         files, log_file = tuple(found["files"]), Path(found["log"])

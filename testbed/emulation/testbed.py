@@ -88,7 +88,7 @@ class TestbedError(RuntimeError):
 
 
 class Stopped(TestbedError):
-    """It was told to stop while it was being built."""
+    """Request to stop while the testbed was being built."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class KeptController:
 
     @classmethod
     def read(cls, path: Path) -> KeptController:
-        """Of a JSON file with these keys. Raises OSError, ValueError."""
+        """Read a JSON file with these keys. Raises OSError, ValueError."""
         found = json.loads(path.read_text(encoding="utf-8"))
         return cls(tuple(found["command"]), found["rest"], Path(found["log"]))
 
@@ -147,7 +147,7 @@ class Testbed:
         self.apps: Supervisor | None = None
         self.controller: Supervisor | None = None
         self._deaths = Deaths(settings.state / deaths.FILE)
-        #: Of optical switches: ``host:port`` of each of their management protocols, and of their own REST.
+        #: ``host:port`` of each management protocol and of the switch's own REST, by optical switch.
         self._addresses: dict[str, dict[str, str]] = {}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
@@ -325,7 +325,7 @@ class Testbed:
         )
 
     def _await_controller(self) -> None:
-        """Until it has its port."""
+        """Wait until the controller listens at its port."""
         if (keeps := self.settings.keeps) is not None:
             assert self.controller is not None
             host, _, port = keeps.rest.rpartition(":")
@@ -382,7 +382,7 @@ class Testbed:
         return self._spawn(command, self._optical_log(switch.name))
 
     def _user_file(self, name: str, kind: str) -> Path:
-        """Of an optical switch: its ``users``, for itself, and the ``password`` for its driver."""
+        """File of an optical switch: its own ``users``, or the ``password`` for its driver."""
         return self.settings.state / f"{name}.{kind}"
 
     def _make_user(self, name: str) -> None:
@@ -419,7 +419,7 @@ class Testbed:
     def _await(
         self, supervisor: Supervisor, name: str, ready: Callable[[], bool], log_file: Path, deadline: float
     ) -> None:
-        """Until a process that was just started is ready. Raises TestbedError when it died or is late."""
+        """Wait until a process that was just started is ready. Raises TestbedError if it died or is late."""
         while not ready():
             self._go_on()
             if supervisor.lives()[name].has_died:
@@ -429,7 +429,7 @@ class Testbed:
             time.sleep(0.01)
 
     def _await_optical(self) -> None:
-        """Until every optical switch answers at its management port."""
+        """Wait until every optical switch answers at its management port."""
         deadline = time.monotonic() + START_S
         assert self.switches is not None
         for name in self.switches.lives():
@@ -494,7 +494,7 @@ class Testbed:
         return netlink.in_namespace(node.namespace, partial(self._spawn, command, directory / "agent.log"))
 
     def _await_onics(self) -> None:
-        """Until every agent answers on its management socket."""
+        """Wait until every agent answers on its management socket."""
         deadline = time.monotonic() + START_S
         for gpu in tunable(self.settings.fabric):
             assert self.agents is not None
@@ -522,7 +522,7 @@ class Testbed:
             self._undo.callback(self.averagers.stop)
 
     def _await_averagers(self) -> None:
-        """Until every averager listens, with its table made."""
+        """Wait until every averager has made its table and listens."""
         deadline = time.monotonic() + TABLES_S
         for name in self.settings.fabric.averagers:
             assert self.averagers is not None

@@ -89,7 +89,7 @@ class VswitchdWatch:
             log.exception("%s: its buffers stay as they are", NAME)
 
     def _process(self) -> tuple[int, int] | None:
-        """Its process, and a descriptor of it; None while it does not run."""
+        """Process of vswitchd and a descriptor of it; None while it does not run."""
         try:
             pid = int(self._pid_file.read_text())
             descriptor = os.pidfd_open(pid)

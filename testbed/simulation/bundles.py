@@ -1,10 +1,10 @@
-"""Bundles: phases of collectives as wholes that share the network, for thousands of ranks.
+"""Simulates whole phases of collectives ("bundles") that share the network, for thousands of ranks.
 
-A bundle is all that the groups of a class send in a phase, steps in a row that are alike as often as they
-come. Alone in the network it takes exactly as long as ``phases`` says. Beside others, all flows of all
-bundles under way get max-min fair rates, as if each lasted as long as its bundle, and a bundle goes as much
-slower as its slowest flow does. Which bundles are under way decides the rates, so they are found once for
-each set of them, while the links' capacities stay what they are.
+A bundle is everything that the groups of a class send in one phase: in consecutive steps with equal
+transfers. Alone in the network it takes exactly as long as ``phases`` says. Beside others, all flows of all
+bundles under way get max-min fair rates, as if each lasted as long as its bundle, and a bundle is slowed down
+as much as its slowest flow. The rates depend only on the bundles under way and the links' capacities, so they
+are computed once for each set of bundles until a capacity changes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Load:
         return self.slowest_s(rates_together([self])[0])
 
     def slowest_s(self, rate: FloatArray) -> float:
-        """Likewise, at these rates [transfers]."""
+        """Seconds of the slowest flow for a chunk of one byte at these rates [transfers]."""
         return float((self.transfers.chunks / rate).max())
 
     def per_link(self, links: int) -> FloatArray:
@@ -68,7 +68,7 @@ class Load:
 
 
 class Stretch(NamedTuple):
-    """From ``begin_s`` to ``end_s`` chunks of ``moved`` bytes passed of a load, at one rate."""
+    """Interval from ``begin_s`` to ``end_s`` in which chunks of a load passed ``moved`` bytes at one rate."""
 
     load: Load
     begin_s: float
@@ -134,7 +134,7 @@ class Bundles:
         return found
 
     def set_capacity(self, capacity: FloatArray) -> None:
-        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
         self._capacity = capacity
         self._slower.clear()
         self._change()
@@ -214,7 +214,7 @@ class Bundles:
         return [members for _, members in parts]
 
     def _solved(self, together: Sequence[_Bundle]) -> dict[int, float]:
-        """By how much each load's slowest flow is slower among all these than alone."""
+        """Factor by which each load's slowest flow is slower among all these than alone."""
         by_number = {bundle.load.number: bundle.load for bundle in together}
         numbers = tuple(sorted(bundle.load.number for bundle in together))
         found = self._slower.get(numbers)

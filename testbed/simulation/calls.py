@@ -52,7 +52,7 @@ class Calls:
 
 
 class End(NamedTuple):
-    """Of a message: the ``ordinal``-th of an iteration from ``source`` to ``destination`` with a tag."""
+    """Identity of a message: the ``ordinal``-th of an iteration between these ranks with a tag."""
 
     source: int
     destination: int
@@ -61,7 +61,7 @@ class End(NamedTuple):
 
 
 def ends_of(workload: Workload, rank: int) -> dict[int, End]:
-    """By operation of a rank's program."""
+    """Message ends by operation of a rank's program."""
     program = workload.programs[int(workload.program_of[rank])]
     seen: Counter[tuple[int, int, int]] = Counter()
     found = {}

@@ -69,7 +69,7 @@ class InClasses:
         return self.bundles.remaining()
 
     def set_capacity(self, capacity: FloatArray) -> None:
-        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
         self.bundles.set_capacity(capacity)
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:
@@ -97,7 +97,7 @@ class InClasses:
     def _meet(
         self, key: tuple[object, ...], of: int, number: int, operation: int
     ) -> list[tuple[int, int]] | None:
-        """All that have come, once the last of them has."""
+        """Enter a class at a meeting; returns all of it once the last has come, else nothing."""
         come = self._come.setdefault(key, [])
         come.append((number, operation))
         if len(come) < of:
@@ -145,7 +145,7 @@ class InClasses:
     # Messages.
 
     def _messages_of(self, number: int) -> dict[int, _Message]:
-        """By operation of a class."""
+        """Messages by operation of a class."""
         found = {}
         classes = self._classes
         for operation, end in ends_of(self._workload, int(classes.members[number][0])).items():

@@ -41,7 +41,7 @@ class Flow:
 
 
 class Passed(NamedTuple):
-    """That bytes passed some links from ``begin_s`` to ``end_s`` at ``rate`` bytes per second."""
+    """Bytes that passed some links from ``begin_s`` to ``end_s`` at ``rate`` bytes per second."""
 
     links: tuple[int, ...]
     begin_s: float
@@ -89,7 +89,7 @@ class Engine:
         return number
 
     def set_capacity(self, link: int, capacity: float) -> None:
-        """From now on; 0 is dark. Raises ValueError when it is negative or not finite."""
+        """Set a link's capacity from now on; 0 is dark. Raises ValueError if negative or not finite."""
         if not (math.isfinite(capacity) and capacity >= 0):
             raise ValueError(f"link {link}: its capacity is {capacity}; it must be 0 or more")
         self._capacity[link] = capacity
@@ -125,7 +125,7 @@ class Engine:
         self._settling.append(act)
 
     def next_event_s(self) -> float:
-        """When something happens next; infinite when nothing is left."""
+        """Time of the next event, seconds; infinite if nothing is left."""
         queue = self._queue
         while queue and isinstance(queue[0][2], Flow) and queue[0][2].version != queue[0][3]:
             heapq.heappop(queue)
@@ -195,7 +195,7 @@ class Engine:
         self._paused = True
 
     def run(self, until_s: float = math.inf) -> None:
-        """Until nothing is left to happen, until ``until_s``, or until a pause is asked for."""
+        """Run until nothing is left to happen, until ``until_s``, or until a pause is asked for."""
         self._paused = False
         self._share()
         queue = self._queue

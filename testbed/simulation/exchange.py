@@ -24,7 +24,7 @@ class Ways(Protocol):
     """The paths of a collective's transfers over the present network."""
 
     def routes(self, step: Step, number: int) -> Routes:
-        """Of every transfer of step ``number``. Raises ValueError naming a transfer that has no way."""
+        """Routes of all transfers of step ``number``. Raises ValueError naming one that has no path."""
         ...
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class StepPlan:
         return found
 
     def _route_one(self, k: int) -> None:
-        """After a change only transfers that still happen need a way."""
+        """Route one transfer anew: after a change only transfers that still happen need a path."""
         step = self.step
         part = {
             name: None if (array := getattr(step, name)) is None else frozen(array[k : k + 1])
@@ -98,7 +98,7 @@ class StepPlan:
 
 
 def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
-    """All steps of a collective whose chunks have ``chunk_bytes`` bytes."""
+    """Plan all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
     plan: list[StepPlan] = []
     for number, step in enumerate(steps):
         set_up = True

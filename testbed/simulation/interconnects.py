@@ -1,4 +1,4 @@
-"""The network of an interconnect that is described as a whole, and the demand for which it may be built."""
+"""The network of an interconnect described as a whole, and the demand that it is built for."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
 
 
 def demand_of_steps(steps: Steps, vector_bytes: float, at: IntArray, gpus: int) -> Demand:
-    """Of one all-reduce of all ranks of a job."""
+    """Demand of one all-reduce over all ranks of a job, bytes."""
     found = sent_in_steps(steps, vector_bytes)
     most = float(found.sum(axis=1).max())
     return Demand(placed(found, at, gpus), np.zeros((gpus, gpus)), (at,), most)
 
 
 def together(demands: Iterable[Demand], gpus: int) -> Demand:
-    """Of several jobs; each all-reduce counts as the one with the most bytes."""
+    """Add the demands of several jobs; each all-reduce counts as the one with the most bytes."""
     total, rest = np.zeros((gpus, gpus)), np.zeros((gpus, gpus))
     groups: list[IntArray] = []
     most = 0.0
@@ -170,7 +170,7 @@ class LightDivision:
         return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self._rate_bps)
 
     def of(self, demand: FloatArray) -> FloatArray:
-        """Likewise by bytes [gpus, gpus]."""
+        """Rates of the links for a demand in bytes [gpus, gpus]."""
         return self(demand[self._links])
 
     def _mean(self, left: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Training jobs in virtual time: compute, all-reduce, again; several at once, and what happens to them.
+"""Simulates training jobs that compute and all-reduce in turn, and events under them.
 
 A rank begins a step of the collective when it has sent and received all of its own step before, as the
 workers do but for their overlap of neighbouring steps; it waits for nobody else, so a straggler holds up
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True)
 class NetworkChange:
-    """At ``time_s`` the network becomes ``network``; links that it did not have are dark for ``dark_s``.
+    """Change of the network to ``network`` at ``time_s``; links that it did not have are dark for ``dark_s``.
 
     A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark,
     all others go on. A cut link: what had its way over it goes on elsewhere, or its job fails; with
@@ -110,7 +110,7 @@ class NetworkChange:
 
 @dataclass(frozen=True)
 class GpuLost:
-    """At ``time_s`` a GPU is gone, and ``then`` its job fails or goes on: with ``spare`` in its place
+    """Loss of a GPU at ``time_s``; ``then`` its job fails or goes on: with ``spare`` in its place
     (``swap``), or without it (``shrink``, the ranks behind it move up by one).
 
     It goes on from the newest parameters that one of its other ranks has: the iteration after them is begun
@@ -146,7 +146,7 @@ class Iteration:
 
     @property
     def duration_s(self) -> float:
-        """From the first rank's begin to the last one's end."""
+        """Seconds from the first rank's begin to the last one's end."""
         return float(self.end_s.max() - self.begin_s.min())
 
     @property
@@ -345,7 +345,7 @@ class Simulation:
         self.runs[name].fail(reason)
 
     def run(self, until_s: float = math.inf) -> None:
-        """As :meth:`Engine.run`."""
+        """Run like :meth:`Engine.run`."""
         # Millions of small objects live for a moment, and none of them in a cycle: the collector would look
         # through the whole fabric again and again for nothing.
         collecting = gc.isenabled()
@@ -357,7 +357,7 @@ class Simulation:
                 gc.enable()
 
     def give_up(self) -> None:
-        """Nothing will happen any more: what is not over fails."""
+        """Fail what is not over: nothing will happen any more."""
         for one in list(self.runs.values()):
             if not one.over:
                 one.fail("it stands still: its light never comes back")
@@ -377,7 +377,7 @@ class Simulation:
         return all(one is job or one.over or one.waiting for one in self.runs.values())
 
     def quiet_until_s(self) -> float:
-        """When something from outside may happen next: an event, or a job that starts."""
+        """Time of the next event or start of a job, seconds."""
         now_s = self.engine.now_s
         if self.disturbed:
             return now_s

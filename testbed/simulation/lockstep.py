@@ -18,7 +18,7 @@ from ringlight.workloads.graph import Kind, Program, Workload
 
 
 class Meeting(NamedTuple):
-    """Who meets on a communicator slot: the classes, and the groups' ranks [groups, size] and numbers."""
+    """Members of a communicator slot: the classes, and the groups' ranks [groups, size] and numbers."""
 
     slot: int
     classes: tuple[int, ...]
@@ -54,7 +54,7 @@ class Classes:
         return int(self._workload.program_of[self.members[number][0]])
 
     def meetings(self, number: int) -> dict[int, Meeting]:
-        """By communicator slot of a class's program, whom its ranks meet there."""
+        """Meeting of a class's ranks on each communicator slot of its program."""
         found = {}
         for slot in self._slots[self.program(number)][0]:
             first = self._group_ranks[self._communicators[int(self.members[number][0])][slot]]

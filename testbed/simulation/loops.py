@@ -77,7 +77,7 @@ def drain_loops(
     begin: FloatArray,
     order: IntArray,
 ) -> FloatArray:
-    """As ``_drain_numpy``; ``order``: flows by start."""
+    """Compiled form of ``_drain_numpy``; ``order``: flows by start."""
     flows, size = len(sizes), len(capacity)
     ends = begin.copy()
     left = sizes.copy()

@@ -130,7 +130,7 @@ def _drain_numpy(
     offsets: IntArray, links: IntArray, capacity: FloatArray, sizes: FloatArray, begin: FloatArray,
     limit: int | None,
 ) -> FloatArray | None:  # fmt: skip
-    """None when that takes more than ``limit`` events."""
+    """Ends of flows as :func:`drain`; None if that takes more than ``limit`` events."""
     ends = np.where(sizes > 0, np.nan, begin)
     lengths = np.diff(offsets)
     waiting = np.flatnonzero(sizes > 0)

@@ -157,7 +157,7 @@ def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
 
 
 class IdealNetwork:
-    """Each GPU has a link of ``rate_bps`` in each direction to a switch that never holds anything up.
+    """Ideal switch that delays nothing, with a link of ``rate_bps`` to and from each GPU.
 
     With ``per_server`` the first so many GPUs are one server, and so on; each has a second link, of
     ``server_bps``, to such a switch in its server, which transfers within the server take. Raises ValueError

@@ -1,4 +1,4 @@
-"""Who does which operation when: the operations of a workload's programs in virtual time.
+"""Runs the operations of a workload's programs in virtual time.
 
 An *actor* runs a program: a rank, or a class of ranks in lock-step. Its operations begin when what they come
 after has ended, and one at a time on each stream. Computing and memory take their time here; what is
@@ -126,7 +126,7 @@ class _Tally:
 
 @dataclass(frozen=True)
 class Record:
-    """When each operation of an actor began and ended, seconds [iterations, operations]."""
+    """Begin and end of each operation of an actor, seconds [iterations, operations]."""
 
     begin_s: FloatArray
     end_s: FloatArray
@@ -170,7 +170,7 @@ class Operations:
         return np.flatnonzero(~np.isfinite(self.end_s[-1])).tolist()
 
     def times(self) -> Times:
-        """Of all actors until the last of them ended."""
+        """Times of all actors up to the end of the last one, seconds."""
         for tally in self._tally:
             tally.count(float(self.end_s.max()))
         return Times(
@@ -181,13 +181,13 @@ class Operations:
         )
 
     def begin(self) -> None:
-        """All actors begin their first iteration now."""
+        """Begin the first iteration of all actors now."""
         for actor in range(len(self._plan)):
             self._next_iteration(actor)
         self._settle()
 
     def moves(self, actor: int, operation: int) -> None:
-        """From now on the operation counts as communication."""
+        """Count the operation as communication from now on."""
         tally = self._tally[actor]
         tally.count(self._engine.now_s)
         purpose = self._plan[actor].purpose[operation]

@@ -1,4 +1,4 @@
-"""How long a collective takes when its steps are synchronised: no rank begins one before all ended the last.
+"""Times a collective whose steps are synchronised: no rank begins one before all ended the last.
 
 Then a step depends on nothing but its own transfers, and steps that are alike need to be computed only once:
 a ring of 4,096 ranks has 8,190 steps, but one phase.
@@ -95,7 +95,7 @@ class Phases:
     def __init__(self, network: Network, ranks: Sequence[str], steps: Steps) -> None:
         check_ranks(steps, len(ranks))
         self._steps = steps
-        # Of each phase: how long its transfers take, and the most chunks that one rank has to add.
+        # By phase: its transfers, and the most chunks that one rank adds.
         self._transfers: list[Transfers] = []
         self._added: list[float] = []
         self.wavelengths: int | None = None

@@ -1,4 +1,4 @@
-"""Communication rank by rank: every transfer of every collective and every message as a flow of its own."""
+"""Simulates communication rank by rank, every transfer as a flow of its own."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RankByRank:
         return self._engine.remaining(len(self._network.capacity_bps))
 
     def set_capacity(self, capacity: FloatArray) -> None:
-        """Of all links [links], bytes per second, from now on; 0 is dark."""
+        """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
         changed = np.flatnonzero(capacity != self._capacity)
         for link, rate in zip(changed.tolist(), capacity[changed].tolist(), strict=True):
             self._engine.set_capacity(link, rate)

@@ -1,4 +1,4 @@
-"""A fabric that is divided anew again and again by what is still to be sent: light that follows demand.
+"""Divides a fabric's light again and again by what is still to be sent.
 
 Each period but the first begins with a decision from the bytes under way, as the GPUs' transports count
 them. Then light is dark while it is retuned, and shines until the next decision. That is SiP-Ring's loop,

@@ -1,6 +1,6 @@
-"""A collective of several groups as one schedule of all ranks, and schedules in bytes.
+"""Merges the schedules of several groups into one of all ranks, and turns chunks into bytes.
 
-Ranks are those of the whole workload in what these functions give; for one group alone they stay its own.
+Ranks in the results are those of the whole workload; those of a single group stay its own.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
 
 
 def together(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
-    """What groups of ranks do at once, each by its own of ``steps``, as one schedule of ``ranks`` ranks.
+    """Merge the schedules of groups that communicate at once into one schedule of ``ranks`` ranks.
 
-    All schedules have as many steps. What a step takes from one rank to the same other one is one transfer.
-    Steps that are alike in all groups share their arrays, as in the schedules.
+    All schedules have the same number of steps. Within a step, what goes between the same two ranks becomes
+    one transfer. Steps that are equal in all groups share their arrays, as in the schedules.
     """
     same = all(one is steps[0] for one in steps)
     table = np.stack(groups) if same else None

@@ -52,7 +52,7 @@ def binned(
 
 
 def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -> Traffic:
-    """Of what an engine traced. Raises ValueError for more intervals than can be kept."""
+    """Bin the flows that an engine traced. Raises ValueError for more intervals than can be kept."""
     bins = _bins(links, bin_s, end_s)
     times = np.array([(one.begin_s, one.end_s, one.rate) for one in passed]).reshape(-1, 3)
     lengths = [len(one.links) for one in passed]
@@ -62,7 +62,7 @@ def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -
 
 
 def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float) -> Traffic:
-    """Of what bundles traced. Raises ValueError for more intervals than can be kept."""
+    """Bin the stretches that bundles traced. Raises ValueError for more intervals than can be kept."""
     bins = _bins(links, bin_s, end_s)
     loads = {id(one.load): one.load for one in stretches}
     number = {key: k for k, key in enumerate(loads)}

@@ -56,7 +56,7 @@ class WorkloadResult:
 
     @property
     def total_s(self) -> float:
-        """Until the last rank ended its last iteration."""
+        """Seconds until the last rank ended its last iteration."""
         return float(self.end_s.max())
 
     @property
@@ -188,7 +188,7 @@ class Execution:
         self._carrier.operations = self.operations
 
     def begin(self) -> None:
-        """All ranks begin their first iteration now."""
+        """Begin the first iteration of all ranks now."""
         self.operations.begin()
 
     def remaining(self) -> FloatArray:
@@ -200,7 +200,7 @@ class Execution:
         return self._carrier.moved()
 
     def set_capacity(self, capacity_bps: FloatArray) -> None:
-        """Of all of the network's links, bits per second, from now on; 0 is dark."""
+        """Set the capacity of the network's links [links] from now on, bits per second; 0 is dark."""
         self._carrier.set_capacity(capacity_bps / 8)
 
     @property
@@ -209,11 +209,11 @@ class Execution:
         return not self.operations.unfinished
 
     def standstill(self) -> str | None:
-        """When nothing happens any more: who waits in what; None when all have ended."""
+        """Ranks that wait, and in what, when nothing happens any more; None when all have ended."""
         return None if self.over else _standstill(self._workload, self.operations, self._firsts.tolist())
 
     def result(self, bin_s: float | None = None) -> WorkloadResult:
-        """Once it is over; traffic in intervals of ``bin_s`` seconds, or in 100 of them, if it was kept."""
+        """Result once it is over; kept traffic is in intervals of ``bin_s`` seconds, or in 100 of them."""
         run, network, carrier = self.operations, self._network, self._carrier
         end_s = float(run.end_s.max())
         links, width_s = len(network.capacity_bps), bin_s or max(end_s, 1e-300) / BINS
@@ -257,7 +257,7 @@ def _communications(workload: Workload) -> Iterator[str]:
 
 
 def _standstill(workload: Workload, run: Operations, firsts: Sequence[int]) -> str:
-    """Who waits in what, when nothing happens any more."""
+    """Ranks that wait, and in what, when nothing happens any more."""
     waits = [
         f"rank {firsts[row]} in operation {operation} ({_described(workload, firsts[row], operation)})"
         for row in run.unfinished

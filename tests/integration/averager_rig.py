@@ -41,7 +41,7 @@ from ringlight.testbed.emulation import netlink
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7070
-#: Of a queue before a link, seconds.
+#: Length of a queue before a link, seconds.
 QUEUE_S = 0.02
 
 

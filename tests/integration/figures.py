@@ -11,7 +11,7 @@ from ringlight.experiments.record.events import Record, read_records
 
 
 class Figures:
-    """Of the object of a result.json, or of a part of it."""
+    """Rows of a result.json, or of a part of it."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
         self.rows = [row for row in from_json(result) if row.repeat is None and row.label != "published"]
@@ -31,7 +31,7 @@ class Figures:
         return value
 
     def all(self, metric: str) -> list[Row]:
-        """Of every arm, point and subject."""
+        """Rows of a metric for all arms, points and subjects."""
         return [row for row in self.rows if row.metric == metric]
 
     def assert_exact(self, jobs: int, workloads: int = 0) -> None:

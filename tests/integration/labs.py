@@ -69,7 +69,7 @@ class Idle:
         return answer.status
 
     def status_after(self, idle_s: float) -> int:
-        """Of another call over it, once it has idled for at least so long."""
+        """Status of another call on this connection after it has idled for ``idle_s``."""
         time.sleep(max(0.0, self._since + idle_s - time.monotonic()))
         return self._status()
 

@@ -124,7 +124,7 @@ def going(run: Run, **more: Any) -> str:
 
 
 def pid_of(run: Run, job: str, rank: int) -> int:
-    """Of a worker's container."""
+    """Process id of a worker's container."""
     name = run.lab.container(f"{job}-{rank}")
     command = ["docker", "inspect", "-f", "{{.State.Pid}}", name]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

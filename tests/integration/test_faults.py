@@ -86,7 +86,7 @@ class Rig:
         return found
 
     def carrier(self, node: str, port: int) -> bool:
-        """Of a switch's port, as the kernel shows it; a port that is down has none."""
+        """Whether the kernel sees a carrier at a switch's port; a port that is down has none."""
         if node == "ocs0":
             return self._carrier("-n", self.lab.namespace(node), "link", "show", f"p{port}")
         return self._carrier("link", "show", self.lab.interface(node, port))

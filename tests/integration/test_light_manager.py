@@ -245,7 +245,7 @@ class Rig:
         return [text for text in found if not text.endswith("is down")]
 
     def alarms(self) -> list[dict[str, Any]]:
-        """Of whole switches; no fibre is plugged, so there is no light in any port."""
+        """Alarms of whole switches; with no fibre plugged there is no light in any port."""
         found = self.api.get("/v1/optical-alarms").json()
         return [alarm for alarm in found if alarm["kind"] == "SWITCH"]
 

@@ -373,7 +373,7 @@ def test_a_peer_of_another_version_is_named_and_told(rig: Rig) -> None:
         answer = worker.hear()
         assert answer["failed"] == 1
         assert answer["reason"].endswith("it speaks protocol version 7, this O-NIC version 1")
-        # Of a version that is not known only the first four bytes mean something.
+        # Only the first four bytes of an unknown version mean something.
         peer.socket.sendto(b"RL\x07\x01 whatever comes then", peer.agent)
         while peer.socket.recv(100) != VERSION_MESSAGE:
             # Its release of the request that failed.

@@ -46,7 +46,7 @@ MAY_NOT_SUCCEED = {
     # A fabric that is an interconnect has nothing else.
     "GET /v1/interconnect",
     "GET /v1/interconnect/decisions",
-    # Of this number there is a fault only by chance.
+    # A fault of this number exists only by chance.
     "DELETE /v1/optical-switches/{name}/faults/{fault}",
     # Only a command in a container has output, and GPUs here are namespaces.
     "GET /v1/jobs/{job_id}/output/{rank}",
@@ -98,7 +98,7 @@ def answers(report: Path) -> Iterator[tuple[str, int, bytes]]:
     "options",
     [
         ("--phases", "examples,fuzzing,stateful", "--max-examples", "3"),
-        # Of changes of flows, groups and meters it makes up thousands: that is for the long form.
+        # It makes up thousands of changes of flows, groups and meters: those are for the long form.
         (
             "--phases",
             "coverage",

@@ -23,7 +23,7 @@ from tests.integration.labs import traces, until
 pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "two_cables.yaml"
-#: Of the sixteen GPUs these are given work: four on either switch, so four flows each way.
+#: The GPUs, of sixteen, that are given work: four on either switch, so four flows each way.
 RANKS = [f"g{i}" for i in range(8)]
 SECONDS = 2.0
 

@@ -57,7 +57,7 @@ RATE_BPS = 50e6
 NODES, WAVELENGTHS = 5, 2
 LOSS_DB = 7.0
 CLOCKWISE, COUNTER = 0, 1
-#: Of packet sockets, which hand out the tag beside the frame.
+#: Constants of packet sockets, which hand out the tag beside the frame.
 SOL_PACKET, PACKET_AUXDATA = 263, 8
 
 

@@ -45,7 +45,7 @@ from tests.integration.labs import Ends, agent_client, drain, running_testbed, t
 
 pytestmark = pytest.mark.root
 
-#: Of one lightpath, bits per second: 25 Gbit/s over the payload scale.
+#: Rate of one lightpath, bits per second: 25 Gbit/s over the payload scale.
 RATE_BPS = 25e6
 SCALE = 25e9 / RATE_BPS
 SWITCHES = 3
@@ -136,7 +136,7 @@ class Rig:
         return self.traffic(source).peers[self.gpus[destination].ip]
 
     def on_paths(self, source: int, destination: int) -> dict[Lightpath, PathCount]:
-        """Of the lightpaths of a pair, what went in; it must be what came out."""
+        """Counters of what entered a pair's lightpaths, which must equal what came out."""
         here, there = self.gpus[source].ip, self.gpus[destination].ip
 
         def of(

@@ -192,7 +192,7 @@ def test_nothing_that_is_coloured_exceeds_the_bound_of_colours() -> None:
 
 
 def test_long_ways_cost_colours_that_the_load_does_not_see() -> None:
-    # Of three nodes, each sends to the next but one: 2 segments clockwise, or 1 the other way round.
+    # Each of three nodes sends to the next but one: 2 segments clockwise, or 1 the other way round.
     demand = np.roll(np.eye(3), 2, axis=1)
     # On two colours the load has room for three lightpaths clockwise, but no two share a colour.
     assert load_bound(demand, 2) == 3.0

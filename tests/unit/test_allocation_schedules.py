@@ -12,7 +12,7 @@ from ringlight.fabric.allocation.schedules import Configuration, birkhoff, solst
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from tests.unit.test_allocation_circuits import Matrix, degree, demands
 
-#: Of a circuit, bytes/s and bit/s.
+#: Rate of a circuit, bytes/s and bit/s.
 RATE = 1e3
 RATE_BPS = 8 * RATE
 
@@ -64,7 +64,7 @@ def test_unequal_demands_of_one_permutation_are_one_configuration() -> None:
 
 @given(st.lists(st.integers(0, 20), min_size=4, max_size=4).filter(any))
 def test_the_configuration_that_can_stand_longest_comes_first(weights: list[int]) -> None:
-    """Of all permutations of a demand with equal sums, the one whose least entry is greatest."""
+    """The permutation of a demand with equal sums whose least entry is greatest comes first."""
     everyone = np.arange(5)
     demand = np.zeros((5, 5))
     for step, weight in enumerate(weights, start=1):

@@ -1,4 +1,4 @@
-"""What imports what: no circles, and each room only what ``docs/architecture.md`` allows it."""
+"""What imports what, without circles and as ``docs/architecture.md`` allows; how docstrings begin."""
 
 from __future__ import annotations
 
@@ -260,12 +260,41 @@ print(*sys.modules)
 
 
 def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
-    """It is half of the time of its start, and a link test starts a worker for every GPU, again and again."""
+    """Importing numpy takes half of a worker's start, and each link test starts a worker for every GPU."""
     code = "import sys; from ringlight.containers.worker import __main__, linktest; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "ringlight.containers.worker.rendezvous" in loaded
     assert "numpy" not in loaded
+
+
+def test_benchmarks_start_as_scripts_and_as_modules() -> None:
+    """One that imports others of the tree puts its top into the path, and names them from there."""
+    programs = sorted((ROOT / "benchmarks").glob("*.py"))
+    for path in programs:
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+            elif isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+        assert not found & {program.stem for program in programs}, path
+        assert not found & {"benchmarks", "docs", "tests"} or "path.insert(0, " in path.read_text(), path
+
+
+def test_no_docstring_begins_with_of() -> None:
+    """A docstring begins with a verb or its noun, not with "Of"."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for place in (*ROOMS, "tests", "benchmarks", "docs", "src")
+        for path in (ROOT / place).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        and node.value.value.split()[:1] == ["Of"]
+    ]
+    assert not wrong
 
 
 def test_nothing_else_imports_a_room_by_its_bare_name() -> None:

@@ -29,7 +29,7 @@ EXPERIMENT = load(MINI)
 
 @pytest.fixture(scope="module")
 def records() -> list[Record]:
-    """Of a regroup while both jobs train, with workers that nothing happened to."""
+    """Records of a regroup while both jobs train, with undisturbed workers."""
     found = list(with_workers(one_alone(SimulationBackend(), PLAN)[0]))
     return [replace(r, stalls=[], max_stall_s=0.0) if isinstance(r, Iteration) else r for r in found]
 

@@ -37,7 +37,7 @@ def test_messages_and_frames_of_a_ring_are_those_that_one_counts_by_hand() -> No
     assert found.steps == 6
     frames = -(-100_000 // (plan.setting.frames.mtu_bytes - 52))
     assert found.frames == 24 * frames
-    # Of four neighbours two are on one leaf, two pass three switches; an acknowledgement for two frames.
+    # Two of four neighbours share a leaf, two pass three switches; two frames have one acknowledgement.
     assert found.switched == pytest.approx(6 * frames * (1 + 3 + 1 + 3) * 1.5)
     # Computing, and 600 kB a rank at 100 Mbit/s.
     assert found.seconds == pytest.approx(1 + 0.048, rel=0.01)

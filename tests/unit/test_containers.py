@@ -251,7 +251,7 @@ def test_a_link_between_switches_is_counted_by_who_sends() -> None:
 
 
 def records(code: int | None) -> list[Record]:
-    """Of a run in which rank 1 of two ends with an exit code, or never."""
+    """Records of a run in which rank 1 of two ends with an exit code, or never."""
     run: dict[str, Any] = {"run": "base"}
     job: dict[str, Any] = {"job": "own", **run}
     started = RunStarted(
@@ -283,7 +283,7 @@ def test_rows_tell_how_commands_ended_and_what_they_sent(code: int | None) -> No
     assert found["job own", "nic_received"] == 120
     assert found["job own", "regroups_under"] == 0
     assert found["traffic own g0 > tor0:1", "link_bytes"] == 100
-    # Of what only our own workers tell nothing is said.
+    # Figures that only our own workers report are missing.
     assert not {"iterations", "gpu_utilisation", "connections_unchanged", "iteration"} & {
         name for _, name in found
     }

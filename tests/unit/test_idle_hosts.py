@@ -30,7 +30,7 @@ class Network:
         return self.plugged
 
     def nothing(self, *_words: Any) -> None:
-        """Of cables nothing is to be noted."""
+        """Ignore what happens to cables."""
 
     plug = attach = unplug = forget = nothing
 

@@ -28,7 +28,7 @@ FILES = sorted(
     if path.name not in ("wrht.yaml", "zoo.yaml", "sip_ml.yaml")
 )
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
-#: Of each kind, in each file, this many at most, always the same ones.
+#: Most mistakes of each kind in each file, always the same ones.
 SAMPLE = 2
 
 #: libyaml's is ten times as quick, where yaml has it.

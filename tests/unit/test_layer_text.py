@@ -26,7 +26,7 @@ def text(tmp_path: Path, word: str, *layers: str) -> Path:
 
 
 def operations(workload: Workload) -> list[tuple[str, int, str, list[str]]]:
-    """Of rank 0: name, bytes, stream, names of what it comes after on other streams."""
+    """Operations of rank 0: name, bytes, stream, and their predecessors on other streams by name."""
     found = []
     for kind, name, size, stream, _, after in _columns(workload):
         assert kind in (Kind.COMPUTE, Kind.COLLECTIVE)

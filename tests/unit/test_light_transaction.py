@@ -486,7 +486,7 @@ def test_a_change_that_may_be_done_in_part_is_not_taken_back_and_stays_wanted(th
 
 
 def test_kept_light_is_never_written(three: Three) -> None:
-    """Of all writes in changes, failures and taking back, none names what both ends have."""
+    """No write of a change, a failure or a rollback names a cross-connect of both the old and new light."""
     written: list[CrossConnect] = []
     for driver in three.drivers.values():
         effect = driver._write

@@ -33,7 +33,7 @@ from tests.unit.test_training import ROOT, Crew, crew, ended, of_kind
 from tests.unit.test_transport import random_vectors, same_bits, tcp_pair
 from tests.unit.test_worker_graph import alike, executing, pipeline
 
-#: Of a message: kind, tag and size.
+#: Bytes of a message's head: kind, tag and size.
 HEAD_BYTES = 17
 
 

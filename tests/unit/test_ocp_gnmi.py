@@ -430,7 +430,7 @@ def test_one_permutation_of_320_to_another(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Of ``switch.example``, and its key."""
+    """Make a certificate for ``switch.example``, and its key."""
     place = tmp_path_factory.mktemp("tls")
     subprocess.run(
         [

@@ -122,7 +122,7 @@ def test_layout_is_the_documented_one() -> None:
 def test_other_versions_are_told_apart_from_rubbish() -> None:
     other = encode(REQUESTING)[:2] + bytes([VERSION + 1]) + encode(REQUESTING)[3:]
     assert decode(other) == OtherVersion(VERSION + 1, answer=True)
-    # Of a later version nothing but the first four bytes is known.
+    # Only the first four bytes of a later version are known.
     assert decode(other[:4]) == OtherVersion(VERSION + 1, answer=True)
     told = VERSION_MESSAGE[:2] + bytes([VERSION + 1]) + VERSION_MESSAGE[3:]
     assert decode(told) == OtherVersion(VERSION + 1, answer=False)

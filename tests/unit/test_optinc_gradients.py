@@ -19,7 +19,7 @@ from ringlight.fabric.optinc.errors import Errors, inject
 from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
 from ringlight.fabric.optinc.network import Table
 
-#: Of 1 and far below it, as gradients are; steps of 16 bits stay above float32's least.
+#: Values around 1 and far below it, like gradients; steps of 16 bits stay above float32's least.
 floats = st.floats(-100, 100, width=32).map(lambda value: value if abs(value) > 1e-20 else 0.0)
 
 
@@ -99,7 +99,7 @@ def test_16_bits_train_as_the_ring_does(ranks: int) -> None:
 
 
 def test_errors_move_a_training() -> None:
-    """Of every answer 1,024 too high, as in layers 4-8 of Table II, the training hears."""
+    """A training sees answers that are 1,024 too high, as in layers 4-8 of Table II."""
     right = exact(Coding(16, 4))
     random = np.random.default_rng(1)
     wrong = averaged(lambda codes: inject(right(codes), Errors(1.0, {1024: 1.0}), 16, random), 16, 4)

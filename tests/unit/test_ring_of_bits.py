@@ -145,7 +145,7 @@ def test_light_that_is_asked_for_step_by_step_is_refused(fabric: dict[str, Any],
 def test_what_is_sent_over_payload_is_given_as_the_paper_counts_too(
     collective: str, sent: float, even: float | None
 ) -> None:
-    """Of workers that send sums of 10 bits and means of 8, and nothing else."""
+    """Workers send sums of 10 bits and means of 8, and nothing else."""
     raw = scenario(packets_only(), jobs={"train": {"ranks": names(4)}})
     raw["training"]["collective"] = collective
     (plan,) = plans_of(raw)

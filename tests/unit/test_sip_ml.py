@@ -197,5 +197,5 @@ def test_who_has_no_piece_of_a_model_has_iterations_too() -> None:
     assert not failures
     rows = analyse(experiment, records, "simulated").rows
     assert where(rows, metric="jct")
-    # Of arms that a file has not, nothing is said.
+    # There is no verdict on arms that a file lacks.
     assert list(verdict(AtBase(experiment, Table(rows)))) == []

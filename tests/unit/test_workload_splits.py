@@ -44,7 +44,7 @@ def test_orders_differ_by_seed_group_operation_iteration_and_sender() -> None:
 
 
 def test_what_goes_back_is_what_came() -> None:
-    """Of one draw in one iteration, whichever operations they are."""
+    """A draw splits the same in both directions within an iteration, whichever operations use it."""
     there = split_bytes(Split(1, 1.0, draw=9), 8, 4096, (0, 10, 2))
     again = split_bytes(Split(1, 1.0, draw=9, back=True), 8, 4096, (0, 11, 2))
     assert (again == there.T).all()

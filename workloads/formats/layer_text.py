@@ -18,7 +18,7 @@ from ringlight.workloads.graph import Book, Collective, Handle, Workload, Writer
 
 LAYERS_LIMIT = 1_000_000
 RANKS_LIMIT = 1 << 17
-#: Of a rank; checkpoints could ask for the square of the layers.
+#: Most operations of a rank; checkpoints could ask for the square of the layers.
 OPERATIONS_LIMIT = 2_000_000
 #: A computation's time is in these, as ASTRA-sim's and SimAI's clock is.
 NANOSECOND = 1e-9
@@ -376,7 +376,7 @@ def _overlapped(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 
 def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
-    """With checkpoints, forward passes are made again from a checkpoint up to the layer that asks for it."""
+    """Passes with checkpoints: the forward pass is repeated from a checkpoint to the layer that needs it."""
     checkpoints = _listed(run.header, "checkpoints", len(layers))
     asking = _listed(run.header, "checkpoint_initiates", len(layers))
     _inference(run, layers)

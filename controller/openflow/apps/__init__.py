@@ -1,1 +1,1 @@
-"""Applications of others, written for Ryu or os-ken: in a process and on an OpenFlow port of their own."""
+"""Users' applications for Ryu or os-ken, in a process and on an OpenFlow port of their own."""

@@ -1,4 +1,4 @@
-"""``python -m ringlight.controller.openflow.apps``: applications of others, from their files to their end.
+"""``python -m ringlight.controller.openflow.apps``: runs users' applications from their files.
 
 They see the switches that connect to their port, and have their REST routes on another. Nothing of ours is in
 this process but the names that they import.
@@ -166,7 +166,7 @@ def _check_free(address: tuple[str, int]) -> None:
 
 
 def _await_listening(port: int, timeout_s: float = _LISTEN_S) -> None:
-    """Until os-ken has opened its port. Raises AppError."""
+    """Wait until os-ken has opened its port. Raises AppError."""
     deadline = time.monotonic() + timeout_s
     while not _listens(port):
         if time.monotonic() > deadline:

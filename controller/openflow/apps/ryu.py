@@ -61,7 +61,7 @@ def real_name(name: str) -> str:
 
 
 def install() -> None:
-    """From now on ``ryu`` is os-ken in this process, also where Ryu itself is installed."""
+    """Make imports of ``ryu`` load os-ken in this process, even where Ryu is installed."""
     if any(isinstance(finder, _Alias) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Alias())

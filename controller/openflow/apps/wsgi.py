@@ -107,7 +107,7 @@ class ControllerBase:
 
 
 class WSGIApplication:
-    """All routes of all applications; each gets the same one."""
+    """Routes of all applications; every application gets the same instance."""
 
     def __init__(self, **config: Any) -> None:
         self.config = config
@@ -219,7 +219,7 @@ def _environ(scope: Any, body: bytes) -> dict[str, Any]:
 def make_server(
     address: tuple[str, int], application: WSGIApplication, names: Collection[str] = ()
 ) -> HttpServer:
-    """It has the port. A foreign web page is refused, and a body of more than 1 MiB. Raises OSError.
+    """Bind the port. The server refuses foreign web pages and bodies above 1 MiB. Raises OSError.
 
     ``names``: what else this server may be called.
     """

@@ -122,7 +122,7 @@ def _ran_together(one: JobRun, other: JobRun) -> bool:
 
 
 def _start_up_s(job: JobRun) -> float:
-    """From when a job that came later had its GPUs until it was released; else 0."""
+    """Seconds from a later job's getting its GPUs to its release; 0 for jobs of the beginning."""
     if job.plan.start.at_once or job.granted is None or job.released is None:
         return 0.0
     return max(0.0, job.released - job.granted)
@@ -178,7 +178,7 @@ def metrics() -> Mapping[str, Metric]:
 
 
 def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
-    """By what metrics are of: the subjects, and what a function is called with for each."""
+    """Subjects by their kind, each with the arguments that metrics of that kind are called with."""
     jobs = {f"job {name}": (job,) for name, job in run.jobs.items()}
     events = {f"event {action.plan.name}": (action,) for action in run.actions}
     links = {

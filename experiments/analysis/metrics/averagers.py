@@ -1,5 +1,7 @@
-"""What averagers did (OptINC), and what their jobs' bytes were. An emulated averager is a process: what it
-takes of a processor is its own, and no light's."""
+"""Figures of averagers (OptINC), and bytes of their jobs.
+
+An emulated averager is a process: its processor time says nothing about light.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _WRONG = {
 @metric("s", makes=_LATENCY)
 @metric("count", makes=_WRONG)
 def averagers(context: Context) -> Mapping[str, float]:
-    """Of the averagers' processes, apart from what jobs took."""
+    """Figures of the averagers' processes."""
     told = [one for record in context.run.of(AveragersCounted) for one in record.averagers.values()]
     used = [one for one in told if one["frames"]]
     if not used:
@@ -44,7 +46,7 @@ def averagers(context: Context) -> Mapping[str, float]:
         "averager_restarts": sum(bool(one["restarted"]) for one in used),
         "averager_latency": max(one["latency_s"]["median"] for one in used),
     }
-    # Of one that was started again the processor time before is not known.
+    # The processor time of a restarted averager before its restart is not known.
     if busy_s and not any(one["restarted"] for one in used):
         found["averager_cpu_share"] = 100 * max(one["cpu_s"] for one in used) / busy_s
     return found
@@ -98,6 +100,5 @@ def sent_over(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("%", of="job")
 def answers_unlike_mean(_: Context, job: JobRun) -> float | None:
-    """Of all answers of the averagers, those that are not the mean of all (Eq. 8), in the reference
-    process."""
+    """Averagers' answers that are not the mean of all (Eq. 8), counted in the reference process."""
     return None if job.unlike is None else 100 * job.unlike

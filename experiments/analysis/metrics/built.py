@@ -22,7 +22,7 @@ PARTS = {
 
 @metric("1", of="fabric", makes={f"{part}_per_gpu": f"{said}, per GPU" for part, said in PARTS.items()})
 def built(context: Context) -> Mapping[str, float]:
-    """Of a fabric on which workloads run; what there is none of has no row."""
+    """Parts per GPU of a fabric that runs workloads; parts that it lacks have no row."""
     plan = context.run.plan
     if all(job.workload is None for job in plan.jobs):
         return {}

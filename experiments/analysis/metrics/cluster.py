@@ -1,4 +1,4 @@
-"""Several jobs on one fabric: how long they wait, how they are placed, and whether they are treated alike."""
+"""Several jobs on one fabric: their waits, their placement, and whether they are treated alike."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _NICS = {
 
 @metric("bytes", of="job", makes=_NICS)
 def nics(_: Context, job: JobRun) -> Mapping[str, int]:
-    """Only where every rank told."""
+    """Bytes at the GPUs' NICs; none unless every rank reported."""
     if job.plan.container is None or len(job.done) < len(job.gpus):
         return {}
     counts = [count for done in job.done.values() for count in done.wire_bytes.values()]

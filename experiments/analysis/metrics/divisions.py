@@ -1,4 +1,4 @@
-"""Light that is divided by demand: how often, what it took, and whether it carried what was to be sent."""
+"""Light divided by demand: divisions, the time they took, and whether the light carried the demand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _BYTES = {
 @metric("bytes", of="job", makes=_BYTES)
 @metric("count", of="job", makes={"lightpaths_used": "Lightpaths that carried anything"})
 def light_bytes(context: Context, job: JobRun) -> Mapping[str, int]:
-    """Of a job that had the light to itself, and O-NICs whose light stands."""
+    """Bytes on lightpaths, for the only job of a run on O-NICs whose light stands."""
     run = context.run
     notes = before_and_after(run)
     alone = len(run.jobs) == 1 and job.state == SUCCEEDED and any(done.light for done in job.done.values())
@@ -109,7 +109,7 @@ def _rise(
     keys: tuple[str, ...],
     rank_of: Mapping[str, int],
 ) -> _Counts:
-    """By how much counters of a job's peers rose; what was not there before was 0."""
+    """Increase of the counters of a job's peers; those that are new began at 0."""
 
     def key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         return (rank_of[entry["peer"]], *(entry[name] for name in keys))

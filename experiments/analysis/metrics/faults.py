@@ -1,4 +1,4 @@
-"""What an event under running jobs does to them: iterations before, during and after, and what is lost."""
+"""Effects of events on running jobs: iterations before, during and after, and losses."""
 
 from __future__ import annotations
 

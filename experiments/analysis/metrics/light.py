@@ -1,4 +1,4 @@
-"""Light that is asked for: how long flows and steps waited for it, and what O-NICs and switches counted."""
+"""Light that is asked for: waits of flows and steps for it, and counters of O-NICs and switches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OF_ONICS = {
     "unrouted": "Packets for a peer that no port of the O-NIC leads to",
     "light_tx_bytes": "Bytes that O-NICs sent into the light, some headers included",
 }
-#: Of each a median, a 99th percentile and the longest.
+#: Times given as median, 99th percentile and maximum.
 TIMES = {
     "setup": "From a flow's request, or the end of a ring's step, to the light",
     "idle_setup": "From the request to the light, of flows that stood in no queue",
@@ -65,7 +65,7 @@ def _between(flows: Iterable[Flow], begin: str, end: str) -> list[float]:
     makes={f"{k}_{part}": f"{help}: {said}" for k, help in TIMES.items() for part, said in _PARTS.items()},
 )
 def waits(context: Context) -> Mapping[str, float | None]:
-    """Of a fabric with light that is asked for."""
+    """Times of set-ups and flows in a fabric whose O-NICs ask for light."""
     lit = context.run.lit_flows
     written = (change["write_s"] for ring in context.run.of(RingSetUps) for change in ring.set_ups)
     times = {
@@ -122,7 +122,7 @@ def before_and_after(run: Run) -> tuple[LightCounters, LightCounters] | None:
 
 
 def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float:
-    """By how much a counter of several nodes, or of each of their ports, rose."""
+    """Increase of a counter, summed over nodes or over their ports."""
 
     def total(counters: Mapping[str, float | Sequence[float]]) -> float:
         value = counters.get(name, 0)
@@ -134,7 +134,7 @@ def _rise(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> flo
 @metric("bytes", of="fabric", makes={"light_tx_bytes": OF_ONICS["light_tx_bytes"]})
 @metric("count", of="fabric", makes={**COUNTERS, "unrouted": OF_ONICS["unrouted"]})
 def counters(context: Context) -> Mapping[str, float]:
-    """By how much those of switches and O-NICs rose in a run; nothing where they were not read twice."""
+    """Increase of the counters of switches and O-NICs in a run; empty if they were not read twice."""
     found: dict[str, float] = {}
     if notes := before_and_after(context.run):
         for kind, names in (("switches", COUNTERS), ("onics", OF_ONICS)):

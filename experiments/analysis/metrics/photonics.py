@@ -1,4 +1,4 @@
-"""Of averagers as photonic units: bytes that go to them, what they are made of, what they answer wrongly."""
+"""Averagers as photonic units: bytes sent to them, their parts, and their wrong answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("s", of="job", known="analytic")
 def iteration_ideal(context: Context, job: JobRun) -> float | None:
-    """Where there are averagers, computing and then the all-reduce at full rate, nothing waiting."""
+    """Iteration over averagers that computes, then all-reduces at full rate without waiting."""
     setting, loop = context.run.plan.setting, job.plan.training
     if loop is None or not setting.fabric.averagers or not job.gpus:
         return None

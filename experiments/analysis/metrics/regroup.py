@@ -39,7 +39,7 @@ def phases(regroup: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def window(action: Action) -> tuple[float, float]:
-    """From when to when an event took, by what its result says where it does; the lab's clock."""
+    """Begin and end of an event on the lab's clock, from its result where that has them."""
     times = [t for _, t in phases(action.result)]
     if times:
         return min(times), max(times)
@@ -177,7 +177,7 @@ _PREDICTED = {
 
 @metric("s", of="event job", known="analytic", makes=_PREDICTED)
 def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
-    """Of all jobs together."""
+    """Iteration times predicted before and after the regroup, with all jobs running."""
     run = context.run
     gpus = {name: other.gpus for name, other in run.jobs.items()}
     if not moves_light(context, action) or not all(gpus.values()):

@@ -1,4 +1,4 @@
-"""How long jobs and their iterations took, what the models say of that, and the bandwidth that follows."""
+"""Times of jobs and iterations, measured and modelled, and the bandwidths that follow."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def gpu_utilisation(_: Context, job: JobRun) -> float | None:
 
 
 def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activity:
-    """Of one GPU. ``full_rate_s``: what one collective takes at the port's full rate. The rest as there."""
+    """Sum the spans of one GPU. ``full_rate_s``: seconds of one collective at the port's full rate."""
     found = list(spans)
     return Activity(
         compute_s=math.fsum(compute for compute, _, _ in found),
@@ -49,8 +49,10 @@ def activity(spans: Iterable[Span], full_rate_s: float, total_s: float) -> Activ
 @metric("1", of="job", makes=_said(name for name in DEFINITIONS if name not in (WINDOW, *_SUPPOSED)))
 @metric("1", of="job", known="analytic", makes=_said(_SUPPOSED))
 def by_definition(context: Context, job: JobRun) -> Mapping[str, float]:
-    """Of a job that has ended, as recorded. Bytes stand still in the pauses that a worker reports (20 ms and
-    more)."""
+    """Utilisation of a finished training job by each definition, as recorded.
+
+    Bytes do not move in the pauses that a worker reports (20 ms and more).
+    """
     if not job.jct_s or job.plan.training is None:
         return {}
     full_rate_s = ideal_all_reduce_s(context.run.plan.setting, job.plan, job.gpus)

@@ -28,7 +28,10 @@ Answer = TypeVar("Answer")
 
 
 class Actions:
-    """Those of one lab. ``ids``: the controller's names of the jobs that have not ended, by the plan's."""
+    """Carries out the events of one lab.
+
+    ``ids``: the controller's names of the jobs that have not ended, by the plan's.
+    """
 
     def __init__(self, processes: LabProcesses, api: Api, faults: FaultClient) -> None:
         self._processes, self._api, self._faults = processes, api, faults
@@ -94,7 +97,7 @@ class Actions:
         return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **_what(event))
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
-        """Once it is so: what is on record of it."""
+        """Carry out an event, wait for its end, and return its result."""
         target = event.target
         match event.do, target and target.kind:
             case "regroup", _:

@@ -25,8 +25,11 @@ class AveragerLog:
         self._before = {name: _read(path) for name, path in self._files.items()}
 
     def counted(self, clock: Callable[[], float] = time.time) -> dict[str, dict[str, Any]]:
-        """By averager what it told, with the counters since the beginning; of one that was started again
-        meanwhile since then, with ``restarted``. An averager that is not back has nothing."""
+        """Latest status of each averager, with counters since this log began.
+
+        Counters of one that was restarted begin at its restart, which ``restarted`` tells. One that is not
+        back is left out.
+        """
         asked = clock()
         found = {}
         for name, path in self._files.items():

@@ -83,7 +83,7 @@ class EmulationBackend:
         return None
 
     def _has_image(self, name: str) -> bool:
-        """Where Docker does not answer, nothing is said of its images."""
+        """Whether an image is present; true if Docker does not answer, which is reported elsewhere."""
         if name not in self._images:
             try:
                 self._images[name] = name == OWN_IMAGE or image_present(name)

@@ -16,7 +16,7 @@ END_OF_TRACE = 1 << 53
 
 
 class FlowLog:
-    """Of one run, named ``run``; what was before it is not this run's. Methods raise Unreachable."""
+    """Light flows of the run named ``run``, without those before it. Methods raise Unreachable."""
 
     def __init__(self, api: Api, run: str, fabric: Fabric) -> None:
         self._api, self._run = api, run
@@ -26,14 +26,14 @@ class FlowLog:
         self._next = 0.0
 
     def look(self) -> list[Record]:
-        """What is new, if it is time again."""
+        """Read new flows, at most once every FLOWS_S seconds."""
         if time.monotonic() < self._next:
             return []
         self._next = time.monotonic() + FLOWS_S
         return self.read()
 
     def read(self) -> list[Record]:
-        """What is new."""
+        """Read the new flows of all agents."""
         return [record for gpu in self._cursors for record in self._of(gpu)]
 
     def _of(self, gpu: str) -> list[Record]:

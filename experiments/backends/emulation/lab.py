@@ -1,4 +1,4 @@
-"""One emulated lab, as an experiment sees it: jobs through the controller's REST API, as a user has it.
+"""An emulated lab as an experiment uses it: jobs through the controller's REST API, as users have it.
 
 What the workers, the controller, the agents and the processors say is looked up at intervals and handed on as
 records; events of the timeline are carried out meanwhile (``actions``).
@@ -82,7 +82,7 @@ class _Job:
     state: str = "PENDING"
     released: bool = False
     cursor: int = 0
-    #: Of a job of containers: counters of the links before its start, and jobs that ran beside it.
+    #: For a job of containers: the links' counters before its start, and the jobs that ran beside it.
     before: PortBytes = field(default_factory=dict)
     beside: set[str] = field(default_factory=set)
     segments: list[tuple[int, int]] = field(default_factory=list)
@@ -472,7 +472,7 @@ class EmulatedLab:
             if last is None or last["job"] != job.id:
                 continue
             made = self._api.get("/v1/interconnect/decisions")
-            # Of very many the controller keeps only the last ones.
+            # The controller keeps only the last decisions.
             self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
             self._note(LightDecisions, job=job.plan.name, decisions=made)
 

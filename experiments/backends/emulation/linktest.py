@@ -98,7 +98,7 @@ class LinkTest:
         self._since = ProcessorLoad(processes.lab.id)
 
     def measure(self, circuits: Circuits) -> None:
-        """With ``circuits`` lit, every part of :func:`parts`, one after the other."""
+        """Light ``circuits`` and measure the parts of :func:`parts` one after the other."""
         fabric = self._setting.fabric
         for line in describe(fabric, self._setting.frames):
             self._say(line)
@@ -241,7 +241,7 @@ class LinkTest:
 
 
 def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
-    """All that is measured with ``circuits`` lit, and the ports of links over which no two GPUs send.
+    """Parts to measure with ``circuits`` lit, and the ports of links that no pair of GPUs uses.
 
     NICs at once along rings inside each packet switch, both directions full; then each direction of each link
     between packet switches, those at once that share no link; then the O-NICs of each grid, at once along

@@ -33,7 +33,7 @@ AVERAGED_PATIENCE_S = 4.0
 EXCHANGE_PATIENCE = 2
 #: At least so long where something is made to go wrong, and after it is to be well again.
 TROUBLE_PATIENCE_S, RETURN_PATIENCE_S = 60.0, 30.0
-#: Of one rank in an iteration; when they were is one event.
+#: Most operations of a rank in an iteration: their times are one event.
 MOST_OPERATIONS = 20_000
 #: The most that the controller takes, as emulated.
 MOST_PATIENCE_S = MOST_COMPUTE_S = 3600.0
@@ -116,14 +116,17 @@ def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
-    """Of OptINC ranks wait for each other only when they tell their scales: as long as the slowest computes
-    after the fastest, emulated seconds."""
+    """Longest wait for an OptINC job's other ranks, emulated seconds.
+
+    Ranks wait for each other only when they exchange scales: for as long as the slowest computes after the
+    fastest.
+    """
     factors = [job.stragglers.get(rank, 1.0) for rank in range(len(job.ranks))]
     return min(AVERAGED_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
 
 
 def _turns_s(plan: RunPlan) -> float:
-    """Where light is divided anew, until every partner of a GPU had its turn: emulated seconds."""
+    """Longest time until each partner of a GPU had light that is divided anew, emulated seconds."""
     one = plan.setting.fabric.interconnect
     if not divided_anew(one) or one.interval_s is None:
         return 0.0
@@ -252,7 +255,7 @@ def for_applications(fabric: Fabric) -> str | None:
 
 
 def all_for_applications(setting: Setting) -> Setting:
-    """The same with every packet switch for applications."""
+    """Copy of a setting whose packet switches are all left to applications."""
     section = {**setting.section, "controller": APP}
     if "packet_switches" in section:
         section["packet_switches"] = {

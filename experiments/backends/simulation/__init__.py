@@ -1,1 +1,1 @@
-"""The simulation: run plans in virtual time, on the same fabrics, schedules, planner and agents' protocol."""
+"""Simulates run plans in virtual time, with the same schedules, planner and agents' protocol."""

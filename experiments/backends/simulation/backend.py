@@ -20,7 +20,7 @@ from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 
-#: Of a packet, IPv4's header (20 bytes) and TCP's with its time stamps (32).
+#: Bytes of headers in a packet: IPv4 (20) and TCP with time stamps (32).
 _IN_PACKET_BYTES = 52
 
 _LEFT_OUT = (
@@ -129,7 +129,7 @@ class SimulationBackend:
         say: Callable[[str], None],
         earlier: Mapping[str, Any],
     ) -> None:
-        """What it takes for granted of them."""
+        """Note the assumptions that the simulation makes about these settings."""
         self._assumed.clear()
         for setting in settings:
             self._assume(setting, self._mtu_bytes(setting))
@@ -143,7 +143,7 @@ class SimulationBackend:
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
     def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
-        """What needs no lab, and the plans that do."""
+        """Divide plans into batches that need no lab, and the plans that need one."""
         single = [plan for plan in plans if alone(plan)]
         if not single:
             return [], list(plans)

@@ -395,7 +395,7 @@ class SimulatedLab:
         }
 
     def _on_ring(self, job: Job) -> Job:
-        """In step, as the light is set for all at once; where it changes, that takes what is declared."""
+        """Job in step, as light is set for all ranks at once; each change takes the declared set-up time."""
         assert self._ring is not None
         plan = plan_ring(self._fabric, self._ring, job.steps)
         self._declared_s = declared_set_up_s(self._setting)
@@ -597,7 +597,7 @@ class SimulatedLab:
         return free[0] if free else None
 
     def _regroup(self, event: EventPlan) -> None:
-        """Of the jobs that run, or are to be released, with the circuits that are lit now."""
+        """Regroup the jobs that run or are to be released, starting from the circuits that are lit now."""
         jobs = [
             RingJob.all_reduce(
                 job.name, self._ranks[job.name], float(job.loop.gradient_bytes), job.loop.compute_s

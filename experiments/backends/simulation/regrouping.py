@@ -1,4 +1,4 @@
-"""A regroup in virtual time: planned as the controller plans it, timed as the switches' profiles declare."""
+"""Simulates a regroup: planned like the controller's, timed by the switches' profiles."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, af
 
 
 def plan_regroup(fabric: Fabric, circuits: Circuits, jobs: Sequence[RingJob]) -> Regrouping:
-    """As the controller plans it for jobs that run. Raises ValueError."""
+    """Plan a regroup as the controller does for running jobs. Raises ValueError."""
     return regroup(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits], jobs)
 
 

@@ -67,7 +67,7 @@ class Stillness:
         return idle_within(moved, begin_s, end_s)
 
     def forget(self, gpus: Iterable[str], until_s: float) -> None:
-        """Nobody will ask any more for what ended before ``until_s``."""
+        """Forget what ended before ``until_s``."""
         for gpu in gpus:
             self._moved[gpu] = [interval for interval in self._moved[gpu] if interval[1] >= until_s]
 

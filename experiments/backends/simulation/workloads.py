@@ -32,12 +32,12 @@ MOST_RECORDED = 100_000
 
 
 def how(job: JobPlan) -> How:
-    """In which way a job's workload is simulated."""
+    """Whether a job's workload is simulated rank by rank (exact) or by classes of ranks."""
     return "exact" if job.gpus <= MOST_RANKS else "classes"
 
 
 def demand_of_jobs(jobs: Sequence[JobPlan], gpus: Sequence[str]) -> Demand:
-    """Of all jobs that name their GPUs, one iteration of each."""
+    """Demand of one iteration of each job that names its GPUs, bytes."""
     number = {gpu: index for index, gpu in enumerate(gpus)}
     found = []
     for job in jobs:
@@ -97,7 +97,7 @@ class WorkloadRun:
         self._execution.begin()
 
     def give_up(self) -> None:
-        """Nothing will happen any more: what is not over fails."""
+        """Fail what is not over: nothing will happen any more."""
         if (why := self._execution.standstill()) is not None and not self._failed:
             self._failed = True
             self._end("FAILED", why)

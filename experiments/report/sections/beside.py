@@ -49,7 +49,7 @@ class _Both:
 
 
 def wanted(view: View) -> Sequence[PublishedSpec]:
-    """Those of single points. Ratios and means over many have sections of their own."""
+    """Published figures of single points; ratios and means over many have sections of their own."""
     return [one for one in view.experiment.spec.published if one.at and one.over is None]
 
 

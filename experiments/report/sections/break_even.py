@@ -1,4 +1,4 @@
-"""Up to which set-up time an arm keeps up with its baseline, as run and by the model."""
+"""Set-up time up to which an arm keeps up with its baseline, as run and by the model."""
 
 from __future__ import annotations
 

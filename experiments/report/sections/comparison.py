@@ -57,7 +57,7 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _scaled(view: View) -> str:
-    """What the column of real time is."""
+    """Sentence that explains the column of real time; empty without scaling."""
     scale = view.scale.time
     return "" if scale == 1 else f" Stands for: the same in real time, a {scale:g}th of the emulated."
 
@@ -120,7 +120,7 @@ def _real(line: _Line) -> str:
 
 
 def _name(line: _Line) -> str:
-    """Of an arm, without what it and those beside it begin with."""
+    """Arm's title without the words with which its neighbours begin too."""
     short = {apart(line.at.title, other.title)[0] for other in line.beside}
     return text(upper_first(short.pop() if len(short) == 1 else line.at.title))
 
@@ -133,7 +133,7 @@ def _ratio(one: Compared, metric: str) -> str:
 
 
 def _reduction(one: Compared, metric: str) -> str:
-    """Of times and the like that became less; nobody wants to reduce a share or a rate."""
+    """Reduction of a time, byte count or count that fell; NOTHING for other units and for growth."""
     mine, saved = one.row(metric), one.number(f"{metric}_reduction") or 0
     less = saved > 0 and mine is not None and mine.unit in ("s", "bytes", "count")
     return one.figure(f"{metric}_reduction") if less else NOTHING

@@ -1,4 +1,4 @@
-"""Jobs that ran containers of one's own: how they ended, when light was moved, what went over the links."""
+"""Jobs of users' containers: how they ended, when light was moved, and the links' traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Up to which value of a swept path an arm is ahead of the others, and how that moves with what is swept."""
+"""Value of a swept path up to which an arm is ahead of the others, and how other paths move it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def render(view: View, draw: Draw) -> str:
 def _tables(
     view: View, arms: Sequence[str], paths: Sequence[str], along: str
 ) -> Iterator[tuple[str, Columns[str]]]:
-    """At the file's values, and along each other path for the first of the arms."""
+    """Tables of the crossover at the file's values, and of the first arm's along each other path."""
     base, against = view.base, ("against", lambda other: text(view.title(other)))
     yield "As the file has it", [against, *((text(view.title(arm)), _up_to(base, arm, {})) for arm in arms)]
     for path in paths:

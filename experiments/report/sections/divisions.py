@@ -1,4 +1,4 @@
-"""Light that is divided by demand: its divisions over time, what each took, and what the light carried."""
+"""Light divided by demand: its divisions over time, their durations, and what the light carried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is the fastest, over two swept paths: a map, side by side for a third."""
+"""Map of the fastest arm over two swept paths, side by side for a third."""
 
 from __future__ import annotations
 

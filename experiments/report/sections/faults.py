@@ -129,7 +129,7 @@ def _control(view: View, run: Run) -> str:
 
 
 def _last(run: Run) -> float:
-    """When a run's last iteration ended, in seconds since the release of its first jobs."""
+    """End of a run's last iteration, seconds since the release of its first jobs."""
     return max((end - run.released for job in run.jobs.values() for _, end in job.spans), default=0.0)
 
 

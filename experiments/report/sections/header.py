@@ -157,7 +157,7 @@ def _big(value: float | None) -> str:
 
 
 def _job_times(view: View) -> Iterator[Card]:
-    """Without a comparison: how long jobs took."""
+    """Times of jobs, for a report without a comparison."""
     for at in view.each("job"):
         jct, delay = at.numbers("jct", "queueing_delay")
         state = str(at.value("state"))

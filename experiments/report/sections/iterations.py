@@ -22,7 +22,7 @@ Line = tuple[str, JobRun]
 
 
 def wanted(view: View) -> Sequence[Line]:
-    """Nothing where no job had two of them: a picture of one is none."""
+    """Lines to draw; none unless some job had two iterations or more."""
     lines = list(_lines(view))
     return lines if any(len(job.spans) > 1 for _, job in lines) else []
 
@@ -40,7 +40,7 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _told_apart(view: View) -> str:
-    """What there is a line of each of."""
+    """Noun for what each line of the picture stands for."""
     return "job" if len(view.fixed) == 1 else "arm"
 
 

@@ -74,7 +74,7 @@ def state(at: Figures) -> str:
 
 
 def _arrival(at: Figures) -> str:
-    """Of jobs that do not all start at once."""
+    """Arrival time, seconds since the first release, where not all jobs start at once."""
     arrived, plan = _job(at).arrived, at.view.plans[at.arm]
     if arrived is None or all(job.start.at_once for job in plan.jobs):
         return NOTHING

@@ -1,4 +1,4 @@
-"""Light that O-NICs ask for: which flows a grid carries in each step, their set-up, and what was counted."""
+"""Light that O-NICs ask for: a grid's flows in each step, their set-up, and counters."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def lit_steps(run: Run, job: JobRun, schedule: Schedule) -> tuple[int, list[list
 
 
 def lit_steps_of_all(run: Run) -> tuple[int, list[list[Flow]]]:
-    """As :func:`lit_steps` of the first job, with the same steps of all other jobs beside it."""
+    """Lit steps of the first job, as :func:`lit_steps`, with the other jobs' same steps beside them."""
     jobs = [job for job in run.jobs.values() if job.gpus and job.iterations]
     schedules = [schedule_of(steps_named(job.plan.loop.collective, len(job.gpus))) for job in jobs]
     found = [lit_steps(run, job, schedule) for job, schedule in zip(jobs, schedules, strict=True)]

@@ -1,4 +1,4 @@
-"""Light that moved under running jobs: the blackout, what it is made of, and the steps of the controller."""
+"""Light moved under running jobs: the blackout, its parts, and the controller's steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STEPS = {
 }
 _MOST_GAPS = 8
 _PACE = ("iteration_before", "iteration_after", "iteration_predicted_before", "iteration_predicted_after")
-#: Of a bar: its name, from and to in milliseconds since the first step, and its colour.
+#: A bar: its name, start and end in milliseconds since the first step, and colour.
 Bar = tuple[str, float, float, str]
 
 

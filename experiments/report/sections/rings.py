@@ -63,7 +63,7 @@ def wanted(view: View) -> list[Run]:
 
 
 def _all(view: View) -> list[Run]:
-    """These, and those of arms without a ring, which they stand beside."""
+    """Runs on a ring, and those of arms without one, for comparison."""
     return [run for run in view.first.values() if _job(run).gpus]
 
 

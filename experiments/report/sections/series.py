@@ -49,7 +49,7 @@ class _Series:
         return self.view.at(arm, self.subject, self.point(changed))
 
     def point(self, changed: Point) -> Point:
-        """In the order in which the file sweeps."""
+        """Point with changed values, its paths in the order in which the file sweeps them."""
         values = {**self.fixed, **changed}
         return {path: values[path] for path in self.spec.over}
 
@@ -153,7 +153,7 @@ def _figure(one: _Series) -> Figure:
 
 
 def _table(one: _Series) -> str:
-    """All points; of few arms also what else is known of them."""
+    """Table of all points; with few arms, of further figures too."""
     points = [
         one.point(dict(zip(one.spec.over, p, strict=True)))
         for p in itertools.product(*one.spec.over.values())

@@ -1,4 +1,4 @@
-"""Arms that ran at many points: the compared metrics over the swept values, as a picture and as a table."""
+"""Arms that ran at many points: compared metrics over swept values, as picture and table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLE = "Sweep"
 #: More rows than these are folded away; more lines than these cannot be told apart; values from which on two
 #: swept paths make a map.
 _MOST_ROWS, _MOST_LINES, _MAP = 12, 12, 4
-#: Of more arms than these no table is seen until it is opened.
+#: With more arms than these, tables are folded.
 _MOST_TABLES = 3
 _DEFAULT = ("jct", "iteration", "allreduce")
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}

@@ -121,7 +121,7 @@ def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozen
 
 
 def _spots(fabric: Fabric, gpus: Places, switches: Places) -> dict[Port, Spot]:
-    """Where fibres begin: at GPUs and at the packet switches' ports that face an optical switch."""
+    """Places where fibres begin: GPUs, and the packet switches' ports that face an optical switch."""
     spots: dict[Port, Spot] = {Port(gpu, 0): (x, _LOW + 0.25) for gpu, x in gpus.items()}
     for name, switch in fabric.packet_switches.items():
         every = [Port(name, number) for number in range(1, switch.ports + 1)]

@@ -1,4 +1,4 @@
-"""Who wins where: arms that ran the same workloads, and what their fabrics are built of."""
+"""Map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Map:
     times: Sequence[Sequence[Figures]]
 
     def ratio(self, row: int, column: int) -> float | None:
-        """To the least of the workload."""
+        """Time of an arm over the least time for the same workload."""
         found = [line[column].number(self.metric) for line in self.times]
         least = min((time for time in found if time is not None), default=None)
         time = found[row]
@@ -45,7 +45,7 @@ def _is_time(name: str) -> bool:
 
 
 def _map_of(view: View) -> _Map | None:
-    """Of all sweeps over one job's workloads and nothing else, and the arms that ran any of these."""
+    """Map of winners: sweeps over one job's workload alone, and the arms that ran any of them."""
     sweeps = [
         s for s in view.experiment.spec.sweep if len(s.over) == 1 and next(iter(s.over)).endswith(".workload")
     ]

@@ -1,4 +1,4 @@
-"""Jobs that execute workloads: their operations over time, and what of their communication was exposed."""
+"""Jobs that run workloads: their operations over time, and their exposed communication."""
 
 from __future__ import annotations
 

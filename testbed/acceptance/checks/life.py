@@ -37,7 +37,7 @@ def at_rest(rig: Rig) -> dict[int, int]:
 
 
 def soon(fact: Callable[[], bool], what: str) -> None:
-    """It becomes so within `SEEN_WITHIN_S`."""
+    """Wait for a fact; raises CheckFailed if it is not true within `SEEN_WITHIN_S`."""
     deadline = time.monotonic() + SEEN_WITHIN_S
     while not fact():
         if time.monotonic() > deadline:

@@ -145,8 +145,10 @@ def follow_the_model(
     inputs: Callable[[], Sequence[int]],
     outputs: Callable[[], Sequence[int]],
 ) -> None:
-    """So many changes, drawn by the functions, from an empty switch on; after each it is as a set says that
-    was changed likewise, and no more was written than that takes."""
+    """Make drawn changes to an empty switch and compare it with a set after each.
+
+    The set is changed alike. No more may be written than the change takes.
+    """
     rig.change(driver, (), Mode.REPLACE, settle=False)
     model: set[CrossConnect] = set()
     for _ in range(changes):

@@ -139,7 +139,7 @@ class OpenFlowRig(Rig):
         self._ofctl("add-flow", flow)
 
     def wipe(self) -> None:
-        """As Open vSwitch starts a bridge that no controller has locked: it floods."""
+        """Leave the bridge as Open vSwitch starts it without a controller: flooding."""
         self._ofctl("del-flows")
         self._ofctl("add-flow", "priority=0,actions=NORMAL")
 

@@ -45,7 +45,7 @@ _NICENESS = -15
 
 
 class Proxy:
-    """Between a client and a line-based switch; passes lines, counts writes, misbehaves on demand.
+    """Proxy between a client and a line-based switch that counts writes and misbehaves on demand.
 
     Each line of a client has one line of reply (a set command comes with a query behind it).
     """
@@ -129,8 +129,11 @@ class Proxy:
 
 
 class AnyProxy(Protocol):
-    """Between the clients of a switch and its port. ``seen``: the writes. ``lose``: whether the next one is
-    lost, True after it has had its effect. ``garble``: readings are spoilt."""
+    """Proxy between a switch's port and its clients.
+
+    ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
+    ``garble``: readings are spoilt.
+    """
 
     port: int
     seen: list[str]
@@ -356,7 +359,7 @@ class ScpiRig(Rig):
         own, command = f"{self.protocol}=127.0.0.1:0", list(self._command)
         command[command.index("--listen") + 1] = self.addresses["scpi"]
         command = [f"{self.protocol}={self.address}" if word == own else word for word in command]
-        # Of several the last one counts.
+        # The last of several --recovery counts.
         self._launch([*command, "--recovery", recovery.lower()])
 
 

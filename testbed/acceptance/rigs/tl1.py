@@ -94,7 +94,7 @@ class PolatisTl1Rig(ScpiRig):
     protocol = "polatis-tl1"
     profile = "polatis-7000"
     proxy_of = PolatisProxy
-    #: Of a port the dialect tells no more than whether its shutter is open.
+    #: The dialect only tells whether a port's shutter is open.
     shows_failed = False
 
 

@@ -10,7 +10,7 @@ from ringlight.testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
 
 class HttpProxy(Proxy):
-    """Between a web client and its switch."""
+    """Proxy between a web client and its switch."""
 
     WRITE = re.compile(rb"\A(POST|PUT|PATCH|DELETE) ")
     READ = re.compile(rb"\AGET \S*(cross-connects|crossconnects)")

@@ -1,4 +1,4 @@
-"""The server agent: what an operator's agent on each GPU server would be. One serves all servers of a lab.
+"""The server agent, which would run on each GPU server; here one serves all servers of a lab.
 
 ``workers``: their life; ``http``: the service.
 """

@@ -50,6 +50,6 @@ def choose_state(directory: Path, without: Collection[int]) -> int:
 
 
 def remove_directory(directory: Path) -> None:
-    """Of a job that has ended; none is no error. Raises OSError."""
+    """Remove the directory of an ended job, if it exists. Raises OSError."""
     if directory.exists():
         shutil.rmtree(directory)

@@ -1,4 +1,4 @@
-"""Files in a worker's directory. The worker owns it and is not trusted: what it put there is not followed."""
+"""Reads files in a worker's directory, which the worker owns: links in it are not followed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _told_on(value: object) -> bytes:
 
 
 def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
-    """Up to ``limit`` bytes of a worker's file from ``offset`` on.
+    """Read up to ``limit`` bytes of a worker's file from ``offset`` on.
 
     The worker chooses what the name stands for: a link out of its directory or a pipe is not followed.
     Raises OSError.

@@ -72,7 +72,7 @@ class IdleHosts:
             self._remove(gpus)
 
     def gpus(self) -> frozenset[str]:
-        """Those with an idle host now."""
+        """GPUs that have an idle host now."""
         return frozenset(self._hosts)
 
     def announce(self, gpus: Collection[str]) -> list[str]:

@@ -181,7 +181,7 @@ def _named(path: Transmitter) -> str:
 
 
 def _posted(worker: _Posting) -> list[int]:
-    """By rank. Nothing where the worker has not begun; one that writes something else harms its own job."""
+    """Bytes posted by rank, 0 before the worker begins; a worker that posts garbage harms its own job."""
     count = len(worker.addresses)
     try:
         data = read_from(worker.file, 0, count * _NUMBER.size)

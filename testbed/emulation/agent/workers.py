@@ -307,7 +307,7 @@ class Workers:
         return None
 
     def _averager(self, request: WorkerRequest) -> dict[str, Any]:
-        """Where a worker's gradients are averaged. Raises ValueError."""
+        """Averager of a worker's gradients. Raises ValueError."""
         found = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
         gpus = [gpu.name for gpu in found if gpu is not None]
         return place_of(self._fabric, gpus, request.rank, self._network.emulation.rate_bps)
@@ -488,7 +488,7 @@ class Workers:
             }
 
     def workers(self) -> list[Worker]:
-        """Those that have not been removed."""
+        """Workers that have not been removed."""
         with self._lock:
             return list(self._workers.values())
 
@@ -637,6 +637,6 @@ def _tail(path: Path) -> str:
 
 
 def _addresses(spec: dict[str, Any]) -> list[str]:
-    """Of the ranks of a worker's job; none where its spec has no list of them, as it will say itself."""
+    """IP addresses of a worker's peers; empty if its spec lists none, which the worker reports itself."""
     peers = spec.get("peers")
     return peers if isinstance(peers, list) else []

@@ -62,7 +62,7 @@ class Unit:
 
     @property
     def answers(self) -> Form:
-        """Of what goes to the servers."""
+        """Form of the frames that go to the servers."""
         return Form(self.coding.bits)
 
     def rank(self, port: int) -> int:
@@ -97,7 +97,7 @@ class Ring:
         self._start = self.filled = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go; empty when it is full."""
+        """Buffer for the next bytes; empty when it is full."""
         size = len(self._data)
         end = (self._start + self.filled) % size
         return self._data[end : end + min(size - self.filled, size - end)]
@@ -212,14 +212,14 @@ class Core:
         self._lost = reason
 
     def room(self, key: int) -> memoryview:
-        """Where to put what comes; empty while nothing more is taken."""
+        """Buffer for what comes; empty while nothing more is taken."""
         stream = self.streams[key]
         if stream.closing_since is not None:
             return memoryview(bytearray(65536))  # thrown away
         return stream.ring.room()
 
     def received(self, key: int, count: int, now: float) -> None:
-        """So many bytes were put into the room."""
+        """Note that bytes were put into the room."""
         stream = self.streams[key]
         if stream.closing_since is not None:
             return
@@ -231,7 +231,7 @@ class Core:
         self._work(now)
 
     def sent(self, key: int, count: int, now: float) -> None:
-        """So many bytes of the first of ``outgoing`` were taken."""
+        """Note that bytes of the first of ``outgoing`` were taken."""
         stream = self.streams[key]
         first = stream.outgoing[0]
         stream.moved_out = now
@@ -372,7 +372,10 @@ class Core:
             self._compare_hellos(now)
 
     def _compare_hellos(self, now: float) -> None:
-        """All have come. Not sooner: whoever came after an error would wait for those who have got it."""
+        """Compare the HELLOs once all have come.
+
+        Not sooner: a server that comes after an error would wait for those that were told.
+        """
         said = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
         form = self.unit.arriving
         for port, one in said.items():
@@ -464,7 +467,7 @@ class Core:
             self._fail(*fault, now)
 
     def _silent(self, now: float) -> tuple[int, str] | None:
-        """Who has kept all waiting for too long, and the line that says so."""
+        """Server that has kept all others waiting for too long, and the line that says so."""
         unit, limit = self.unit, self.unit.silence_s
         ports = sorted(self._ports.items())
         for port, stream in ports:
@@ -484,7 +487,7 @@ class Core:
     # -- averaging -----------------------------------------------------------------------------------------
 
     def _work(self, now: float) -> None:
-        """All that can be done with what is there."""
+        """Do all that can be done with what has come."""
         while self._active and (self._pass_down(now) or self._average(now)):
             pass
 

@@ -126,7 +126,7 @@ class Sample:
         self.checked = 0
 
     def check(self, numbers: Sequence[NDArray[Any]], answers: NDArray[Any]) -> None:
-        """To be called for each frame. Raises Disagreement."""
+        """Check a frame. Raises Disagreement."""
         self.frames += 1
         if (self.frames - 1) % self.every or not answers.size:
             return

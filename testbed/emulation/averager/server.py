@@ -1,5 +1,4 @@
-"""The averager's sockets: one listener, one TCP connection to each server, and perhaps one to an averager
-above.
+"""The averager's sockets: a listener, and TCP connections to servers and to an averager above.
 
 A connection wakes the process when what it waits for is there, not for every packet (SO_RCVLOWAT): at 100
 Mbit/s a port brings 1,400 packets in a second, but 470 frames.
@@ -63,7 +62,7 @@ class Server:
         self._cpu_s, self._began = time.process_time(), time.monotonic()
 
     def stop(self) -> None:
-        """From a signal's handler: ``run`` ends within a tenth of a second."""
+        """Make ``run`` end within a tenth of a second; may be called in a signal handler."""
         self._stopped = True
 
     def run(self) -> None:

@@ -22,7 +22,7 @@ ANSWER_S = 30.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node's interfaces are. ``namespace``: path of its network namespace, None: the machine's own.
+    """Place of a node's interfaces. ``namespace``: path of its network namespace, None: the machine's own.
 
     ``container``: of the job that holds the GPU.
     """
@@ -97,7 +97,7 @@ class Attached:
         return {entry["gpu"]: entry for entry in found}
 
     def place(self, name: str) -> Place:
-        """Where a node is; a GPU that no job holds gets an idle host."""
+        """Place of a node; a GPU that no job holds gets an idle host."""
         kind = self.nodes.get(name)
         if kind is None:
             raise LabError(f"there is no node {name}; there is {_listed(self.nodes)}")
@@ -120,7 +120,7 @@ class Attached:
         return Place(entry["namespace"], entry.get("container"))
 
     def places(self) -> dict[str, Place]:
-        """Of all GPUs that have something at their NIC."""
+        """Where each GPU's host is, for GPUs that have one."""
         hosts = self.hosts()
         return {gpu: self._of_host(entry) for gpu, entry in hosts.items() if entry["namespace"] is not None}
 

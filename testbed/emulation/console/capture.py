@@ -21,7 +21,7 @@ Direction = Literal["in", "out", "inout"]
 
 _VLAN = b"\x81\x00"
 _TAG_BYTES = 4
-#: Of what may come first in a capture file, the byte order and the seconds' fraction.
+#: Byte order and time resolution by the first four bytes of a capture file.
 _MAGIC = {
     b"\xd4\xc3\xb2\xa1": "<",
     b"\x4d\x3c\xb2\xa1": "<",
@@ -31,7 +31,7 @@ _MAGIC = {
 _FILE_HEADER, _RECORD_HEADER = 24, 16
 #: Enough of each packet for its headers; the length that is counted is the whole packet's.
 SNAP_BYTES = 256
-#: Of tcpdump's buffer in the kernel: what comes while it has no processor.
+#: Size of tcpdump's buffer in the kernel, for packets that come while it has no processor.
 BUFFER_KIB = 16384
 #: tcpdump ends within this after it was told to, seconds.
 END_S = 10.0

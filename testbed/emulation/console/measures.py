@@ -65,7 +65,7 @@ def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: 
 
 
 def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
-    """Over light where O-NICs have some, else over the control network. Raises LabError."""
+    """Ping over the O-NICs' light, else over the control network. Raises LabError."""
     if source in lab.fabric.onics:
         try:
             return ping_light(lab, places, source, target)
@@ -180,7 +180,7 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
 
 
 def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
-    """Until the server of iperf listens in its own network. Raises LabError."""
+    """Wait until iperf's server listens in its own network. Raises LabError."""
     deadline = time.monotonic() + 10.0
     table = Path(f"/proc/{serving.pid}/net/tcp")
     ending = f":{IPERF_PORT:04X}"

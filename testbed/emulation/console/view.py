@@ -134,7 +134,7 @@ class LabNode(Node):  # type: ignore[misc]
 
 
 def _states() -> dict[str, str]:
-    """Of the calling thread's namespace."""
+    """State of each interface in the calling thread's namespace."""
     # Here, as a prompt comes in half the time without netlink.
     from pyroute2 import IPRoute
 

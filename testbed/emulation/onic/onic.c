@@ -105,7 +105,7 @@ struct {
 	__type(value, struct route);
 } route_of_peer SEC(".maps");
 
-/* Of light that stands, by the peer's IPv4 address in network order. */
+/* Entries of standing light, by the peer's IPv4 address in network order. */
 
 struct path {
 	__u16 fibre;

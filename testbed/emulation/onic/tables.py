@@ -234,7 +234,7 @@ class TrafficTable:
             table.close()
 
     def peers(self) -> dict[str, PeerCount]:
-        """Of every other GPU of the place, also those never sent to."""
+        """Counters of each peer by IP address, also of peers never sent to."""
         found = {}
         for peer, value in self._peers.items():
             _, fresh, payload, words, held = _PEER.unpack(value)
@@ -242,7 +242,7 @@ class TrafficTable:
         return found
 
     def sent_on(self) -> dict[LightpathKey, PathCount]:
-        """Of the lightpaths that were ever used."""
+        """Counters of what was sent on each lightpath that was ever used."""
         return _carried(self._sent_on)
 
     def received_on(self) -> dict[LightpathKey, PathCount]:

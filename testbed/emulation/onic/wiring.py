@@ -1,4 +1,4 @@
-"""Where O-NICs are and how they are wired: a namespace for each, and one control network for all.
+"""Places and wires O-NICs: a namespace for each, and one control network for all.
 
 An O-NIC's namespace has ``host`` (its GPU's NIC, while a worker holds the GPU), ``p0`` and ``p1`` (fibres to
 its row's and its column's WSS) and ``ctl``. The control network is a Linux bridge in a namespace of its own;
@@ -227,7 +227,7 @@ class ControlNetwork:
 
 
 def onic_directory(state: Path, gpu: str) -> Path:
-    """Where the agent of a GPU's O-NIC keeps its sockets and its map, under a lab's state directory."""
+    """Folder of the sockets and the map of a GPU's O-NIC agent, under a lab's state directory."""
     return state / "onics" / gpu
 
 
@@ -245,7 +245,7 @@ def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
 
 
 def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
-    """Of the O-NIC of a GPU whose light stands, else None. ``rate_bps``: the emulated rate of a real one."""
+    """Settings of an O-NIC whose light stands; None for others. ``rate_bps``: real to emulated rate."""
     onic, divided = fabric.onics[gpu], fabric.divided
     if not onic.standing:
         return None

@@ -1,4 +1,4 @@
-"""``python -m ringlight.testbed.emulation.optical``: one emulated optical switch as a process of its own."""
+"""``python -m ringlight.testbed.emulation.optical``: one emulated optical switch as a process."""
 
 from __future__ import annotations
 

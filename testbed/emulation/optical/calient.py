@@ -1,4 +1,4 @@
-"""What a Calient S-series switch knows besides the light: port names; circuits, their names and groups.
+"""State of a Calient S-series switch besides the light: port names, circuits and their groups.
 
 One :class:`Circuits` per switch, shared by all sessions of whatever protocol speaks of circuits. A circuit
 is first provisioned (it holds its ports) and then activated (it has light); both may be one command. Port p
@@ -102,8 +102,8 @@ Phase = Literal["reserved", "active", "gone"]
 
 @dataclass(eq=False)
 class Circuit:
-    """From the IN half of ``source`` to the OUT half of ``destination`` (faceplate ports), and back if
-    ``two_way``. ``active``: it has light; ``nolight``: it was aligned without waiting for some."""
+    """Circuit from the IN half of ``source`` to the OUT half of ``destination`` (faceplate ports), and back
+    if ``two_way``. ``active``: it has light; ``nolight``: it was aligned without waiting for some."""
 
     source: int
     destination: int
@@ -120,7 +120,7 @@ class Circuit:
 
     @property
     def conn(self) -> str:
-        """Its identifier, ``1.1.1>1.2.1`` or, two-way, ``1.1.1-1.2.1``."""
+        """Connection identifier, ``1.1.1>1.2.1`` or, two-way, ``1.1.1-1.2.1``."""
         source, destination = (port_name(port, self.names) for port in (self.source, self.destination))
         return f"{source}{'-' if self.two_way else '>'}{destination}"
 
@@ -167,7 +167,7 @@ class Circuits:
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
-        """Those of a switch; the same ones for all who ask."""
+        """Circuits of a switch, one object for all its sessions."""
         return switch.shared(cls, switch.device)
 
     def number(self, text: str) -> int:
@@ -256,7 +256,7 @@ class Circuits:
         return self._command(now_ns, [one for one in circuits if one.active], False, "gone", "active")
 
     def done(self, ticket: Ticket, circuits: Iterable[Circuit], on: bool) -> list[Circuit]:
-        """Those of a command's circuits that it has given light, or taken it from, once it is done."""
+        """Circuits that a finished command has given light, or taken it from."""
         if ticket.error is None:
             return list(circuits)
         if not ticket.partly:
@@ -266,7 +266,7 @@ class Circuits:
         return [circuit for circuit in circuits if as_wanted(circuit.wires(self._size))]
 
     def condition(self, circuit: Circuit, now_ns: int) -> Condition:
-        """Its state words now."""
+        """State words of a circuit now."""
         if not circuit.active:
             return TUNING if circuit.ticket is not None else RESERVED
         ports = [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]

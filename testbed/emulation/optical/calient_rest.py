@@ -1,4 +1,4 @@
-"""The REST interface of Calient S-series switches, from the device's side: JSON over HTTP, base ``/rest``.
+"""REST interface of Calient S-series switches, the device's side: JSON over HTTP, base ``/rest``.
 
     GET    crossconnects/?id=list                     every circuit; halves with powers, loss and states
     GET    crossconnects/?id=detail&conn=1.1.1>1.2.1  one of them
@@ -271,12 +271,12 @@ class CalientRestSession(HttpSession):
         return self._which(found, self._circuits.done(ticket, fine, on))
 
     def _once(self, found: Sequence[Circuit | None]) -> list[Circuit]:
-        """Each circuit once, without those that another command is busy with."""
+        """Circuits without repetition, and without those that another command is busy with."""
         fine = {id(one): one for one in found if one is not None and one.ticket is None}
         return list(fine.values())
 
     def _which(self, found: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
-        """For each entry whether it was done; a circuit named twice is done once."""
+        """Whether each entry was done; a circuit named twice is done once."""
         left = {id(circuit) for circuit in done}
         told = []
         for circuit in found:

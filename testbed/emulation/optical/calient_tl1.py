@@ -1,4 +1,4 @@
-"""The TL1 dialect of Calient S-series switches, from the device's side: TCP port 3083, prompt ``agent>``.
+"""TL1 dialect of Calient S-series switches, the device's side: TCP port 3083, prompt ``agent>``.
 
 Verbs in any case; ``7`` is the client's ctag, 0 where it has none; a port is ``1.2.1`` or its number; a
 circuit is ``1.1.1>1.2.1``, both ways ``1.1.1-1.2.1``:
@@ -66,7 +66,7 @@ class _Bulk:
 
 
 class Bulks:
-    """Of a switch, the bulk command that came last."""
+    """Last bulk command that a switch received."""
 
     last: _Bulk | None = None
 

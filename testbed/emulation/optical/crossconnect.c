@@ -48,7 +48,7 @@ struct counters {
 	__u64 gone_ns;         /* last packet passed before the latest change of cross-connect */
 	__u64 lit_ns;          /* first packet passed after it */
 	__u64 last_ns;         /* last packet passed */
-	/* Of an egress of a WSS, when a newly tuned ingress sends its first packet there: other ingresses that
+	/* For an egress of a WSS: when a newly tuned ingress sends its first packet there: other ingresses that
 	 * are lit towards it at that moment, on the same wavelength and on any. */
 	__u64 collisions;
 	__u64 receiver_overlaps;

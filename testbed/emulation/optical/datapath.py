@@ -193,13 +193,13 @@ class Datapath:
         os.close(self._program)
 
     def set_notes(self, notes: Mapping[str, Any]) -> None:
-        """They live in the device's process; the kernel has light."""
+        """Ignore notes: the device's process keeps them, and the kernel the light."""
 
     def notes(self) -> Mapping[str, Any]:
         return {}
 
     def keep(self) -> None:
-        """Nothing to do: the kernel has it."""
+        """Do nothing: the kernel keeps the light."""
 
     # Light paths
 

@@ -86,7 +86,7 @@ Spot = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class Lit:
-    """Where light at an ingress goes, and since when it gets through (nanoseconds)."""
+    """Egress of light at an ingress, and when it begins to get through (nanoseconds)."""
 
     egress: int
     ready_ns: int
@@ -351,7 +351,7 @@ class OpticalDevice:
         return ticket
 
     def forgive(self, ticket: Ticket) -> None:
-        """Nothing goes wrong any more with a command whose turn has not come."""
+        """Remove the planned failure of a command whose turn has not come."""
         for turn in self._queue:
             if turn.ticket is ticket:
                 turn.mishap = None
@@ -362,7 +362,7 @@ class OpticalDevice:
 
     @property
     def next_ns(self) -> int | None:
-        """When :meth:`advance` has something to do; 0 for at once, None when idle."""
+        """Time at which :meth:`advance` has something to do; 0 for at once, None when idle."""
         if not self._queue:
             return None
         return self._queue[0].due_ns or 0
@@ -513,7 +513,7 @@ class OpticalDevice:
         return _Change()
 
     def _spots(self, ingress: int) -> list[Spot]:
-        """Where light at an ingress has a cross-connect."""
+        """Ingress and wavelength of each cross-connect of an ingress."""
         return [(ingress, colour) for colour in self._colours if (ingress, colour) in self._lit]
 
     def _exists(self, wire: Wire) -> bool:
@@ -641,7 +641,7 @@ class OpticalDevice:
     # Reading
 
     def remembered(self) -> dict[str, Any]:
-        """Its notes as they are now."""
+        """Notes as they are now."""
         self.notes |= {whose: memory() for whose, memory in self.memories.items()}
         return dict(self.notes)
 
@@ -651,12 +651,12 @@ class OpticalDevice:
         return tuple(Wire(ingress, self._lit[ingress, colour].egress, colour) for ingress, colour in spots)
 
     def since_ns(self, wire: Wire) -> int | None:
-        """When it passes packets since it was last made or aligned; None for what is not there."""
+        """Time since which a cross-connect passes packets; None if it does not exist."""
         lit = self._lit.get((wire.ingress, wire.wavelength))
         return lit.ready_ns if lit is not None and lit.egress == wire.egress else None
 
     def tuned_ns(self, wires: Iterable[Wire], now_ns: int) -> int:
-        """When the mirrors of all these stand; of those that are not there, now."""
+        """Time at which the mirrors of all these stand; now if none exists."""
         ready = [self.since_ns(wire) for wire in wires]
         retrain_ns = round(self.profile.retrain_s * NS)
         return max((at - retrain_ns for at in ready if at is not None), default=now_ns)
@@ -777,7 +777,7 @@ class OpticalDevice:
         return found
 
     def unplugged(self, faceplate: int) -> None:
-        """Nothing is plugged into a faceplate port any more."""
+        """Note that nothing is plugged into a faceplate port any more."""
         self._received.pop(faceplate, None)
 
     def _wires(self, port: int) -> list[Wire]:

@@ -1,4 +1,4 @@
-"""The light that other switches of the lab send to this one, and what it leaves the receivers behind it.
+"""Light that other switches of the lab send to this one, and the power that it leaves receivers.
 
 Light is continuous, packets are not: what reaches a switch is not learnt from packets but from the maps of
 the switches before it, which every switch of a lab may read. Whoever changes a path says to the last switch
@@ -49,7 +49,7 @@ class LightPlan:
 
 
 def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
-    """For the lab of a fabric; ``directory``: in bpffs, with one of each switch in it."""
+    """Plan the light of a fabric's lab; ``directory``: in bpffs, with one of each switch in it."""
     switches = {name: s for name, s in fabric.optical_switches.items() if s.has_datapath}
     far = {
         (near.node, near.number): (end.node, end.number)

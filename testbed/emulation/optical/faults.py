@@ -76,7 +76,7 @@ class Kind(StrEnum):
     PORT_FAILED = "port-failed"
 
 
-#: Of the kinds that know one, the seconds where none are told.
+#: Default duration in seconds of the kinds that have one.
 SECONDS = {
     Kind.LOSE_REPLY: 0.0,
     Kind.SLOW: 2.0,
@@ -98,11 +98,11 @@ ON_REPLIES = (Kind.AUTONOMOUS, Kind.GARBAGE, Kind.TRUNCATE, Kind.SLOW_DRIP, Kind
 
 
 class FaultError(ValueError):
-    """Such a fault cannot be injected; one line."""
+    """Fault that cannot be injected; one line says why."""
 
 
 class TooManyFaults(FaultError):
-    """Some must be cleared first."""
+    """Fault beyond the limit: others must be cleared first."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Speaker(Protocol):
     protocol: str
 
     def fall_silent(self, ticket: Ticket, after_ns: int) -> None:
-        """Nothing more is said; the connection ends so long after the command is done."""
+        """Say nothing more; the connection ends so long after the command is done."""
 
 
 class Faults:
@@ -276,7 +276,7 @@ class Faults:
 
     @property
     def next_ns(self) -> int | None:
-        """When :meth:`advance` has something to do; 0 for at once."""
+        """Time at which :meth:`advance` has something to do; 0 for at once."""
         if self._writers or any(ticket.done for _, ticket in self._watched):
             return 0
         return min((one.at_ns for one in self._vanishing), default=None)

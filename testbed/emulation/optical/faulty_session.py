@@ -119,6 +119,8 @@ class FaultySession:
 
 
 def _garbage(said: bytes, fault: Injected) -> bytes:
-    """As many bytes, ended as a line is, so that who reads lines reads one. Of a reply that another fault has
-    cut short nothing may be left."""
+    """Random bytes in place of a reply, as many, with the end of a line.
+
+    Another fault may have left nothing of the reply.
+    """
     return fault.dice.randbytes(len(said) - 1) + b"\n" if said else b""

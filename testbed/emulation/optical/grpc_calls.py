@@ -1,4 +1,4 @@
-"""gRPC from the server's side, bytes in and bytes out: HTTP/2 by the package h2; no sockets, no threads.
+"""gRPC on the server's side over the package h2, bytes in and bytes out: no sockets, no threads.
 
 One :class:`Calls` per connection. ``feed`` gives the calls that have begun or gone on; ``send``,
 ``finish`` and ``take`` say what goes back. A message is five bytes (whether it is compressed, which is

@@ -117,7 +117,7 @@ class HttpSession:
             self._waiting += data
 
     def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """After what may come before any answer, and is none."""
+        """Put an interim reply (103) before the answer, which a client must skip."""
         return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n" + said
 
     def advance(self, now_ns: int) -> bytes:
@@ -160,7 +160,7 @@ class HttpSession:
         return bytes(out)
 
     def _wait(self, now_ns: int) -> bytes:
-        """For the rest of a request, but not for ever."""
+        """Wait for the rest of a request, up to REQUEST_S."""
         if self._connection.their_state is not h11.SEND_BODY and not self._connection.trailing_data[0]:
             self._due_ns = None
         elif self._due_ns is None:

@@ -115,7 +115,7 @@ def read_value(value: Any) -> Any:
 
 
 def _without(node: Any, name: str | None) -> Any:
-    """Without the containers of that name."""
+    """Copy of a tree without the containers of that name."""
     if name is None or not isinstance(node, dict):
         return node
     found = type(node)() if type(node) is dict else type(node)(key=node.key)  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ class GnmiSession:
 
     @property
     def keeps_time(self) -> bool:
-        """Who has subscribed to changes listens, however long nothing changes."""
+        """Whether the session may idle: a subscriber to changes listens however long nothing changes."""
         return self.next_ns is not None
 
     @property
@@ -187,8 +187,7 @@ class GnmiSession:
             self._fed[call.number] = call
 
     def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """With HTTP/2's question whether the client is still there; of what a connection says first, its
-        settings come first."""
+        """Add an HTTP/2 ping before a reply, or after the settings that open a connection."""
         ping = self._calls.ping()
         return said + ping if self._calls.opening else ping + said
 

@@ -214,7 +214,7 @@ def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
 
 
 def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Where a path leads, each place with its own path. A list without keys is all its entries."""
+    """Find the nodes of a path, each with its own path. A list without keys means all its entries."""
     if not path:
         yield at, node
         return
@@ -249,8 +249,10 @@ def leaves(node: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def plain(node: Any, ietf: bool, module: str = "") -> Any:
-    """As JSON: by RFC 7951 where ``ietf``, with the model's name where it changes, numbers of 64 bits and
-    decimals as text."""
+    """JSON of a value.
+
+    With ``ietf`` by RFC 7951: the model's name where it changes, 64-bit numbers and decimals as text.
+    """
     if isinstance(node, Entries):
         return [plain(entry, ietf, module) for entry in node.values()]
     if isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""RESTCONF (RFC 8040) of Polatis 6000/7000 switches, from the device's side: root ``/api``, JSON or XML.
+"""RESTCONF (RFC 8040) of Polatis 6000/7000 switches, the device's side: ``/api``, JSON or XML.
 
 Nodes, of the vendor's models ``optical-switch`` and ``polatis-switch``:
 
@@ -411,7 +411,7 @@ class PolatisRestconfSession(HttpSession):
         raise _bad(f"the body is to be {module}:{name}")
 
     def _change(self, request: Request, target: _Target) -> tuple[dict[int, int], int]:
-        """All pairs once the request is done, and the status of its success. Raises RestconfError."""
+        """Pairs as the request leaves them, and the status of its success. Raises RestconfError."""
         pairs, method = self._pairs(), request.method
         key = target.key
         if method == "DELETE":

@@ -43,7 +43,7 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
 
 
 class LightPaths(Protocol):
-    """Where light goes, and what a device remembers over a restart. ``resumed``: whether it did so before."""
+    """Light paths, and what a device remembers over a restart. ``resumed``: whether it did so before."""
 
     resumed: bool
 

@@ -179,19 +179,19 @@ class ScpiSession:
 
     @property
     def over(self) -> bool:
-        """Never: only the client ends it."""
+        """Whether the session is over: never, only the client ends it."""
         return False
 
     @property
     def next_ns(self) -> int | None:
-        """When ``advance`` will have more to say without new bytes or a finished command."""
+        """Time at which ``advance`` will have more to say without new bytes or a finished command."""
         return self._wake_ns
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
         for piece in _LINE.split(data):
             if piece in (b"\r", b"\n"):
-                # Of CR LF the second is the end of nothing.
+                # The LF of a CR LF ends no further message.
                 if self._overrun or self._buffer:
                     self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
                 self._overrun = False

@@ -346,7 +346,7 @@ class OpticalSwitchServer:
 
     @property
     def light_paths(self) -> LightPaths:
-        """Where light really goes."""
+        """Light as the datapath really switches it."""
         return self._datapath
 
     @property

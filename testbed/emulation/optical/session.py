@@ -48,7 +48,7 @@ class Session(Protocol):
 
     @property
     def next_ns(self) -> int | None:
-        """When ``advance`` will have more to say without new bytes or a finished command."""
+        """Time at which ``advance`` will have more to say without new bytes or a finished command."""
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
@@ -79,7 +79,7 @@ class Switch:
 
     @property
     def model(self) -> str:
-        """Its model in Polatis' way of naming them."""
+        """Name of the model as Polatis names them."""
         size = self.device.size
         kind = "WSS" if self.device.wavelengths else "EMU"
         return f"N-{kind}-{size}x{size}-{self.device.profile.name.upper()}"

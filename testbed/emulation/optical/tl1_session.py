@@ -191,7 +191,7 @@ class Tl1Session(ABC):
         return bytes(out)
 
     def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """After a report that nobody waits for; the first ``;`` in it is not its end."""
+        """Put an unsolicited report before the answer; the first ``;`` in it is not its end."""
         self._atag += 1
         row = f'{self.sid}:LOG,TC,,:\\"nothing; a fault\\"'
         report = Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid)

@@ -1,4 +1,4 @@
-"""XML that strangers send, to plain values: no document type, no entities, no depth or size without end."""
+"""Reads strangers' XML into plain values: no document type, no entities, bounded depth and size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_ELEMENTS = 1 << 16
 
 
 class XmlError(Exception):
-    """Not XML, or XML of a kind that is refused."""
+    """Body that is not XML, or XML of a kind that is refused."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The files of a trace into a workload: each into columns, these into programs; ranks share equal ones."""
+"""Reads a trace's files into columns, these into programs; ranks share equal programs."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ class _Reader:
         )
 
     def workload(self, name: str, traces: Sequence[_Trace]) -> Workload:
-        """All ranks together; those that do the same share a program."""
+        """Workload of all ranks; those that do the same share a program."""
         ranks_of = [
             [_Communicator(self._ranks_of(key.of, rank), key.number) for key in trace.groups]
             for rank, trace in enumerate(traces)
@@ -418,7 +418,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Where each message of a file begins, and its bytes."""
+    """Offset and bytes of each message of a file."""
     at, end = 0, len(data)
     while at < end:
         start, size, shift = at, 0, 0

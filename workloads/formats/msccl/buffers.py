@@ -1,4 +1,4 @@
-"""Where the chunks of a collective are in MSCCL's buffers, before it and after it.
+"""Places of a collective's chunks in MSCCL's buffers, before it and after it.
 
 Chunks are those of ``fabric.kinds``: of one vector, numbered alike at every rank. MSCCL numbers what a GPU
 has in its input and in its output, so an all-gather's input begins at 0 at every GPU.
@@ -12,7 +12,7 @@ EXCHANGES = ("all-to-all", "all-to-all-v")
 
 
 def chunks_of(program: Program) -> int:
-    """Of the whole vector. Raises ValueError when the file's number of chunks cannot be divided so."""
+    """Chunks of the whole vector. Raises ValueError if the file's number of chunks does not divide."""
     n = program.ranks
     if program.kind not in ("all-reduce", "broadcast", "reduce") and program.chunks % n:
         what = f"nchunksperloop {program.chunks} cannot be divided among {n} GPUs"
@@ -21,14 +21,14 @@ def chunks_of(program: Program) -> int:
 
 
 def before(program: Program, chunk: int) -> Place:
-    """Where a rank has a chunk that it holds."""
+    """Place of a chunk that a rank holds before the collective."""
     if program.kind == "all-gather":
         return Place("i", chunk % (program.chunks // program.ranks))
     return Place("i", chunk % program.chunks)
 
 
 def after(program: Program, chunk: int) -> Place:
-    """Where a rank must have a chunk that it needs."""
+    """Place of a chunk that a rank needs after the collective."""
     part = program.chunks // program.ranks
     if program.kind == "reduce-scatter":
         return Place("o", chunk % part)

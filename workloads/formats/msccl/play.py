@@ -1,4 +1,4 @@
-"""Doing what an MSCCL file says, with ranks for numbers: whose values are in each chunk of each buffer.
+"""Plays an MSCCL file, to find which ranks' values are in each chunk of each buffer.
 
 Thread blocks run beside each other, as far as messages and dependencies let them. A message takes what is in
 the buffer when it is sent, and waits for its receiver as long as it must.
@@ -18,10 +18,10 @@ from ringlight.workloads.formats.msccl.order import Order
 
 
 class Value(NamedTuple):
-    """Of ``chunk`` the sum of the values of some ranks: bit r of ``of`` is rank r.
+    """Sum of some ranks' values of ``chunk``: bit r of ``of`` stands for rank r.
 
-    Bit k of ``through`` is the chunk's k-th piece, and says that this was in it. ``piece``: the one that
-    brought it here, -1 when it has been added to what was here, or was here from the beginning.
+    Bit k of ``through`` says that the value was in the chunk's k-th piece. ``piece``: the piece that brought
+    it here; -1 if it was added to a value here, or was here from the beginning.
     """
 
     chunk: int
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 class Played(NamedTuple):
-    """All that was sent, and for each piece whether its receiver added it to what it had."""
+    """Transfers of a program, and for each piece whether its receiver added it to its own."""
 
     pieces: list[Piece]
     added: list[bool]

@@ -134,7 +134,7 @@ class _Gpu:
         number = self._number_of.setdefault((way, peer), len(self._number_of))
         if number == len(self._steps):
             self._steps.append([])
-        # Of a thread block its latest step stands for all, and the order within this one holds anyway.
+        # A thread block's latest step stands for its earlier ones; within this block the order holds anyway.
         latest: dict[int, int] = {}
         for block, step in waits:
             if block != number:

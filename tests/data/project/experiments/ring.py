@@ -2,5 +2,5 @@
 
 
 def busbw_over_algbw(ranks):
-    """Of an all-reduce: 2(n-1)/n, as nccl-tests counts it."""
+    """Return 2(n-1)/n, the factor of an all-reduce in nccl-tests."""
     return 2 * (ranks - 1) / ranks
