@@ -114,8 +114,8 @@ def test_a_folder_knows_what_was_set_and_which_points_were_wanted(tmp_path: Path
     assert sum('"run_ended"' in line for line in lines) == 2
 
 
-@pytest.mark.parametrize("command", ["up", "shell", "graph", "bench"])
-def test_every_command_of_one_fabric_takes_a_point(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["up", "shell", "graph", "bench", "run", "simulate"])
+def test_every_command_of_a_scenario_takes_a_point(command: str, tmp_path: Path) -> None:
     file = tmp_path / "swept.yaml"
     file.write_text(SWEPT)
     said = one_line(ringlight(command, str(file), "--point", "nix"))
