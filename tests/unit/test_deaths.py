@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import time
@@ -191,6 +192,28 @@ def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
         kept.stop()
     found = [(one.kind, one.name, one.how) for one in DeathLog(tmp_path / deaths.FILE).read()]
     assert found == [("O-NIC agent", "g0", "killed by SIGKILL"), ("O-NIC agent", "g0", None)]
+
+
+def test_the_controller_of_a_standing_lab_is_started_again_and_its_new_process_is_in_the_inventory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
+    keeps = emulated.KeptController(("sleep", "60"), "127.0.0.1:1", tmp_path / "log")
+    fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
+    testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path, keeps=keeps))
+    testbed._launch_controller()
+    kept = testbed.controller
+    assert kept is not None
+    try:
+        first = kept.lives()["controller"].pid
+        testbed.inventory = {"processes": {"controller": {"pid": first}}}
+        os.kill(first, 9)
+        _wait(lambda: (tmp_path / "inventory.json").exists())
+        found = json.loads((tmp_path / "inventory.json").read_text())["processes"]["controller"]
+        assert found == {"pid": kept.lives()["controller"].pid, "restarts": 1}
+        assert found["pid"] != first
+    finally:
+        testbed.stop()
 
 
 def test_open_vswitch_is_named_when_it_ends_and_when_its_monitor_has_started_it_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ringlight.testbed import lab as lab_module
 from ringlight.testbed import processes, services
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.services import ServiceError
@@ -79,6 +81,26 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
         finally:
             child.kill()
     processes._check_free(wanted)
+
+
+def test_where_no_controller_answers_the_command_that_helps_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (lab_module, processes):
+        monkeypatch.setattr(module, "STATE_ROOT", tmp_path)
+    one = Lab("abcd")
+    with one.hold():
+        known = {"rest": "127.0.0.1:8080", "logs": "/var/log/x"}
+        (one.state_dir / "standing.json").write_text(json.dumps(known))
+        said = processes.what_helps("127.0.0.1:8080")
+        assert said == (
+            "lab abcd is starting it again: try again in some seconds, or read /var/log/x/controller.log"
+        )
+        assert processes.what_helps("127.0.0.1:8081") == "start one with: ringlight up SCENARIO"
+        assert processes.dead_labs() == []
+    said = processes.what_helps("127.0.0.1:8080")
+    assert said == "the testbed of lab abcd has ended; remove what is left with: ringlight down abcd"
+    assert processes.dead_labs() == [one]
 
 
 def test_what_only_root_can_do_is_told_with_a_command_that_does_it(
