@@ -49,6 +49,8 @@ RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, seconds.
 TC_S = 30.0
 NETNS_DIR = Path("/run/netns")
+#: Least, first and greatest buffer of a TCP connection, either way, bytes.
+TCP_BUFFERS_BYTES = "10240 87380 16777216"
 
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
@@ -162,13 +164,15 @@ def configure_namespace(congestion_control: str = "reno", reordering: int | None
     ``reordering``: segments by which one may come late before TCP calls it lost; None for the kernel's own.
     A chosen TCP congestion control (the machine's default may be one that shares a link unevenly), no
     restart from slow start after an idle phase (every compute phase is one), no memory of past
-    connections, no IPv6. Raises NetworkError naming the setting.
+    connections, buffers of a stated size, no IPv6. Raises NetworkError naming the setting.
     """
     root = Path("/proc/sys/net")
     settings = {
         "ipv4/tcp_congestion_control": congestion_control,
         "ipv4/tcp_slow_start_after_idle": "0",
         "ipv4/tcp_no_metrics_save": "1",
+        "ipv4/tcp_rmem": TCP_BUFFERS_BYTES,
+        "ipv4/tcp_wmem": TCP_BUFFERS_BYTES,
     }
     if reordering is not None:
         settings["ipv4/tcp_reordering"] = str(reordering)
