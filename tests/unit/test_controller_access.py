@@ -39,6 +39,10 @@ FOREIGN = [
     {"origin": "file://127.0.0.1:8080"},
     {"origin": "null"},
     {"origin": ""},
+    # A picture or a script with an address of ours, in a page of elsewhere and of this machine.
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
 ]
 FORMS = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "application/jsonp", None]
 OWN = [
@@ -51,6 +55,8 @@ OWN = [
     {"origin": "http://localhost:8080"},
     {"host": "lab.example", "origin": "https://lab.example"},
     {"host": "[::1]:8080", "origin": "http://[::1]:8080"},
+    {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
+    {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
 ]
 
 
@@ -147,6 +153,14 @@ def test_no_route_is_open_to_foreign_pages(controller: Controller, token: str | 
             assert call(app, method, path, {**usual, **own})[0] == 200, (method, path, own)
         assert reached.calls == [(method, path)] * len(OWN)
         reached.calls.clear()
+
+
+def test_a_link_on_another_page_may_be_followed_and_its_form_not_sent(controller: Controller) -> None:
+    app = create_app(controller)
+    Reached(app)
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert call(app, "GET", "/docs", link)[0] == 200
+    assert call(app, "POST", "/stats/flowentry/add", link)[0] == 403
 
 
 def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
