@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,25 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
         finally:
             child.kill()
     processes._check_free(wanted)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"openflow": "0.0.0.0:6653"}, "--openflow 0.0.0.0:6653: not a loopback address"),
+        ({"rest": "0.0.0.0:8080"}, "--rest 0.0.0.0:8080: not a loopback address; that needs a token"),
+        ({"rest": "0.0.0.0:8080", "token": "x" * 32}, "give --tls-cert and --tls-key, or --rest-insecure"),
+        ({"app_rest": "0.0.0.0:8081"}, "--app-rest 0.0.0.0:8081: not a loopback address"),
+        ({"tls": (Path("nowhere.pem"), Path("nowhere.key"))}, "nowhere.pem: No such file"),
+    ],
+)
+def test_no_lab_is_open_to_more_than_was_stated(
+    where: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "check_privileges", lambda: None)
+    monkeypatch.setattr(processes, "_check_services", lambda runtime: None)
+    with pytest.raises(LabError, match=said):
+        processes.check_ready("docker", processes.Addresses(**where), [Path(__file__)])
 
 
 def test_where_no_controller_answers_the_command_that_helps_is_named(
