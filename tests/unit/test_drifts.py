@@ -15,7 +15,7 @@ from ringlight.controller.service import Controller
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.backends.emulation import drifts
 from ringlight.experiments.backends.emulation.drifts import DriftLog
-from ringlight.experiments.client import Api
+from ringlight.experiments.client import Api, ApiError
 from ringlight.experiments.record.events import Record, RunEnded, SwitchDrifted, SwitchMended
 from ringlight.experiments.report.report import render
 from ringlight.experiments.runner.progress import Reporter
@@ -74,8 +74,11 @@ def test_another_controller_numbers_its_events_anew() -> None:
 
         def __init__(self) -> None:
             self.bus = EventBus()
+            self.crowded = False
 
         def events(self, after: int) -> list[dict[str, Any]]:
+            if self.crowded:
+                raise ApiError(503, "256 listen to events already")
             return self.bus.subscribe(after).take()
 
     kept: Any = Kept()
@@ -83,6 +86,9 @@ def test_another_controller_numbers_its_events_anew() -> None:
     log = DriftLog(kept, plan)
     for number in range(5):
         kept.bus.publish("flow_drift", switch="t1", text=str(number))
+    kept.crowded = True
+    assert told(log) == []
+    kept.crowded = False
     assert len(told(log)) == 5
     kept.bus = EventBus()
     kept.bus.publish("flow_drift", switch="t1", text="by the second")

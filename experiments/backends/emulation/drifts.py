@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
 
-from ringlight.experiments.client import Api
+from ringlight.experiments.client import Api, ApiError
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import Record, SwitchDrifted, SwitchMended
 
@@ -35,7 +37,7 @@ class DriftLog:
         if not now and time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + LOOK_S
-        for event in self._api.events(self._after):
+        for event in self._kept():
             self._after = event["id"]
             if event["t"] <= self._heard_s:
                 continue
@@ -51,6 +53,15 @@ class DriftLog:
                 name = event["switch"]
                 if (since := self._since.pop((name, what), None)) is not None:
                     yield SwitchMended(t=t, run=run, switch=name, what=what, after_s=t - since)
+
+    def _kept(self) -> list[dict[str, Any]]:
+        try:
+            return self._api.events(self._after)
+        except ApiError as error:
+            if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            # Too many listen now; the controller keeps them.
+            return []
 
     def _planned(self, switch: str) -> bool:
         targets = (event.target for event in self._plan.events)
