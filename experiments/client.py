@@ -109,6 +109,17 @@ class Api:
             raise ApiError(answer.status_code, _detail(answer), _document(answer))
         return self._decoded(answer.content) if answer.content else None
 
+    def events(self, after: int) -> list[dict[str, Any]]:
+        """The kept events with higher ids, as there are now. Raises as :meth:`call`."""
+        try:
+            answer = self._client.get("/v1/events", params={"after": after, "seconds": 0})
+        except _NO_ANSWER as error:
+            raise self._unreachable(error) from None
+        if answer.is_error:
+            raise ApiError(answer.status_code, _detail(answer))
+        lines = answer.text.splitlines()
+        return [self._decoded(line[5:]) for line in lines if line.startswith("data:")]
+
     def stream(self, path: str) -> Iterator[dict[str, Any]]:
         """Server-sent events until the controller or the caller ends it."""
         try:

@@ -6,6 +6,8 @@ import errno
 import resource
 
 _LACKING = (errno.EMFILE, errno.ENFILE)
+#: What a process of a testbed asks for, and so those that it starts.
+_WANTED = 16384
 #: How deep an error may lie in others.
 _DEPTH = 12
 
@@ -20,6 +22,14 @@ def too_few(error: BaseException | None, depth: int = _DEPTH) -> str | None:
     inside = (error.__cause__, error.__context__, getattr(error, "reason", None), *error.args)
     found = (too_few(one, depth - 1) for one in inside if isinstance(one, BaseException))
     return next((line for line in found if line is not None), None)
+
+
+def enlarge() -> None:
+    """Let this process have as many as it wants, or as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _line(number: int | None) -> str:

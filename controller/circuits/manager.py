@@ -287,7 +287,8 @@ class CircuitManager:
 
     def _settled(self, name: str) -> None:
         """A switch carries what it should and nothing else."""
-        self._drifts.pop(name, None)
+        if self._drifts.pop(name, None) is not None:
+            self._bus.publish("drift_over", switch=name)
         self._retry_at.pop(name, None)
         self._site.complain(name, None)
         self._site.remark(name, None)

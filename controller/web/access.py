@@ -1,9 +1,11 @@
 """Refuses requests of foreign web pages, and calls without the token if there is one.
 
-A browser lets any page send requests to a lab on its reader's machine. Two of their headers no page can
+A browser lets any page send requests to a lab on its reader's machine. Three of their headers no page can
 forge: ``Origin`` names the page's own site, and ``Host`` the name that was looked up, which gives away a
-foreign name made to point here (DNS rebinding). Before a body declared to be JSON a browser asks for leave,
-which is not given here; so a body that is not is refused.
+foreign name made to point here (DNS rebinding). ``Sec-Fetch-Site`` says whether the page is of this server,
+also for what has no ``Origin``: a picture, a script or a frame whose address is one of ours. The page could
+not read the answer, but an application's route may do something at a GET. Before a body declared to be JSON a
+browser asks for leave, which is not given here; so a body that is not is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from typing import Any
 from ringlight.controller.errors import StartError
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+#: Of this server, and of nobody: what was typed, or a bookmark.
+_OWN_SITES = frozenset({"same-origin", "none"})
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/@\s]+)(?::(\d+))?")
 
 #: A file of tokens, bytes.
@@ -118,10 +122,11 @@ def check_tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
 
 
 class OwnPagesOnly:
-    """ASGI middleware: 403 unless the headers ``Host`` and ``Origin`` are this server's own.
+    """ASGI middleware: 403 unless ``Host``, ``Origin`` and ``Sec-Fetch-Site`` are those of own pages.
 
     Own is the machine's loopback, the address that the connection was made to, and ``names``. ``Origin``, if
     there is one, must have the port of ``Host`` too: a page of another server on this machine is a stranger.
+    A link from elsewhere may be followed.
     """
 
     def __init__(self, app: Any, names: Collection[str] = ()) -> None:
@@ -145,6 +150,9 @@ class OwnPagesOnly:
             site = _authority(rest) if scheme in ("http", "https") else None
             if site is None or site[0] not in self._names | {here} or site[1] != host[1]:
                 return f"a page of {_shown(origins)} may not call this server"
+        sites = headers(scope, "sec-fetch-site")
+        if not _OWN_SITES.issuperset(sites) and not _follows_link(scope):
+            return "a page of another site may not call this server"
         return None
 
 
@@ -191,6 +199,13 @@ class TokenRequired:
                 return
             scope.setdefault("state", {})["who"] = named[0]
         await self._app(scope, receive, send)
+
+
+def _follows_link(scope: Any) -> bool:
+    """Whether the answer becomes the page that the browser shows, in place of the one with the link."""
+    wanted = {"sec-fetch-mode": ["navigate"], "sec-fetch-dest": ["document"]}
+    whole = all(headers(scope, name) == values for name, values in wanted.items())
+    return whole and scope.get("method") == "GET"
 
 
 def has_body(scope: Any) -> bool:

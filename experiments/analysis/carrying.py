@@ -7,8 +7,9 @@ those of one class of machine: they say whether a plan is far from what it can c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,6 +89,19 @@ class Demand:
     def too_much(self, processors: int) -> bool:
         """Whether so many processors are too few for it, or steps are too short for any."""
         return self.processors > BUSY * processors or self.late > LATE
+
+
+def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
+    """Which GPUs of a job, in rank order, send to which; of a container all to all."""
+    if job.container is not None:
+        return set(itertools.permutations(gpus, 2))
+    # After a loss the job may have fewer.
+    ranks = [
+        both
+        for _, sources, destinations, _ in _sends(replace(job, gpus=len(gpus)))
+        for both in zip(sources.tolist(), destinations.tolist(), strict=True)
+    ]
+    return {(gpus[source], gpus[destination]) for source, destination in set(ranks)}
 
 
 def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:

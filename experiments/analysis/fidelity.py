@@ -67,6 +67,7 @@ SENTENCES = {
     "worker_killed": "{run}: rank {rank} of {job} on GPU {gpu} was lost ({reason}), and {job} went on",
     "job_killed": "{run}: job {job} failed: {reason}, which no event asked for",
     "event_late": "{run}: {said}",
+    "switch_drifted": "{run}: {said}, which no event asked for, {then}",
     "aborted": "the experiment ended early: {reason}",
     "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
     "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
@@ -127,6 +128,7 @@ def judged(
         *(reason for arm in timed for reason in late(timers(_of(arm, runs)), arm=arm)),
         *(reason for run in runs for reason in busy(run)),
         *(reason for run in runs for reason in died(run)),
+        *(reason for run in runs for reason in drifted(run)),
         *broken_off(records),
     ]
     for name, share in missing.items():
@@ -266,7 +268,7 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
     ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
     is evidence.
     """
-    if taken(run) < TAKEN or any((*died(run), *differing(run))):
+    if taken(run) < TAKEN or any((*died(run), *drifted(run), *differing(run))):
         return []
     times = (run.ended - run.released) / max(expected_s.values())
     longer = over(times, RUN_OVER_MODEL, "run_over_model", run=run.name, over=times)
@@ -310,6 +312,16 @@ def died(run: Run) -> Iterator[Reason]:
             if not _was_asked(run, loss):
                 lost = {"job": job.name, "rank": loss.rank, "gpu": loss.gpu, "reason": loss.reason}
                 yield Reason("worker_killed", "doubtful", {"run": run.name, **lost})
+
+
+def drifted(run: Run) -> Iterator[Reason]:
+    """Switches that were not as set while jobs ran, though no event of the run was done to them."""
+    for drift, mended in run.drifts:
+        if drift.planned or drift.t > run.ended or (mended is not None and mended.t < run.released):
+            continue
+        then = "until the run ended" if mended is None else f"for {mended.t - drift.t:.2f} s"
+        said = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
+        yield Reason("switch_drifted", "doubtful", {"run": run.name, **said})
 
 
 def broken_off(records: Sequence[Record]) -> Iterator[Reason]:

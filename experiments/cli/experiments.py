@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.runner.experiment import Done
+    from ringlight.testbed.processes import Addresses
 
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
 Mtu = Annotated[
@@ -53,6 +54,7 @@ def demo(
     run(BUNDLED, runtime=runtime, repeat=repeat, rest=rest, openflow=openflow, runs=runs, as_json=as_json)
 
 
+@options.with_addresses
 def run(
     scenario: options.ScenarioFile,
     arm: options.Arms = None,
@@ -61,16 +63,10 @@ def run(
     runtime: options.Runtime = "docker",
     repeat: options.Repeat = None,
     resume: options.Resume = None,
-    rest: options.Rest = options.REST,
-    openflow: options.OpenFlow = options.OPENFLOW,
+    *,
+    addresses: Addresses,
     app: options.Apps = None,
     app_all: options.AppAll = False,
-    app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
-    app_rest: options.AppRest = options.APP_REST,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    rest_insecure: options.RestInsecure = False,
-    openflow_insecure: options.OpenFlowInsecure = False,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
@@ -78,16 +74,6 @@ def run(
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
-    addresses = options.addresses(
-        rest,
-        openflow,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        rest_insecure=rest_insecure,
-        openflow_insecure=openflow_insecure,
-        app_openflow=app_openflow,
-        app_rest=app_rest,
-    )
     backend = EmulationBackend(options.check_runtime(runtime), addresses, app or [])
     experiment = load_checked(scenario, repeat, resume, sets or ())
     if app or app_all:

@@ -82,6 +82,7 @@ class _Asked:
         return "the flow tables lead there, yet no answer came"
 
 
+@options.with_addresses
 def shell(
     where: Annotated[
         str | None,
@@ -98,16 +99,10 @@ def shell(
     point: options.OnePoint = None,
     sets: options.Sets = None,
     runtime: options.Runtime = "docker",
-    rest_at: options.Rest = options.REST,
-    openflow: options.OpenFlow = options.OPENFLOW,
+    *,
+    addresses: Addresses,
     app: options.Apps = None,
     app_all: options.AppAll = False,
-    app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
-    app_rest: options.AppRest = options.APP_REST,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    rest_insecure: options.RestInsecure = False,
-    openflow_insecure: options.OpenFlowInsecure = False,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
     from ringlight.experiments.cli.machine import setting_of_lab
@@ -115,16 +110,6 @@ def shell(
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
-        addresses = options.addresses(
-            rest_at,
-            openflow,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            rest_insecure=rest_insecure,
-            openflow_insecure=openflow_insecure,
-            app_openflow=app_openflow,
-            app_rest=app_rest,
-        )
         setting = setting_of_lab(Path(where), arm, point, sets, app or [], every=app_all)
         with _own_lab(setting, runtime, addresses, app or []) as lab:
             errors = _prompt(lab, lines)

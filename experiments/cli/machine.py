@@ -19,26 +19,22 @@ from ringlight.experiments.cli.common import Column, answer, fail, listing, say
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.plan import Setting
+    from ringlight.testbed.processes import Addresses
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@options.with_addresses
 def up(
     scenario: options.ScenarioFile,
     arm: options.OneArm = None,
     point: options.OnePoint = None,
     sets: options.Sets = None,
     runtime: options.Runtime = "docker",
-    rest: options.Rest = options.REST,
-    openflow: options.OpenFlow = options.OPENFLOW,
+    *,
+    addresses: Addresses,
     app: options.Apps = None,
     app_all: options.AppAll = False,
-    app_openflow: options.AppOpenFlow = options.APP_OPENFLOW,
-    app_rest: options.AppRest = options.APP_REST,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    rest_insecure: options.RestInsecure = False,
-    openflow_insecure: options.OpenFlowInsecure = False,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
@@ -46,16 +42,6 @@ def up(
     from ringlight.experiments.record.writing import writing
 
     setting = setting_of_lab(scenario, arm, point, sets, app or [], every=app_all)
-    addresses = options.addresses(
-        rest,
-        openflow,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        rest_insecure=rest_insecure,
-        openflow_insecure=openflow_insecure,
-        app_openflow=app_openflow,
-        app_rest=app_rest,
-    )
     processes = processes_of(
         setting,
         options.check_runtime(runtime),

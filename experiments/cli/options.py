@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,19 +85,16 @@ APP_REST, APP_OPENFLOW = "127.0.0.1:8081", "127.0.0.1:6654"
 
 
 def addresses(
-    rest: str,
-    openflow: str,
-    *,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    rest_insecure: bool = False,
-    openflow_insecure: bool = False,
-    **more: str,
+    rest: Rest = REST,
+    openflow: OpenFlow = OPENFLOW,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    rest_insecure: RestInsecure = False,
+    openflow_insecure: OpenFlowInsecure = False,
+    app_openflow: AppOpenFlow = APP_OPENFLOW,
+    app_rest: AppRest = APP_REST,
 ) -> Addresses:
-    """Addresses at which the controller and (``more``) applications listen; the token is the environment's.
-
-    Raises UserError.
-    """
+    """Addresses at which controller and applications listen; the token is the environment's. Raises UserError."""
     from ringlight.testbed.processes import Addresses
 
     if (tls_cert is None) != (tls_key is None):
@@ -106,8 +106,31 @@ def addresses(
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
         insecure=frozenset({"rest"} if rest_insecure else ())
         | ({"openflow"} if openflow_insecure else set()),
-        **more,
+        app_openflow=app_openflow,
+        app_rest=app_rest,
     )
+
+
+def with_addresses(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :func:`addresses` in place of its keyword ``addresses``, which it gets
+    made of them."""
+    # The class itself is loaded only when a lab is built.
+    known = {"Addresses": object}
+    theirs = inspect.signature(addresses, eval_str=True, locals=known).parameters
+    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in theirs.values()]
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True, locals=known).parameters.values():
+        parameters += options if own.name == "addresses" else [own]
+
+    @functools.wraps(command)
+    def called(*args: Any, **given: Any) -> None:
+        chosen = {name: given.pop(name) for name in theirs if name in given}
+        command(*args, addresses=addresses(**chosen), **given)
+
+    # What is left of annotations names the class.
+    called.__annotations__ = {}
+    called.__dict__["__signature__"] = inspect.Signature(parameters)
+    return called
 
 
 def check_runtime(runtime: str) -> str:

@@ -430,6 +430,29 @@ class ProcessBack(Record, event="process_back"):
     away_s: float
 
 
+class SwitchDrifted(Record, event="switch_drifted"):
+    """A switch was not as the controller had set it. ``what``: ``flow table`` or ``light``; ``text``: how it
+    differed, in words; ``planned``: an event of the run was done to this switch."""
+
+    switch: str
+    what: str
+    text: str
+    planned: bool
+
+    @property
+    def said(self) -> str:
+        """The sentence, without a full stop."""
+        return f"{self.what} of {self.switch}: {self.text}"
+
+
+class SwitchMended(Record, event="switch_mended"):
+    """A switch is again as the controller had set it, ``after_s`` after that was first seen to be not so."""
+
+    switch: str
+    what: str
+    after_s: float
+
+
 class EventLate(Record, event="event_late"):
     """An event of the timeline came late, because the controller was away. ``name``: of the event;
     ``planned``, ``came``: in words; ``due``, ``late_s``: when it should have come, and how long after it did;

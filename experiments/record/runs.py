@@ -31,6 +31,8 @@ from ringlight.experiments.record.events import (
     Repeated,
     RunEnded,
     RunStarted,
+    SwitchDrifted,
+    SwitchMended,
     WorkerDone,
     WorkerLost,
     WorkerReady,
@@ -156,6 +158,15 @@ class Run:
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Records of one kind, in order."""
         return cast(list[Kind], self._by_kind.get(kind, []))
+
+    @property
+    def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:
+        """How switches were not as set, and when each was again, if that is on record."""
+        return [(drift, self._mended(drift)) for drift in self.of(SwitchDrifted)]
+
+    def _mended(self, drift: SwitchDrifted) -> SwitchMended | None:
+        of_switch = (m for m in self.of(SwitchMended) if (m.switch, m.what) == (drift.switch, drift.what))
+        return next((mended for mended in of_switch if mended.t >= drift.t), None)
 
     @property
     def lit_flows(self) -> list[Flow]:

@@ -108,7 +108,9 @@ def carry_out_experiment(
                 experiment.directory,
             )
             reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
-        with folder, _resumable(folder, experiment, backend, reporter):
+        chosen_by = [word for arm in arms for word in ("--arm", arm)]
+        chosen_by += [word for point in points for word in ("--point", point)]
+        with folder, _resumable(folder, experiment, backend, reporter, chosen_by):
             repeat = max(plan.repeat for plan in experiment.plans)
             folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
@@ -118,9 +120,10 @@ def carry_out_experiment(
 
 @contextmanager
 def _resumable(
-    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter
+    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter, chosen_by: Sequence[str]
 ) -> Iterator[None]:
-    """Says how to go on with runs that somebody interrupts."""
+    """Says how to go on with runs that somebody interrupts. ``chosen_by``: the options that chose them; what
+    else was asked for is in the folder."""
     whole = False
     try:
         yield
@@ -132,7 +135,7 @@ def _resumable(
             whole = read_text(experiment.path) == experiment.text
         if whole and "backend" in folder.environment:
             verb = "simulate" if isinstance(backend, SimulationBackend) else "run"
-            options = shlex.join([verb, experiment.path, "--resume", str(folder.path)])
+            options = shlex.join([verb, experiment.path, *chosen_by, "--resume", str(folder.path)])
             reporter.say(f"runs that have ended are kept; go on with: ringlight {options}")
         raise
 

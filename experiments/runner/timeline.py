@@ -26,6 +26,8 @@ from ringlight.experiments.record.events import (
     Released,
     RunEnded,
     RunStarted,
+    SwitchDrifted,
+    SwitchMended,
     process_called,
 )
 from ringlight.experiments.record.runs import AGAIN
@@ -403,8 +405,11 @@ class _Run:
             if isinstance(record, ProcessBack):
                 called = process_called(record.kind, record.name)
                 self._reporter.say(f"  {called} is back after {record.away_s:.1f} s")
-            if isinstance(record, EventLate):
+            if isinstance(record, EventLate | SwitchDrifted):
                 self._reporter.say(f"  {record.said}", style="red")
+            if isinstance(record, SwitchMended):
+                what = f"{record.what} of {record.switch}"
+                self._reporter.say(f"  {what} is as it should be again after {record.after_s:.2f} s")
             if isinstance(record, ActionEnded) and self._waits_for_controller(record):
                 # It was begun in time, and waited for whom it was asked of.
                 (event,) = [event for event in self._plan.events if event.name == record.name]

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringlight.testbed import priority, services
+from ringlight.testbed import limits, priority, services
 from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
 
@@ -47,6 +47,7 @@ def clean(lab_id: str | None = None) -> list[str]:
             root.rmdir()
     if not any_alive():
         priority.restore()
+        limits.give_back()
     return removed
 
 

@@ -26,7 +26,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,9 @@ TIMER_SLACK_S = 200e-6
 RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, seconds.
 TC_S = 30.0
-NETNS_DIR = Path("/run/netns")
+NETNS_DIR, _SYSCTLS = Path("/run/netns"), Path("/proc/sys/net")
+#: Least, first and greatest buffer of a TCP connection, either way, bytes; of every namespace of a lab.
+_TCP_BUFFERS = dict.fromkeys(("ipv4/tcp_rmem", "ipv4/tcp_wmem"), "10240 87380 16777216")
 
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
@@ -139,6 +141,7 @@ def create_namespace(name: str) -> int:
         _check(_libc.unshare(_CLONE_NEWNET), f"network namespace {name}")
         here = b"/proc/thread-self/ns/net"
         _check(_libc.mount(here, str(path).encode(), b"none", _MS_BIND, None), f"network namespace {name}")
+        _set_here(_TCP_BUFFERS)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     try:
@@ -162,27 +165,32 @@ def configure_namespace(congestion_control: str = "reno", reordering: int | None
     ``reordering``: segments by which one may come late before TCP calls it lost; None for the kernel's own.
     A chosen TCP congestion control (the machine's default may be one that shares a link unevenly), no
     restart from slow start after an idle phase (every compute phase is one), no memory of past
-    connections, no IPv6. Raises NetworkError naming the setting.
+    connections, buffers of a stated size, no IPv6. Raises NetworkError naming the setting.
     """
-    root = Path("/proc/sys/net")
     settings = {
         "ipv4/tcp_congestion_control": congestion_control,
         "ipv4/tcp_slow_start_after_idle": "0",
         "ipv4/tcp_no_metrics_save": "1",
+        **_TCP_BUFFERS,
     }
     if reordering is not None:
         settings["ipv4/tcp_reordering"] = str(reordering)
     for key in ("ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"):
-        if (root / key).exists():
+        if (_SYSCTLS / key).exists():
             settings[key] = "1"
+    _set_here(settings)
+
+
+def _set_here(settings: Mapping[str, str]) -> None:
+    """Below /proc/sys/net, of the namespace that the calling thread is in. Raises NetworkError naming one."""
     for key, value in settings.items():
         with failing(f"net.{key.replace('/', '.')}={value}"):
-            (root / key).write_text(value)
+            (_SYSCTLS / key).write_text(value)
 
 
 def set_ipv6_off(name: str) -> None:
     """No IPv6 on one interface of the calling thread's namespace, where the kernel has IPv6 at all."""
-    path = Path("/proc/sys/net/ipv6/conf") / name / "disable_ipv6"
+    path = _SYSCTLS / "ipv6/conf" / name / "disable_ipv6"
     if path.exists():
         path.write_text("1")
 

@@ -139,8 +139,6 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
     """
 
-    inited = True  # Mininet would change settings of the whole machine.
-
     def __init__(
         self,
         lab: Lab,
@@ -153,6 +151,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         check_controllers(fabric, apps)
         check_names(lab, fabric)
         check_rates(fabric, emulation)
+        # Else it changes settings of the whole machine, for good. It asks its own class, and no subclass.
+        Mininet.inited = True
         super().__init__(switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False)
         self.lab = lab
         self.fabric = fabric

@@ -27,7 +27,7 @@ import requests
 from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
 from ringlight.fabric.topology import Fabric, OpticalSwitch
-from ringlight.testbed import deaths, services
+from ringlight.testbed import deaths, descriptors, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import clean, netlink, openvswitch, others
@@ -198,6 +198,8 @@ class Testbed:
             (settings.state / name).unlink(missing_ok=True)
         for line in [*clean.clean_stale(), *clean.clean_leftovers(lab)]:
             log.info("left by an earlier run and removed: %s", line)
+        limits.enlarge()
+        descriptors.enlarge()
         if not services.open_vswitch_running():
             raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
         api, image = self._check_runtime()

@@ -314,6 +314,8 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert "gso_max_segs 1 " in shown
     read = "sysctl -n net.ipv4.tcp_congestion_control net.ipv4.tcp_slow_start_after_idle"
     assert node.cmd(read).split() == ["reno", "0"]
+    # The machine's own may be others.
+    assert node.cmd("sysctl -n net.ipv4.tcp_wmem").split() == ["10240", "87380", "16777216"]
     assert "TX:" not in node.cmd("ip -s link show lo").split("lo:")[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ from ringlight.experiments.record.events import (
     Record,
     Reference,
     Released,
+    SwitchDrifted,
+    SwitchMended,
     WorkerDone,
     WorkerLost,
     line_of,
@@ -397,6 +400,15 @@ def test_what_dies_unasked_is_told_and_a_lab_given_up_in_the_middle_leaves_nothi
         ended = [record for record in found if isinstance(record, ProcessEnded)]
         assert {(record.kind, record.name) for record in ended} == dead
         assert {(record.how, record.planned) for record in ended} == {("killed by SIGKILL", False)}
+        # Neither of them takes light or rules with it; others may.
+        assert SwitchDrifted not in {type(record) for record in found}
+        bridge = processes.lab.bridge("tor0")
+        subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", bridge], check=True, timeout=10)
+        while SwitchMended not in {type(record) for record in found}:
+            assert lab.now_s() < deadline
+            found += lab.next(deadline)
+        told = next(record for record in found if isinstance(record, SwitchDrifted))
+        assert (told.switch, told.what, told.planned) == ("tor0", "flow table", False)
         lab.perform(plan.events[0])
         lab.next(lab.now_s() + 0.2)
         began = time.monotonic()

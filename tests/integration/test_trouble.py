@@ -14,11 +14,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ringlight.testbed import limits
 from ringlight.testbed.emulation.clean import clean, clean_objects
 from ringlight.testbed.lab import STATE_ROOT, Lab
 from tests.integration.test_run import MINI, ROOT, free_ports
@@ -111,7 +113,26 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
         clean(lab.id)
 
 
+@pytest.fixture
+def narrow() -> Iterator[None]:
+    """A machine with a limit and buffers that Mininet raises as they usually are."""
+    usual = {"net/core/netdev_max_backlog": "1000", "net/ipv4/tcp_wmem": "4096 16384 4194304"}
+    files = {limits.SYSCTLS / name: value for name, value in usual.items()}
+    before = {file: file.read_text() for file in files}
+    try:
+        for file, value in files.items():
+            file.write_text(value)
+        yield
+        assert {file: file.read_text().split() for file in files} == {
+            file: value.split() for file, value in files.items()
+        }
+    finally:
+        for file, value in before.items():
+            file.write_text(value)
+
+
 @pytest.mark.alone
+@pytest.mark.usefixtures("narrow")
 def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named() -> None:
     """SIGKILL ends the controller, whose light stays, and later the testbed, which nobody starts again."""
     ports = free_ports()
@@ -126,6 +147,7 @@ def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named
             with urllib.request.urlopen(f"http://{document['rest']}{path}", timeout=10) as answer:
                 return json.load(answer)
 
+        assert int((limits.SYSCTLS / "net/core/netdev_max_backlog").read_text()) == 5000
         circuits, flows = ask("/v1/circuits"), ask("/v1/packet-switches/tor0/flows")
         assert circuits["circuits"]
         assert ask("/v1/health")["restarts"] == 0

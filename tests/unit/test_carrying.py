@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.analysis.carrying import Costs, Demand, alike, carried, demand_of
+from ringlight.experiments.analysis.carrying import LATE, Costs, Demand, alike, carried, demand_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from tests.unit.test_cli import ringlight
@@ -92,6 +93,8 @@ def test_too_much_is_a_question_of_the_processors_that_there_are() -> None:
     demand = Demand(10.0, 10.0, 1.0, 4000.0, 3.0, 0.0)
     assert demand.too_much(2)
     assert not demand.too_much(8)
+    # No number of processors makes the latency of steps shorter.
+    assert replace(demand, late=2 * LATE).too_much(8)
 
 
 def test_check_says_which_arms_the_machine_does_not_carry(tmp_path: Path) -> None:
@@ -106,3 +109,21 @@ def test_check_says_which_arms_the_machine_does_not_carry(tmp_path: Path) -> Non
     (unable,) = [line for line in lines if "does not carry it" in line]
     assert unable.startswith("small-0, small-1 … small-11 (12): this machine does not carry it")
     assert "messages/s of 2.5 kB in 1 frames" in unable
+
+
+def test_check_says_once_what_a_dozen_arms_have_in_common(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    kill = "events: [{name: dead, when: {at: 1 s}, do: kill, target: controller}]"
+    arms = "\n".join(f"  arm-{k}: {{training.compute: {k + 1} ms, {kill}}}" for k in range(12))
+    file.write_text(TEXT % "160 MB" + f"arms:\n{arms}\n")
+    done = ringlight("check", str(file))
+    assert done.returncode == 0, done.stderr
+    who = "arm-0, arm-1 … arm-11 (12): "
+    lines = [line for line in done.stdout.splitlines() if "arm-3" not in line]
+    assert f"{who}dead: kill controller" in lines
+    refused = "not by the simulation: events.dead.do: the simulation cannot kill the controller"
+    assert f"{who}{refused}" in lines
+    assert (
+        len([line for line in done.stdout.splitlines() if "kill" in line and "not predicted" not in line])
+        == 2
+    )

@@ -16,12 +16,15 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import yaml
 
+from ringlight.experiments.backends.emulation import backend
 from ringlight.experiments.cli import app as cli
+from ringlight.testbed.lab import LabError
+from ringlight.testbed.processes import Addresses
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
@@ -278,6 +281,31 @@ jobs: {{red: {{ranks: all}}}}
     done = ringlight(command, str(tmp_path / "a.yaml"), root=False)
     assert done.returncode == 2
     assert said in one_line(done)
+
+
+@pytest.mark.parametrize("command", ["up", "shell"])
+def test_a_lab_that_stands_has_its_controller_kept_at_the_addresses_asked_for(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def made(_: object, runtime: str, addresses: Addresses, **how: Any) -> None:
+        asked.extend((runtime, addresses, how["kept"], how["follow"]))
+        raise LabError("enough")
+
+    monkeypatch.setattr(backend, "processes_of", made)
+    monkeypatch.setenv("RINGLIGHT_TOKEN", "secret")
+    cert, key = tmp_path / "cert", tmp_path / "key"
+    where = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"]
+    options = ["--rest", where[0], "--openflow", where[1], "--app-openflow", where[2], "--app-rest", where[3]]
+    doors = ["--tls-cert", str(cert), "--tls-key", str(key), "--rest-insecure", "--openflow-insecure"]
+    words = [command, str(BUNDLED), "--arm", "a-fragmented", "--runtime", "namespace", *options, *doors]
+    with pytest.raises(LabError, match="enough"):
+        cli.app(words, standalone_mode=False)
+    wanted = Addresses(
+        *where[:2], "secret", *where[2:], tls=(cert, key), insecure=frozenset({"rest", "openflow"})
+    )
+    assert asked == ["namespace", wanted, True, command == "shell"]
 
 
 def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:

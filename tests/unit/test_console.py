@@ -11,13 +11,17 @@ import shutil
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ringlight.containers.image import ROOT
+from ringlight.testbed.emulation.console import measures
 
 pytestmark = pytest.mark.skipif(shutil.which("mnexec") is None, reason="needs mnexec of Mininet")
 
@@ -151,6 +155,21 @@ def test_all_pings_are_shown_as_they_come_and_end_after_a_stated_time() -> None:
         command = said.split()[0]
         assert f"*** 1 of 2 pairs not tried within 1 s; for longer: {command} SECONDS\n" in said
     assert "usage: pingallfull [seconds]" in scripted("pingallfull soon").stderr
+
+
+def test_a_row_of_pings_is_there_before_the_next_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    first_was_shown = threading.Event()
+
+    def one(lab: object, places: object, source: str, target: str) -> measures.Pinged:
+        assert source == "g0" or first_was_shown.wait(20)
+        return measures.Pinged(source, target, 0.001)
+
+    monkeypatch.setattr(measures, "_ping_any", one)
+    lab: Any = SimpleNamespace(places=lambda: {"g0": None, "g1": None})
+    rows = measures.ping_all(lab, ["g0", "g1"])
+    assert [found.target for found in next(rows)] == ["g1"]
+    first_was_shown.set()
+    assert [found.target for found in next(rows)] == ["g0"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import json
 import re
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
 from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed.emulation.agent.http import make_app
+from ringlight.testbed.emulation.optical.rest import create_app as create_switch_app
 from tests.unit.fabrics import six_gpus
 
 TOKEN = "a-token-of-the-tests"
@@ -35,6 +39,10 @@ FOREIGN = [
     {"origin": "file://127.0.0.1:8080"},
     {"origin": "null"},
     {"origin": ""},
+    # A picture or a script with an address of ours, in a page of elsewhere and of this machine.
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
 ]
 FORMS = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain", "application/jsonp", None]
 OWN = [
@@ -47,6 +55,8 @@ OWN = [
     {"origin": "http://localhost:8080"},
     {"host": "lab.example", "origin": "https://lab.example"},
     {"host": "[::1]:8080", "origin": "http://[::1]:8080"},
+    {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
+    {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
 ]
 
 
@@ -100,6 +110,7 @@ def call(
     headers: Mapping[str, str] = {},
     body: bytes = b"",
     *,
+    query: str = "",
     server: str = "127.0.0.1",
 ) -> tuple[int, bytes]:
     """Status and body of the answer to one request that came to the address ``server``."""
@@ -110,7 +121,7 @@ def call(
         "method": method,
         "scheme": "http",
         "path": path,
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(k.encode(), v.encode()) for k, v in {"host": f"{server}:8080", **headers}.items()],
         "server": (server, 8080),
         "client": ("192.0.2.1", 1),
@@ -144,6 +155,14 @@ def test_no_route_is_open_to_foreign_pages(controller: Controller, token: str | 
         reached.calls.clear()
 
 
+def test_a_link_on_another_page_may_be_followed_and_its_form_not_sent(controller: Controller) -> None:
+    app = create_app(controller)
+    Reached(app)
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert call(app, "GET", "/docs", link)[0] == 200
+    assert call(app, "POST", "/stats/flowentry/add", link)[0] == 403
+
+
 def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
     app = create_app(controller)
     reached = Reached(app)
@@ -161,6 +180,34 @@ def test_a_body_below_v1_must_be_json(controller: Controller) -> None:
             assert call(app, method, path, {**headers, "content-type": kind}, b"{}")[0] == 200
             assert call(app, method, path, {"content-length": "0"})[0] == 200
             reached.calls.clear()
+
+
+def test_every_server_refuses_a_body_that_is_too_large(controller: Controller, tmp_path: Path) -> None:
+    """Those of applications are in ``test_web_bounds``, as is what happens to a body without a length."""
+    unused: Any = SimpleNamespace(workloads=tmp_path, device=None, faults=None)
+    servers = {
+        "controller": (create_app(controller), "/v1/jobs", 1 << 20),
+        "server agent": (make_app(unused, unused, unused, {}), "/v1/workers", 16 << 20),
+        "optical switch": (create_switch_app(unused), "/v1/faults", 1 << 20),
+    }
+    for name, (app, path, limit) in servers.items():
+        json_body = {"content-type": "application/json", "content-length": str(limit + 1)}
+        status, text = call(app, "POST", path, json_body, b"x")
+        assert (status, json.loads(text)) == (413, {"detail": f"the body has more than {limit} bytes"}), name
+
+
+def test_a_moment_is_a_number(controller: Controller) -> None:
+    app = create_app(controller)
+    for wrong in ("nan", "inf", "-inf", "-1", "1e999"):
+        for path, name in (("/v1/series", "since"), ("/v1/events", "seconds")):
+            status, text = call(app, "GET", path, query=f"{name}={wrong}")
+            assert (status, json.loads(text)["detail"].partition(":")[0]) == (422, name), wrong
+    assert call(app, "GET", "/v1/series", query="since=1.5") == (200, b"[]")
+    for wrong in ("NaN", "Infinity"):
+        body = f'{{"jobs": ["x"], "delay_s": {wrong}}}'.encode()
+        head = {"content-type": "application/json", "content-length": str(len(body))}
+        status, text = call(app, "POST", "/v1/jobs/release", head, body)
+        assert (status, json.loads(text)["detail"].partition(":")[0]) == (422, "delay_s")
 
 
 def test_the_address_called_is_own_and_another_is_not(controller: Controller) -> None:

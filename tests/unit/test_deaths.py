@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import requests
 
-from ringlight.experiments.backends.emulation.lab import is_planned
-from ringlight.testbed import services, supervision
+from ringlight.experiments.backends.emulation.lab import WITHOUT_SWITCH_S, EmulatedLab, is_planned
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.record.events import ProcessBack, ProcessEnded
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.testbed import deaths, services, supervision
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, Kind
 from ringlight.testbed.descriptors import too_few
+from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.nodes import docker_reason
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
-from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.testbed.lab import Lab, LabError
+from ringlight.testbed.processes import RESTARTS, Addresses, LabProcesses, check_ready
 from ringlight.testbed.supervision import Supervisor
 from tests.simulated import experiment
+from tests.unit.fabrics import six_gpus
 
 
 def _wait(true: Callable[[], object]) -> None:
@@ -84,6 +93,127 @@ KILLS = "events: [{when: {at: 1 s}, do: kill, target: controller, back_after: 1 
 def test_only_what_an_event_of_the_run_killed_was_planned(kind: Kind, planned: bool) -> None:
     (plan,) = experiment(KILLS).plans
     assert is_planned(plan, Death(1.0, kind, kind, "killed by SIGKILL", asked=True)) is planned
+
+
+def lab_of_run(more: str, processes: object = None) -> EmulatedLab:
+    """An emulated lab in a run, of which nothing is there but what notes deaths."""
+    (plan,) = experiment(more).plans
+    lab = EmulatedLab.__new__(EmulatedLab)
+    nobody: Any = SimpleNamespace(plan=plan, away={})
+    told: Any = processes
+    lab._now, lab._found, lab.processes = nobody, [], told
+    return lab
+
+
+@pytest.mark.parametrize(("asked", "event", "planned"), [(1, KILLS, True), (0, KILLS, False), (1, "", False)])
+def test_a_death_is_on_record_with_its_return_and_planned_only_if_the_run_asked_for_it(
+    asked: int, event: str, planned: bool, tmp_path: Path
+) -> None:
+    """A stranger may kill what an event of the run kills later, and the fault service what no event does."""
+    file = tmp_path / "deaths"
+    ends = [Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))]
+    lab = lab_of_run(event, SimpleNamespace(tend=lambda: None, logs=tmp_path, take_deaths=ends.copy))
+    lab._deaths = DeathLog(file)
+    Deaths(file).ended("averager", "avg0", "killed by SIGSEGV", False)
+    lab._tend()
+    lab._note_deaths([Death(2.5, "controller", "controller")])
+    averager, controller, back = lab._found
+    assert isinstance(averager, ProcessEnded)
+    assert (averager.kind, averager.name, averager.how) == ("averager", "avg0", "killed by SIGSEGV")
+    assert not averager.planned
+    assert isinstance(controller, ProcessEnded)
+    assert (controller.t, controller.kind, controller.planned) == (2.0, "controller", planned)
+    assert isinstance(back, ProcessBack)
+    assert (back.kind, back.away_s) == ("controller", 0.5)
+
+
+def test_without_open_vswitch_a_run_ends_and_says_what_helps() -> None:
+    lab, dead = lab_of_run(""), Death(time.monotonic(), "Open vSwitch", "ovs-vswitchd", "killed")
+    lab._note_deaths([dead])
+    lab._note_deaths([])
+    lab._run.away[dead.kind, dead.name] -= WITHOUT_SWITCH_S
+    with pytest.raises(BackendError, match=r"Open vSwitch has ended, .* again with: ringlight setup"):
+        lab._note_deaths([])
+
+
+def test_the_controller_of_a_run_is_started_again_and_its_ends_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def spawn(lab: LabProcesses, name: str) -> None:
+        lab._running[name] = _sleeper()
+
+    monkeypatch.setattr(LabProcesses, "_spawn", spawn)
+    lab = LabProcesses({}, "namespace", Addresses(), logs=tmp_path)
+    for name in ("testbed", "controller"):
+        lab._spawn(name)
+
+    def dies() -> None:
+        lab._running["controller"].kill()
+        lab._running["controller"].wait(5)
+
+    def runs() -> bool:
+        lab.tend()
+        return lab._running["controller"].poll() is None
+
+    try:
+        dies()
+        assert runs()
+        lab.kill_controller()
+        assert not runs()
+        lab.let_controller_back()
+        assert runs()
+        found = lab.take_deaths()
+        assert [(one.kind, one.how, one.asked) for one in found] == [
+            ("controller", "killed by SIGKILL", False),
+            ("controller", "killed by SIGKILL", True),
+        ]
+        assert lab.take_deaths() == []
+        for _ in range(RESTARTS - 1):
+            dies()
+            assert runs()
+        dies()
+        with pytest.raises(LabError, match=f"ended for the {RESTARTS + 1}th time"):
+            lab.tend()
+    finally:
+        lab.stop()
+
+
+def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
+    fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
+    testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path))
+    kept = testbed._keep("O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics")
+    try:
+        os.kill(kept.lives()["g0"].pid, 9)
+        _wait(lambda: kept.lives()["g0"].restarts == 1)
+    finally:
+        kept.stop()
+    found = [(one.kind, one.name, one.how) for one in DeathLog(tmp_path / deaths.FILE).read()]
+    assert found == [("O-NIC agent", "g0", "killed by SIGKILL"), ("O-NIC agent", "g0", None)]
+
+
+def test_the_controller_of_a_standing_lab_is_started_again_and_its_new_process_is_in_the_inventory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
+    keeps = emulated.KeptController(("sleep", "60"), "127.0.0.1:1", tmp_path / "log")
+    fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
+    testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path, keeps=keeps))
+    testbed._launch_controller()
+    kept = testbed.controller
+    assert kept is not None
+    try:
+        first = kept.lives()["controller"].pid
+        testbed.inventory = {"processes": {"controller": {"pid": first}}}
+        os.kill(first, 9)
+        _wait(lambda: (tmp_path / "inventory.json").exists())
+        found = json.loads((tmp_path / "inventory.json").read_text())["processes"]["controller"]
+        assert found == {"pid": kept.lives()["controller"].pid, "restarts": 1}
+        assert found["pid"] != first
+    finally:
+        testbed.stop()
 
 
 def test_open_vswitch_is_named_when_it_ends_and_when_its_monitor_has_started_it_again(tmp_path: Path) -> None:

@@ -429,7 +429,20 @@ def test_what_was_made_again_is_told_with_both_figures(two: tuple[Experiment, li
 
 
 def test_every_reason_has_a_sentence() -> None:
-    words = ("link", "direction", "run", "job", "counter", "process", "how", "rank", "gpu", "reason", "said")
+    words = (
+        "link",
+        "direction",
+        "run",
+        "job",
+        "counter",
+        "process",
+        "how",
+        "rank",
+        "gpu",
+        "reason",
+        "said",
+        "then",
+    )
     data = dict.fromkeys(words, "x") | dict.fromkeys(
         ("ratio", "p99_s", "share", "busy", "over", "bytes", "count"), 1
     )

@@ -131,7 +131,10 @@ def test_the_workers_of_a_later_job_may_take_their_time() -> None:
     (granted,) = (r.t for r in records if isinstance(r, GpusGranted) and r.job == "late")
     (ready,) = (r.t for r in records if isinstance(r, JobState) and (r.job, r.state) == ("late", "READY"))
     assert (granted, ready) == (pytest.approx(0.2), pytest.approx(0.5))
-    made = measured(found, records)
+    # A repeat whose workers took no time was foretold before.
+    foretell = Foreteller()
+    foretell(plan)
+    made = measured(found, records, foretell=foretell)
     assert the(made.rows, "queueing_delay", subject="job late") == pytest.approx(0, abs=1e-9)
     assert the(made.rows, "start_up", subject="job late") == pytest.approx(0.3)
     assert the(made.rows, "jct_over_simulated", subject="job late") == pytest.approx(1)

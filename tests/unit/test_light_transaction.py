@@ -417,7 +417,11 @@ def test_a_foreign_change_meets_the_policy(
         three.manager.reconcile()
     assert three.stands() == {**FIRST, "b": stands}
     assert three.wanted() == {**FIRST, "b": intended}
-    events = [e for e in three.bus.subscribe(0).take() if e["event"] == "drift"]
+    kept = three.bus.subscribe(0).take()
+    # Told once, and that it is over where the switch carries what it should and nothing else.
+    over = policy in (Policy.REPAIR, Policy.ADOPT)
+    assert [e["switch"] for e in kept if e["event"] == "drift_over"] == ["b"] * over
+    events = [e for e in kept if e["event"] == "drift"]
     assert len(events) == 1
     assert events[0] | {"switch": "b", "policy": policy.value, "missing": ["1->6"]} == events[0]
     assert events[0]["foreign"] == ["1->10", "4->9"]

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis import metrics as registry
-from ringlight.experiments.analysis.metrics import metric, metrics, table
+from ringlight.experiments.analysis.metrics import Context, faults, metric, metrics, table
 from ringlight.experiments.analysis.result import Analysis, analyse
 from ringlight.experiments.analysis.rows import Label, where
 from ringlight.experiments.analysis.statistics import jain
 from ringlight.experiments.language.expand import load
+from ringlight.experiments.language.plan import Target
 from ringlight.experiments.record.events import Iteration, Record, WorkerDone
 from tests.simulated import analysed, bundled, experiment, records_of, the, with_workers
 
@@ -115,8 +116,58 @@ def test_recovery_is_from_the_fault_to_the_end_of_the_next_iteration() -> None:
     assert the(found.rows, "recovery", subject="event loss job red") == pytest.approx(fourth_s - loss.begun)
     assert the(found.rows, "gpus_lost", subject="job red") == 1
     assert the(found.rows, "iteration_before", subject="event loss job red") > 0
+    assert not where(found.rows, metric="recovery", subject="event loss job other")
     # The models know of no loss.
     assert not where(found.rows, metric="jct_predicted")
+
+
+@pytest.mark.parametrize(
+    ("fault", "jobs"),
+    [
+        ("do: cut, target: link g0 t0:1", {"red"}),
+        ("do: cut, target: 'link t1:4 t0:4'", {"green"}),
+        ("do: kill, target: switch t0, back_after: 100 ms", {"red", "green"}),
+        ("do: kill, target: switch t1, back_after: 100 ms", {"blue", "green"}),
+    ],
+)
+def test_only_jobs_recover_that_were_hit(fault: str, jobs: set[str]) -> None:
+    back = fault.replace("do: cut", "do: restore") if "cut" in fault else ""
+    back = f", {{when: {{at: 220 ms}}, {back}}}" if back else ""
+    placed = {"red": "[g0, g1]", "blue": "[g3, g4]", "green": "[g2, g5]"}
+    rows = analysed(
+        f"events: [{{name: f, when: {{at: 120 ms}}, {fault}}}{back}]\n"
+        f"arms: {{base: {{{', '.join(f'jobs.{job}: {{ranks: {gpus}}}' for job, gpus in placed.items())}}}}}\n"
+    ).rows
+    # All are shown before and after it.
+    subjects = {f"event f job {job}" for job in placed}
+    assert {row.subject for row in where(rows, metric="iteration_after")} >= subjects
+    assert {row.subject for row in where(rows, metric="recovery")} == {f"event f job {job}" for job in jobs}
+
+
+def test_a_job_recovers_from_the_loss_of_the_gpu_it_has_then() -> None:
+    """Of a spare in the place of a GPU it is hit, and no more of the GPU that it had."""
+    rows = analysed(
+        """
+events:
+  - {name: first, when: {job: red, iteration: 2}, do: lose, target: gpu g1, then: swap}
+  - {name: second, when: {job: red, iteration: 4}, do: cut, target: link g1 t0:2}
+  - {name: third, when: {job: red, iteration: 4}, do: cut, target: link g2 t0:3}
+  - {name: back, when: {after: third}, do: restore, target: link g2 t0:3}
+arms: {base: {jobs.red.spares: [g2]}}
+"""
+    ).rows
+    assert {row.subject for row in where(rows, metric="recovery")} == {
+        f"event {name} job red" for name in ("first", "third")
+    }
+
+
+@pytest.mark.parametrize(("target", "hit"), [("controller", False), ("worker red 1", True)])
+def test_jobs_do_not_recover_from_the_death_of_a_controller(target: str, hit: bool) -> None:
+    (run,) = lost("swap").runs
+    (loss,) = run.actions
+    kind, *names = target.split()
+    other = replace(loss, plan=replace(loss.plan, target=Target(kind, tuple(names))))
+    assert faults.hit(Context(run, "measured"), other, run.jobs["red"]) is hit
 
 
 def test_a_failed_job_has_a_state_and_no_completion_time() -> None:

@@ -27,6 +27,7 @@ from ringlight.experiments.record.events import (
     Repeated,
     RunEnded,
     RunStarted,
+    SwitchDrifted,
 )
 from ringlight.experiments.record.runs import AGAIN, runs_of
 from ringlight.experiments.report.page import NO_RESULT
@@ -139,6 +140,15 @@ def test_a_run_in_which_a_process_of_ours_died_is_evidence(kind: str) -> None:
     )
     assert bench.repeats.why(plan, records)
     assert bench.repeats.why(plan, [*records[:-1], died, records[-1]]) == []
+
+
+def test_a_run_whose_switches_others_changed_is_evidence() -> None:
+    bench = Bench()
+    (plan, _) = bench.experiment.plans
+    records = bench._made("first", "first", **DISTURBED)
+    told = {"run": "first", "switch": "t0", "what": "light", "text": "1->5 is missing"}
+    drift = SwitchDrifted(t=records[-1].t, **told, planned=False)
+    assert bench.repeats.why(plan, [*records[:-1], drift, records[-1]]) == []
 
 
 def test_a_run_in_which_something_happens_is_never_made_again() -> None:

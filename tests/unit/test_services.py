@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ringlight.testbed import lab as lab_module
 from ringlight.testbed import processes, services
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 from ringlight.testbed.services import ServiceError
@@ -79,6 +82,45 @@ def test_taken_ports_are_one_line_that_names_the_lab_that_has_them(
         finally:
             child.kill()
     processes._check_free(wanted)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"openflow": "0.0.0.0:6653"}, "--openflow 0.0.0.0:6653: not a loopback address"),
+        ({"rest": "0.0.0.0:8080"}, "--rest 0.0.0.0:8080: not a loopback address; that needs a token"),
+        ({"rest": "0.0.0.0:8080", "token": "x" * 32}, "give --tls-cert and --tls-key, or --rest-insecure"),
+        ({"app_rest": "0.0.0.0:8081"}, "--app-rest 0.0.0.0:8081: not a loopback address"),
+        ({"tls": (Path("nowhere.pem"), Path("nowhere.key"))}, "nowhere.pem: No such file"),
+    ],
+)
+def test_no_lab_is_open_to_more_than_was_stated(
+    where: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "check_privileges", lambda: None)
+    monkeypatch.setattr(processes, "_check_services", lambda runtime: None)
+    with pytest.raises(LabError, match=said):
+        processes.check_ready("docker", processes.Addresses(**where), [Path(__file__)])
+
+
+def test_where_no_controller_answers_the_command_that_helps_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (lab_module, processes):
+        monkeypatch.setattr(module, "STATE_ROOT", tmp_path)
+    one = Lab("abcd")
+    with one.hold():
+        known = {"rest": "127.0.0.1:8080", "logs": "/var/log/x"}
+        (one.state_dir / "standing.json").write_text(json.dumps(known))
+        said = processes.what_helps("127.0.0.1:8080")
+        assert said == (
+            "lab abcd is starting it again: try again in some seconds, or read /var/log/x/controller.log"
+        )
+        assert processes.what_helps("127.0.0.1:8081") == "start one with: ringlight up SCENARIO"
+        assert processes.dead_labs() == []
+    said = processes.what_helps("127.0.0.1:8080")
+    assert said == "the testbed of lab abcd has ended; remove what is left with: ringlight down abcd"
+    assert processes.dead_labs() == [one]
 
 
 def test_what_only_root_can_do_is_told_with_a_command_that_does_it(

@@ -287,12 +287,14 @@ def test_who_interrupts_is_told_how_to_go_on(
         raise Interrupted(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(experiment, "_spread", interrupted)
+        patched.setattr(experiment, "run_group", interrupted)
         with pytest.raises(Interrupted):
-            command.carry_out_experiment(load(file), SimulationBackend(), tmp_path / "runs")
+            command.carry_out_experiment(
+                load(file), SimulationBackend(), tmp_path / "runs", arms=["base"], points=["base-2"]
+            )
     said = capsys.readouterr().err.splitlines()[-1]
     _, _, words = said.partition("go on with: ringlight ")
-    assert words.startswith(f"simulate {file} --resume {tmp_path}/runs/")
+    assert words.startswith(f"simulate {file} --arm base --point base-2 --resume {tmp_path}/runs/")
     # What it says does it.
     done = subprocess.run(
         [sys.executable, "-m", "ringlight.experiments.cli.app", *shlex.split(words), "--json"],
@@ -303,7 +305,9 @@ def test_who_interrupts_is_told_how_to_go_on(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["complete"]
+    result = json.loads(done.stdout)
+    assert result["complete"]
+    assert len(result["points"]) == 1
 
 
 def test_what_is_there_of_a_run_that_did_not_end_is_made_anew(tmp_path: Path) -> None:

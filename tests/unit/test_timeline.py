@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 import yaml
@@ -236,45 +235,61 @@ def test_the_display_of_a_run_that_is_broken_off_ends() -> None:
     assert not display.shown
 
 
-@pytest.mark.parametrize("planned", [True, False])
-def test_an_event_that_waited_for_the_controller_says_when_it_was_due_and_why_it_came_late(
-    planned: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The controller tells of no iteration while it is away; it was killed in the second one."""
-    found = experiment(
-        """
+class Away(SimulatedLab):
+    """The controller is away from ``gone_s`` to ``back_s``: it tells of nothing meanwhile, and what it was
+    asked then is done when it is back. ``planned``: whether an event had it killed; None: nobody says that it
+    was away."""
+
+    gone_s, back_s = 0.7, 2.8
+    planned: bool | None = None
+
+    def __init__(self, plan: RunPlan) -> None:
+        super().__init__(plan.setting, 1.0, 0.0, lambda _: None)
+        self._run_name, self._kept_back = plan.name, list[Record]()
+
+    def next(self, until_s: float) -> Sequence[Record]:
+        found = list(super().next(until_s))
+        while found and self.gone_s < self.now_s() < self.back_s:
+            self._kept_back.extend(found)
+            found = list(super().next(math.inf))
+        if self.now_s() < self.back_s or not self._kept_back:
+            return found
+        held = [replace(r, t=self.back_s) if isinstance(r, ActionEnded) else r for r in self._kept_back]
+        self._kept_back.clear()
+        if self.planned is None:
+            return [*held, *found]
+        told = {"run": self._run_name, "kind": "controller", "name": "controller"}
+        ended = ProcessEnded(t=self.gone_s, **told, how="killed by SIGKILL", planned=self.planned)
+        back = ProcessBack(t=self.back_s, **told, away_s=self.back_s - self.gone_s)
+        return [ended, *held, back, *found]
+
+
+def away(text: str, planned: bool | None, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """What a run is on record with that :class:`Away` carries out."""
+    monkeypatch.setattr(Away, "planned", planned)
+    (plan,) = experiment(text).plans
+    kept: list[Record] = []
+    run_in(Away(plan), plan, kept.extend, Reporter())
+    return kept
+
+
+WAITS = """
 jobs: {red: {ranks: [g0, g1], training: {compute: 500 ms, iterations: 6}}}
 events: [{name: later, when: {job: red, iteration: 2}, do: cut, target: link tor0:4 tor1:4}]
 """
-    )
-    (plan,) = found.plans
-    gone_s, back_s = 0.7, 2.8
 
-    class Away(SimulatedLab):
-        held: ClassVar[list[Record]] = []
 
-        def next(self, until_s: float) -> Sequence[Record]:
-            found = list(super().next(until_s))
-            while found and gone_s < self.now_s() < back_s:
-                self.held.extend(found)
-                found = list(super().next(math.inf))
-            if self.now_s() < back_s or not self.held:
-                return found
-            told = {"run": plan.name, "kind": "controller", "name": "controller"}
-            ended = ProcessEnded(t=gone_s, **told, how="killed by SIGKILL", planned=planned)
-            back = ProcessBack(t=back_s, **told, away_s=back_s - gone_s)
-            held = [ended, *self.held, back, *found]
-            self.held.clear()
-            return held
-
-    kept: list[Record] = []
-    lab = Away(plan.setting, 1.0, 0.0, lambda _: None)
-    run_in(lab, plan, kept.extend, Reporter())
+@pytest.mark.parametrize("planned", [True, False])
+def test_an_event_that_waited_for_the_controller_says_when_it_was_due_and_why_it_came_late(
+    planned: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller tells of no iteration while it is away; it was killed in the second one."""
+    kept = away(WAITS, planned, monkeypatch)
     (late,) = [record for record in kept if isinstance(record, EventLate)]
     iterations = [r for r in kept if isinstance(r, Iteration) and r.i == 1]
     assert late.due == max(r.allreduce_end for r in iterations)
     assert late.late_s == pytest.approx(late.t - late.due)
-    assert late.away_s == pytest.approx(back_s - late.due)
+    assert late.away_s == pytest.approx(Away.back_s - late.due)
     assert (late.planned, late.asked) == ("iteration 2 of red", planned)
     assert late.came in ("in iteration 4", "in iteration 5")
     said = capsys.readouterr().err
@@ -285,6 +300,24 @@ events: [{name: later, when: {job: red, iteration: 2}, do: cut, target: link tor
         f"cut link tor0:4 tor1:4 was planned for iteration 2 of red and came {late.late_s:.1f} s later"
         in said
     )
+
+
+def test_an_event_that_came_in_time_and_waited_for_the_controller_is_late_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long = "training: {compute: 500 ms, iterations: 8}"
+    text = f"""
+jobs: {{red: {{ranks: [g0, g1], {long}}}, blue: {{ranks: [g2, g3], {long}}}}}
+events: [{{when: {{at: 1 s}}, do: cancel, target: job blue}}]
+"""
+    (late,) = [record for record in away(text, False, monkeypatch) if isinstance(record, EventLate)]
+    assert late.do == "cancel"
+    assert late.due == pytest.approx(1.0)
+    assert late.late_s == late.away_s == pytest.approx(Away.back_s - 1.0)
+
+
+def test_an_event_is_not_called_late_where_the_controller_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [r for r in away(WAITS, None, monkeypatch) if isinstance(r, EventLate)]
 
 
 def test_an_event_that_comes_too_late_is_an_error() -> None:

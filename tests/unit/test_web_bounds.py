@@ -234,6 +234,8 @@ def test_a_foreign_page_cannot_program_the_switches_of_an_application(routes: tu
             {"Origin": "null"},
         ):
             assert client.put("/table/1", content=b"[1]", headers=foreign).status_code == 403, foreign
+        # A picture's address: a GET without an origin, which a route of theirs may take for an order.
+        assert client.get("/table/1", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
         assert programmed == []
         for own in ({}, {"Host": "lab.example"}, {"Origin": f"http://127.0.0.1:{port}"}):
             assert client.put("/table/1", content=b"[1]", headers=own).json() == ["1", 3]

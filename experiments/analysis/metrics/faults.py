@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.carrying import pairs
+from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
 from ringlight.experiments.analysis.metrics.regroup import window
 from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.runs import Action, JobRun
+from ringlight.fabric.paths import Router
+from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
 
 #: What is done to something, so that there is something to recover from.
 FAULTS = ("kill", "cut", "lose")
@@ -34,6 +37,51 @@ def under(context: Context, action: Action, job: JobRun) -> bool:
     return job.released <= action.begun <= job.end + _SAME_S
 
 
+def hit(context: Context, action: Action, job: JobRun) -> bool:
+    """Whether what an event was done to was the job's: its worker, a GPU of it, or what its messages pass.
+
+    Where nobody knows what these pass, every switch and averager is every job's. Without a controller or a
+    server agent jobs go on.
+    """
+    target, fabric = action.plan.target, context.run.plan.setting.fabric
+    if target is None or target.kind in ("controller", "server agent"):
+        return False
+    if target.kind == "worker":
+        return target.names[0] == job.name
+    gpus = _gpus_at(job, action.begun)
+    nodes = [Port.parse(name).node for name in target.names]
+    if of_gpus := fabric.gpus.keys() & nodes:
+        return bool(of_gpus & {*gpus})
+    passed = _passed(context, action, job, gpus)
+    if passed is None:
+        return True
+    if target.kind == "link":
+        return bool(passed & set(map(Port.parse, target.names)))
+    return nodes[0] in {port.node for port in passed}
+
+
+def _gpus_at(job: JobRun, moment: float) -> Sequence[str]:
+    """In rank order, as a job had them at a moment of the lab's clock."""
+    return next((back.gpus for back in reversed(job.recoveries) if back.t <= moment), job.gpus)
+
+
+def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) -> set[Port] | None:
+    """Every port that a job's messages pass as it is lit when an event comes; None where nobody knows."""
+    run, fabric = context.run, context.run.plan.setting.fabric
+    moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
+    lit = [(Port.parse(a), Port.parse(b)) for a, b in (run.circuits if moved else run.circuits_before)]
+    graph = electrical_graph(fabric, circuit_cross_connects(fabric, lit))
+    router = Router(fabric, graph)
+    found: set[Port] = set()
+    try:
+        for source, destination in pairs(job.plan, gpus):
+            for hop in router.path(source, destination):
+                found.update(graph[hop.out.node][hop.into.node][hop.out.number]["path"])
+    except ValueError:
+        return None
+    return found
+
+
 _ITERATIONS = {f"iteration_longest_{word}": f"Longest iteration {word} the event" for word in _WHEN} | {
     f"iteration_{word}": f"Iteration time {word} the event: median over ranks and iterations"
     for word in _WHEN
@@ -55,8 +103,8 @@ def around(context: Context, action: Action, job: JobRun) -> Mapping[str, float 
 
 @metric("s", of="event job")
 def recovery(context: Context, action: Action, job: JobRun) -> float | None:
-    """From the fault to the end of the next iteration of all ranks."""
-    if action.plan.do not in FAULTS or not under(context, action, job):
+    """From a fault of what the job used to the end of the next iteration of all ranks."""
+    if action.plan.do not in FAULTS or not under(context, action, job) or not hit(context, action, job):
         return None
     begin, _ = window(action)
     ends = (max(it.allreduce_end for it in group) for group in job.by_index)

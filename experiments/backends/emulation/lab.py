@@ -15,6 +15,7 @@ from typing import Any
 
 from ringlight.experiments.backends.emulation.actions import Actions
 from ringlight.experiments.backends.emulation.averagers import AveragerLog
+from ringlight.experiments.backends.emulation.drifts import DriftLog
 from ringlight.experiments.backends.emulation.flows import FlowLog
 from ringlight.experiments.backends.emulation.linktest import LinkTest
 from ringlight.experiments.backends.emulation.reference import References
@@ -102,6 +103,7 @@ class _Run:
     plan: RunPlan
     flows: FlowLog
     averagers: AveragerLog
+    drifts: DriftLog
     load: load.ProcessorLoad
     jobs: dict[str, _Job] = field(default_factory=dict)
     #: Jobs to release together, tried until then.
@@ -166,7 +168,8 @@ class EmulatedLab:
             plan = replace(plan, setting=self.setting)
             flows = FlowLog(self._api, plan.name, self.setting.fabric)
             averagers = AveragerLog(self.processes.inventory.get("averagers", {}))
-            self._now = _Run(plan, flows, averagers, load.ProcessorLoad(self.processes.lab.id))
+            drifts = DriftLog(self._api, plan)
+            self._now = _Run(plan, flows, averagers, drifts, load.ProcessorLoad(self.processes.lab.id))
             self._light("before")
 
     def submit(self, job: JobPlan) -> str | None:
@@ -226,6 +229,7 @@ class EmulatedLab:
             run.next_look_s = 0.0
             self._look()
             self._found += run.flows.read()
+            self._found += run.drifts.look(now=True)
             self._light("after")
             for name in self.setting.fabric.rings:
                 # How long the light between two steps took to set, as the controller counted.
@@ -305,6 +309,7 @@ class EmulatedLab:
     def _see_controller_back(self) -> None:
         if ("controller", "controller") in self._run.away:
             self._api.get("/v1/health")
+            self._run.drifts.anew()
             self._note_deaths([Death(time.monotonic(), "controller", "controller")])
 
     def _look(self) -> None:
@@ -335,6 +340,7 @@ class EmulatedLab:
         if whole:
             self._samples()
             self._found += run.flows.look()
+            self._found += run.drifts.look()
 
     def _look_at(self, job: _Job) -> None:
         # The state first: what it says is then already in the events.

@@ -72,8 +72,8 @@ def render(view: View, draw: Draw) -> str:
     ]
     return (
         "<p>Iterations are medians over ranks; those that overlap the time in which something was away count "
-        "as during. Recovery runs from the fault to the end of the next iteration of all ranks. All "
-        f"{tag(view.label)}, time as emulated.{view.says('faults')}</p>"
+        "as during. Recovery runs from a fault of what the job used to the end of the next iteration of all "
+        f"ranks. All {tag(view.label)}, time as emulated.{view.says('faults')}</p>"
         f"{''.join(figures)}{''.join(_told(view, run) for run in runs)}{shown}"
     )
 

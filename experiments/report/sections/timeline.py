@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ringlight.experiments.record.events import SwitchDrifted
 from ringlight.experiments.record.runs import SUCCEEDED, Action, JobRun, Run
 from ringlight.experiments.report.charts import key, legend, named_rows, note, sheet, spans
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, WIDE, job_colours, width
@@ -23,37 +26,62 @@ NEEDS = ("makespan",)
 _MOST = 4
 _WAITING: Any = {"facecolor": "none", "edgecolor": QUIET, "hatch": "////", "linewidth": 0.7}
 _STARTING: Any = {**_WAITING, "hatch": "...."}
+_STRANGE: Any = {"color": INK, "linewidth": 1.2, "linestyle": (0, (3, 2))}
 
 
 def wanted(view: View) -> list[Run]:
     """First runs in which something happened after the start."""
     runs = view.first.values()
-    return [run for run in runs if run.later or not all(job.start.at_once for job in run.plan.jobs)]
+    return [
+        run for run in runs if run.later or run.drifts or not all(job.start.at_once for job in run.plan.jobs)
+    ]
 
 
 def render(view: View, draw: Draw) -> str:
     runs = wanted(view)
+    lines = [line for run in runs for line in _lines(run)]
     caption = (
         "Jobs over time. Hatched: waiting for GPUs; filled: training, a tick at the end of every iteration; "
-        "pale: between a loss and going on. Vertical lines are events, a cross is a failure. "
+        "pale: between a loss and going on. Vertical lines are events, dashed ones changes of switches that "
+        "no event asked for; a cross is a failure. "
         f"{view.label.capitalize()}, seconds as emulated."
     )
     shown = table_of(
-        [(run, action) for run in runs for action in run.later],
+        lines,
         [
-            ("arm", lambda event: text(event[0].plan.title)),
-            ("event", lambda event: text(event[1].said)),
-            ("at", lambda event: seconds(event[1].begun - event[0].released)),
-            ("took", lambda event: _took(event[1])),
-            ("what came of it", lambda event: _came(event[1])),
+            ("arm", lambda line: text(line.run.plan.title)),
+            ("event", lambda line: text(line.said)),
+            ("at", lambda line: seconds(line.t - line.run.released)),
+            ("took", lambda line: line.took),
+            ("what came of it", lambda line: line.came),
         ],
         9,
     )
     note = f"Times since the release of the first jobs, as emulated {tag(view.label)}."
     shown += f'<p class="quiet">{note}</p>' if shown else ""
-    many = sum(len(run.later) for run in runs)
-    shown = folded_if_long(f"{many} events", many, shown)
+    shown = folded_if_long(f"{len(lines)} events", len(lines), shown)
     return draw("timeline", caption, _figure, runs[:_MOST]) + shown
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Of the table. ``t``: of the lab's clock, seconds; ``took`` and ``came`` as HTML."""
+
+    run: Run
+    said: str
+    t: float
+    took: str
+    came: str
+
+
+def _lines(run: Run) -> list[_Line]:
+    """What happened to a run, by itself or made to, in order."""
+    found = [_Line(run, action.said, action.begun, _took(action), _came(action)) for action in run.later]
+    for drift, mended in run.drifts:
+        took = NOTHING if mended is None else seconds(mended.t - drift.t)
+        came = mark("bad", "not put right") if mended is None else "put right by the controller"
+        found.append(_Line(run, drift.said, drift.t, took, came))
+    return sorted(found, key=lambda line: line.t)
 
 
 def _took(action: Action) -> str:
@@ -83,7 +111,10 @@ def _figure(runs: list[Run]) -> Figure:
     waiting = [Patch(**_WAITING, label="waiting for GPUs")]
     if any(_starting_s(run.released, job) for run in runs for job in run.jobs.values()):
         waiting.append(Patch(**_STARTING, label="workers start"))
-    legend(figure, "a job's time", [*waiting, key(QUIET, "training", 6), key(LIGHT, "event")])
+    events = [key(LIGHT, "event")]
+    if any(_strange(run) for run in runs):
+        events.append(Line2D([], [], **_STRANGE, label="switch changed by others"))
+    legend(figure, "a job's time", [*waiting, key(QUIET, "training", 6), *events])
     return figure
 
 
@@ -94,6 +125,8 @@ def _run(axis: Axes, run: Run, colours: Mapping[str, str], last: float) -> None:
     for y, name in enumerate(names):
         _job(axis, y, run.jobs[name], run.released, colours[name])
     axis.set(xlim=(0, 1.03 * last), ylim=(len(names) - 0.5, -0.62))
+    for drift in _strange(run):
+        axis.axvline(drift.t - run.released, **_STRANGE, zorder=4)
     place, level = -1.0, 0
     for action in sorted(run.later, key=lambda action: action.begun):
         begin = action.begun - run.released
@@ -106,6 +139,11 @@ def _run(axis: Axes, run: Run, colours: Mapping[str, str], last: float) -> None:
         place = begin
         box = {"facecolor": FACE, "alpha": 0.75, "linewidth": 0, "pad": 0.6}
         note(axis, begin, level - 0.42, action.said, color=INK, zorder=6, bbox=box)
+
+
+def _strange(run: Run) -> list[SwitchDrifted]:
+    """Changes of switches that no event of the run brought about."""
+    return [drift for drift, _ in run.drifts if not drift.planned]
 
 
 def _starting_s(zero: float, job: JobRun) -> float:
