@@ -94,7 +94,7 @@ def addresses(
     app_openflow: AppOpenFlow = APP_OPENFLOW,
     app_rest: AppRest = APP_REST,
 ) -> Addresses:
-    """Addresses of the controller and the applications, and the token of the environment. Raises UserError."""
+    """Addresses of the controller and the applications; token from the environment. Raises UserError."""
     from ringlight.testbed.processes import Addresses
 
     if (tls_cert is None) != (tls_key is None):
