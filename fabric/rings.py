@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ringlight.fabric.topology import Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
 
 #: Faceplate ports of a node's WSS.
@@ -27,7 +29,13 @@ def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure 
 
 def ring_gpus(ring: WdmRing, model: str, first: int = 0) -> list[Gpu]:
     """Each node is a server <name>-s<i> of its own; ``first``: how many GPUs the fabric has before them."""
-    return [Gpu.numbered(node, f"{ring.name}-s{i}", model, first + i) for i, node in enumerate(ring.nodes)]
+    return list(_gpus(ring.name, ring.nodes, model, first))
+
+
+# Points of a sweep have rings of the same nodes, and to make those of thousands takes longest of all.
+@lru_cache(maxsize=16)
+def _gpus(name: str, nodes: tuple[str, ...], model: str, first: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu.numbered(node, f"{name}-s{i}", model, first + i) for i, node in enumerate(nodes))
 
 
 def ring_switches(
@@ -44,12 +52,19 @@ def ring_onics(ring: WdmRing) -> list[Onic]:
 
 def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
     """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
-    links = []
-    for i, (node, switch) in enumerate(zip(ring.nodes, ring.switches, strict=True)):
-        after = ring.switches[(i + 1) % len(ring.nodes)]
+    return list(_links(ring.nodes, ring.switches, rate_bps, queue_s))
+
+
+@lru_cache(maxsize=16)
+def _links(
+    nodes: tuple[str, ...], switches: tuple[str, ...], rate_bps: float, queue_s: float
+) -> tuple[Link, ...]:
+    links: list[Link] = []
+    for i, (node, switch) in enumerate(zip(nodes, switches, strict=True)):
+        after = switches[(i + 1) % len(nodes)]
         links += [
             Link(Port(node, CLOCKWISE), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
             Link(Port(node, COUNTER), Port(switch, ADD_COUNTER), rate_bps, queue_s),
             Link(Port(switch, EAST), Port(after, WEST), rate_bps, queue_s),
         ]
-    return links
+    return tuple(links)
