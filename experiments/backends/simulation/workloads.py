@@ -88,8 +88,9 @@ class WorkloadRun:
         division = LightDivision(one, self._network, share, turns=how(self._job) == "classes")
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
         self._divided = Reallocation(
-            self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division
-        )
+            self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division,
+            decision_s=one.decision_s,
+        )  # fmt: skip
 
     def begin(self) -> None:
         if self._divided is not None:
