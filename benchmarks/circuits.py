@@ -1,12 +1,12 @@
 """Time and quality of decisions about circuits of parallel optical switches; prints one JSON object.
 
-Run ``python benchmarks/circuits.py``; ``--only divided`` for one part of it. ``decisions``: seconds of ``single_shot`` and of ``permutations``, the
-median of several, with the limit of both together and, for a busy machine, their processor time. ``highs``:
-the integer program over counts of circuits and over permutations, with how often its z is the same, proved
-by HiGHS or not, and how often it found less in its time. ``divided``: seconds that a controller takes to
-divide light once, of circuits and of a ring, for demands that it has not seen. ``schedules``: time of one switch that carries a
-demand, divided by what no schedule can beat: the time of the busiest GPU, and a dark time for each partner of
-the GPU with the most.
+Run ``python benchmarks/circuits.py``; ``--only divided`` for one part of it. ``decisions``: seconds of
+``single_shot`` and of ``permutations``, the median of several, with the limit of both together and, for a
+busy machine, their processor time. ``highs``: the integer program over counts of circuits and over
+permutations, with how often its z is the same, proved by HiGHS or not, and how often it found less in its
+time. ``divided``: seconds that a controller takes to divide light once, of circuits and of a ring, for
+demands that it has not seen. ``schedules``: time of one switch that carries a demand, divided by what no
+schedule can beat: the time of the busiest GPU, and a dark time for each partner of the GPU with the most.
 """
 
 from __future__ import annotations

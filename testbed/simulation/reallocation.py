@@ -2,8 +2,8 @@
 
 Each period but the first begins with a decision from the bytes under way, as the GPUs' transports count
 them. Light shines on as before while the decision is made. Then it is dark while it is retuned, and shines
-until the next decision takes effect. That is SiP-Ring's loop, with no time to decide, 20 us dark and 100 us of
-light in the authors' simulator; others of demand-driven circuits (c-Through, Helios, TopoOpt's comparator)
+until the next decision takes effect. That is SiP-Ring's loop, with no time to decide, 20 us dark and 100 us
+of light in the authors' simulator; others of demand-driven circuits (c-Through, Helios, TopoOpt's comparator)
 differ in what decides and in the times.
 """
 
@@ -27,25 +27,28 @@ class Reallocation:
 
     A decision holds for ``live_s`` seconds (above 0); before it, all light is dark for ``dark_s`` seconds.
     It is made of the bytes that were under way ``decision_s`` seconds before the dark. One at a time is made,
-    so where it takes longer than ``live_s``, each holds until the next is made. ``decisions``: how many there have been; ``dark_s``: seconds in which bytes were under way and light was
-    dark. It ends by itself when the execution is over, or when nothing could happen any more.
+    so where it takes longer than ``live_s``, each holds until the next is made. ``decisions``: how many there
+    have been; ``dark_s``: seconds in which bytes were under way and light was dark. ``trace``: keep what each
+    was made for. It ends by itself when the execution is over, or when nothing could happen any more.
     """
 
     def __init__(
         self, engine: Engine, execution: Execution, first_bps: FloatArray, live_s: float, dark_s: float,
-        decide: Decide, *, decision_s: float = 0.0,
+        decide: Decide, *, decision_s: float = 0.0, trace: bool = False,
     ) -> None:  # fmt: skip
         self.decisions, self.dark_s = 0, 0.0
         self._engine, self._execution, self._decide = engine, execution, decide
         self._live_s, self._dark_s, self._now_bps = live_s, dark_s, first_bps
         self._decision_s = decision_s
+        #: Of each division, the first included: when it was lit, the bytes [links] it was made for, and bits
+        #: per second [links].
+        self.made: list[tuple[float, FloatArray, FloatArray]] | None = [] if trace else None
         self._left: FloatArray | None = None
         self._moved: float | None = None
 
     def begin(self) -> None:
         """The first division that is decided takes effect one interval from now."""
-        self._execution.set_capacity(self._now_bps)
-        self._again()
+        self._shine(self._now_bps)
 
     def _again(self) -> None:
         """Read what is left so long before the present division ends as a decision takes."""
@@ -100,5 +103,8 @@ class Reallocation:
 
     def _shine(self, then_bps: FloatArray) -> None:
         self._now_bps = then_bps
+        if self.made is not None:
+            left = np.zeros_like(then_bps) if self._left is None else self._left
+            self.made.append((self._engine.now_s, left, then_bps))
         self._execution.set_capacity(then_bps)
         self._again()
