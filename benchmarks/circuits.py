@@ -1,11 +1,12 @@
 """Time and quality of decisions about circuits of parallel optical switches; prints one JSON object.
 
-Run ``python benchmarks/circuits.py``. ``decisions``: seconds of ``single_shot`` and of ``permutations``, the
-median of several, with the limit of both together and, for a busy machine, their processor time. ``highs``:
-the integer program over counts of circuits and over permutations, with how often its z is the same, proved
-by HiGHS or not, and how often it found less in its time. ``schedules``: time of one switch that carries a
-demand, divided by what no schedule can beat: the time of the busiest GPU, and a dark time for each partner of
-the GPU with the most.
+Run ``python benchmarks/circuits.py``; ``--only divided`` for one part of it. ``decisions``: seconds of
+``single_shot`` and of ``permutations``, the median of several, with the limit of both together and, for a
+busy machine, their processor time. ``highs``: the integer program over counts of circuits and over
+permutations, with how often its z is the same, proved by HiGHS or not, and how often it found less in its
+time. ``divided``: seconds that a controller takes to divide light once, of circuits and of a ring, for
+demands that it has not seen. ``schedules``: time of one switch that carries a demand, divided by what no
+schedule can beat: the time of the busiest GPU, and a dark time for each partner of the GPU with the most.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
+from ringlight.fabric.allocation.dividing import Divider, PlanesDivider, RingDivider
 from ringlight.fabric.allocation.schedules import birkhoff, solstice, total_s
+from ringlight.fabric.interconnect import DemandRing, ParallelOcs
 
 Matrix = npt.NDArray[np.float64]
 LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}
@@ -119,6 +122,15 @@ def compare(
     }
 
 
+def divided(kind: str, divider: Divider, rng: np.random.Generator, gpus: int, times: int) -> dict[str, Any]:
+    demands = iter([window(rng, gpus, 7) for _ in range(times)])
+    return {
+        "light": kind,
+        "gpus": gpus,
+        "decision_s": round(seconds(lambda: divider.division(next(demands)), times), 6),
+    }
+
+
 def schedule(kind: str, demand: Matrix, dark_s: float) -> dict[str, Any]:
     busiest_s = max(demand.sum(axis=0).max(), demand.sum(axis=1).max()) * 8 / CIRCUIT_BPS
     partners = max((demand > 0).sum(axis=0).max(), (demand > 0).sum(axis=1).max())
@@ -149,11 +161,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", type=int, default=5, help="demands or repeats of each kind")
+    parser.add_argument("--only", choices=["divided"], help="this part alone")
     parser.add_argument("--highs-s", type=float, default=5.0, help="time limit of one program")
     chosen = parser.parse_args()
     rng = np.random.default_rng(chosen.seed)
     single_shot([[0, 1], [1, 0]], 3)
     permutations([[0, 1], [1, 0]], 3)
+    lights: list[tuple[str, Divider]] = [
+        ("20 switches", PlanesDivider(ParallelOcs(20, 2e12, 1e-4, 0.0))),
+        ("80 wavelengths of a ring", RingDivider(DemandRing(40, 25e9, 1e-4, 0.0))),
+    ]
+    divisions = [
+        divided(kind, light, np.random.default_rng(chosen.seed), gpus, times)
+        for gpus, times in ((8, 40 * chosen.times), (64, 4 * chosen.times), (1024, chosen.times))
+        for kind, light in lights
+    ]
+    if chosen.only:
+        print(json.dumps({"benchmark": "circuits", "divided": divisions}, indent=2))
+        return
     decisions = [
         decision("window", window(rng, 8, 4), 4, chosen.times),
         decision("placed", placed(rng, 8, 4), 4, chosen.times),
@@ -167,6 +192,7 @@ def main() -> None:
     result = {
         "benchmark": "circuits",
         "decisions": decisions,
+        "divided": divisions,
         "multi_shot_1024_s": round(seconds(lambda: multi_shot(many, 20), chosen.times), 4),
         "highs": [
             compare(gpus, switches, chosen.times, chosen.highs_s, chosen.seed, by_switch=by_switch)

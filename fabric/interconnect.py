@@ -37,13 +37,14 @@ class ParallelOcs:
 
     They are set once for the demand of the jobs, or, where ``interval_s`` is given, again and again for what
     the GPUs still have to send: a division holds for so many seconds; before it, all light is dark for
-    ``dark_s`` seconds.
+    ``dark_s`` seconds. It is decided in ``decision_s`` seconds, in which light shines on as before.
     """
 
     switches: int
     gpu_bps: float
     interval_s: float | None = None
     dark_s: float = 0.0
+    decision_s: float = 0.0
 
     @property
     def circuit_bps(self) -> float:
@@ -55,13 +56,15 @@ class DemandRing:
     """SiP-Ring (Khani et al., SIGCOMM 2021): a ring of fibres, ``wavelengths`` in each direction, which are
     divided anew by what the GPUs still have to send.
 
-    A division holds for ``interval_s`` seconds; before it, all light is dark for ``dark_s`` seconds.
+    A division holds for ``interval_s`` seconds; before it, all light is dark for ``dark_s`` seconds. It is
+    decided in ``decision_s`` seconds, in which light shines on as before.
     """
 
     wavelengths: int
     wavelength_bps: float
     interval_s: float
     dark_s: float
+    decision_s: float = 0.0
 
     @property
     def gpu_bps(self) -> float:
@@ -168,6 +171,7 @@ def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
             wavelength_bps=one.wavelength_bps / rate,
             interval_s=one.interval_s * time,
             dark_s=one.dark_s * time,
+            decision_s=one.decision_s * time,
         )
     if isinstance(one, ParallelOcs):
         return replace(
@@ -175,6 +179,7 @@ def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
             gpu_bps=one.gpu_bps / rate,
             interval_s=None if one.interval_s is None else one.interval_s * time,
             dark_s=one.dark_s * time,
+            decision_s=one.decision_s * time,
         )
     if isinstance(one, WavelengthRing):
         return replace(one, wavelength_bps=one.wavelength_bps / rate, dark_s=one.dark_s * time)

@@ -490,42 +490,46 @@ class ServersSpec(_InterconnectSpec):
 
 class ParallelOcsSpec(_InterconnectSpec):
     """``switches`` optical circuit switches, a port of each GPU on each, set once for the jobs' demand; with
-    ``interval`` and ``dark`` again and again for what is still to be sent."""
+    ``interval`` and ``dark`` again and again for what is still to be sent, each time decided in
+    ``decision``."""
 
     kind: Literal["parallel-ocs"]
     switches: int = Field(ge=1, le=1024)
     interval: Duration | None = None
     dark: Duration | None = None
+    decision: Duration | None = None
 
     def made(self) -> Interconnect:
         if (self.interval is None) != (self.dark is None):
             given, other = ("interval", "dark") if self.dark is None else ("dark", "interval")
             raise ValueError(f"{given}: it goes with {other}; without both, light is set once")
         if self.interval is None or self.dark is None:
+            if self.decision is not None:
+                raise ValueError("decision: it goes with interval and dark; without them, light is set once")
             return ParallelOcs(self.switches, self.rate)
-        _check_interval(self.interval, self.dark)
-        return ParallelOcs(self.switches, self.rate, self.interval, self.dark)
+        _check_interval(self.interval)
+        return ParallelOcs(self.switches, self.rate, self.interval, self.dark, self.decision or 0.0)
 
 
-def _check_interval(interval_s: float, dark_s: float) -> None:
+def _check_interval(interval_s: float) -> None:
     if interval_s <= 0:
         raise ValueError(f"interval: {interval_s:g} s; it must be above 0")
-    if interval_s < dark_s:
-        raise ValueError(f"interval: {interval_s:g} s is shorter than the dark time of {dark_s:g} s")
 
 
 class DemandRingSpec(_InterconnectSpec):
-    """``wavelength``: rate of one; ``rate`` over it, half in each direction, is how many there are."""
+    """``wavelength``: rate of one; ``rate`` over it, half in each direction, is how many there are. Each
+    division holds for ``interval``, after ``dark``, and is decided in ``decision``."""
 
     kind: Literal["demand-ring"]
     wavelength: Rate
     interval: Duration
     dark: Duration
+    decision: Duration = 0.0
 
     def made(self) -> Interconnect:
         each_way = _each_way(self.rate, self.wavelength)
-        _check_interval(self.interval, self.dark)
-        return DemandRing(each_way, self.wavelength, self.interval, self.dark)
+        _check_interval(self.interval)
+        return DemandRing(each_way, self.wavelength, self.interval, self.dark, self.decision)
 
 
 def _each_way(rate_bps: float, wavelength_bps: float) -> int:

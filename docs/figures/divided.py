@@ -37,8 +37,10 @@ BLOCKS: dict[str, Block] = {
         "results checked | bytes wrong",
         [
             _row("SiP-OCS, set once", "sip-ocs", divided=False),
-            _row("SiP-OCS, divided by demand", "sip-ocs-divided"),
-            _row("SiP-Ring", "sip-ring"),
+            _row("SiP-OCS, every 5 ms", "sip-ocs-divided"),
+            _row("SiP-OCS, every 7.4 ms", "sip-ocs-7400-us"),
+            _row("SiP-OCS, every 7.6 ms", "sip-ocs-7600-us"),
+            _row("SiP-Ring, every 5 ms", "sip-ring"),
         ],
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from docs.figures.parts import Block, Cell, Figure, Of, Picture, Table, of, simulated
-from docs.figures.words import ratio, seconds
+from docs.figures.words import number, ratio, seconds
 
 TRAIN = "job train"
 _RATE, _WORKLOAD = "parameters.bandwidth.value", "jobs.train.workload"
@@ -105,26 +105,54 @@ def _days(iterations: int, iteration_s: float) -> str:
     return f"{value / 86400:.3g} d" if value >= 86400 else f"{value / 60:.3g} min"
 
 
-def _light(arm: str, said: str, dark: str = "") -> list[Cell]:
-    at = {"parameters.dark.value": dark} if dark else {}
-    mine = simulated(arm, "jct", TRAIN, at)
-    over = of(lambda a, b: ratio(a / b), mine, simulated("ideal", "jct", TRAIN))
-    divisions = of(lambda count: f"{count:,.0f}", simulated(arm, "divisions", TRAIN, at))
-    return [said, dark, of(lambda value: seconds(value / 5), mine), over, divisions]
+_INTERVAL, _DARK, _DECISION = (f"parameters.{name}.value" for name in ("interval", "dark", "decision"))
+#: The decision as measured, which is a value of the sweep.
+_MEASURED = "2.7 ms"
+_NEVER = "1000 s"
+
+
+def _once(arm: str) -> Figure:
+    return simulated(arm, "iteration", TRAIN, {_INTERVAL: _NEVER})
+
+
+def _interval_said(value: float, interval: str) -> str:
+    return f"{seconds(value)} ({interval})"
+
+
+def _dark(decision: str, dark: str) -> list[Cell]:
+    """The best interval of both fabrics for a dark time, and that over light that is divided once."""
+    cells: list[Cell] = [decision, dark]
+    for arm in ("ocs", "ring"):
+        at = {_DARK: dark, _DECISION: decision}
+        best = simulated(arm, "iteration_best", TRAIN, at)
+        cells += [
+            of(_interval_said, best, simulated(arm, "iteration_best_at", TRAIN, at)),
+            of(lambda a, b: ratio(a / b), best, _once(f"{arm}-once")),
+        ]
+    return cells
+
+
+def _by_interval(said: str, arm: str, decision: str) -> list[Cell]:
+    at = {_DARK: "10 ns", _DECISION: decision}
+    found = (simulated(arm, "iteration", TRAIN, at | {_INTERVAL: interval}) for interval in _INTERVALS)
+    return [said, decision, *(of(seconds, one) for one in found), of(seconds, _once(f"{arm}-once"))]
+
+
+def _late(interval: str) -> list[Cell]:
+    at = {_INTERVAL: interval}
+    counts = (simulated("base", metric, TRAIN, at) for metric in ("divisions", "divisions_late"))
+    iteration = of(seconds, simulated("base", "iteration", TRAIN, at))
+    return [interval, *(of(number, count) for count in counts), iteration]
 
 
 def _degree(switches: int) -> list[Cell]:
-    found = simulated("degree", "jct", TRAIN, {"parameters.switches.value": switches})
-    over = of(lambda a, b: ratio(a / b), found, simulated("ideal", "jct", TRAIN))
-    return [str(switches), of(lambda value: seconds(value / 5), found), over]
+    found = simulated("degree", "iteration", TRAIN, {"parameters.switches.value": switches})
+    over = of(lambda a, b: ratio(a / b), found, simulated("ideal", "iteration", TRAIN, {_INTERVAL: _NEVER}))
+    return [str(switches), of(seconds, found), over]
 
 
-_EACH = {
-    "100-us": ("10 ns", "1 us", "5 us", "20 us", "100 us"),
-    "1-ms": ("10 ns", "20 us", "100 us", "1 ms"),
-    "10-ms": ("10 ns", "100 us", "1 ms", "10 ms"),
-    "150-ms": ("10 ns", "1 ms", "10 ms", "30 ms"),
-}
+_INTERVALS = ("5 us", "20 us", "100 us", "1 ms", "10 ms")
+_DARKS = ("10 ns", "1 us", "10 us", "100 us", "1 ms", "20 ms")
 
 BLOCKS: dict[str, Block] = {
     "picture-sip-ml": Picture(
@@ -181,19 +209,41 @@ BLOCKS: dict[str, Block] = {
     ),
     "sip-ml-dark": Table(
         "sip_ml_light",
-        "SiP-Ring is divided | dark each time | iteration, mean | over ideal | divisions",
+        "decided in | dark each time | SiP-OCS, divided | over set once | SiP-Ring, divided "
+        "| over divided once",
+        [_dark(decision, dark) for decision in ("0 s", "10 us", _MEASURED) for dark in _DARKS],
+    ),
+    "sip-ml-interval": Table(
+        "sip_ml_light",
+        f"dark for 10 ns | decided in | every {' | '.join(_INTERVALS)} | once",
         [
-            _light("once", "once"),
-            *(
-                _light(f"each-{each}", f"every {each.replace('-', ' ')}", dark)
-                for each, values in _EACH.items()
-                for dark in values
-            ),
+            _by_interval(said, arm, decision)
+            for said, arm in (("SiP-OCS", "ocs"), ("SiP-Ring", "ring"))
+            for decision in ("0 s", "10 us")
         ],
+    ),
+    "picture-sip-ml-light": Picture(
+        "sip_ml_light",
+        "simulated",
+        "search",
+        "sip-ml-light.png",
+        "Iteration time with the best interval over the dark time, for three times that a decision takes",
+    ),
+    "picture-sip-ml-intervals": Picture(
+        "sip_ml_intervals",
+        "simulated",
+        "turns",
+        "sip-ml-intervals.png",
+        "Time of a job by the interval between divisions of light, and which pairs waited at two intervals",
+    ),
+    "sip-ml-late": Table(
+        "sip_ml_intervals",
+        "divided every | divisions | of them, found most bytes without light | iteration",
+        [_late(interval) for interval in ("7.2 ms", "7.4 ms", "7.6 ms")],
     ),
     "sip-ml-degree": Table(
         "sip_ml_light",
-        "optical switches | iteration, mean | over ideal",
+        "optical switches | iteration | over ideal",
         [_degree(switches) for switches in (3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32, 64)],
     ),
 }

@@ -153,6 +153,18 @@ class LightDecisions(Record, event="light_decisions"):
     decisions: list[Mapping[str, Any]]
 
 
+class LightGiven(Record, event="light_given"):
+    """Which pairs of GPUs each division of light was made for, in a simulation that follows every rank.
+
+    ``pairs``: source and destination of each. Of each of ``divisions``, the first of which is made for all
+    that the job sends: ``t``, when it was lit, ``left_bytes`` of each pair when it was decided, and
+    ``lightpaths`` of each."""
+
+    job: str
+    pairs: list[tuple[str, str]]
+    divisions: list[Mapping[str, Any]]
+
+
 class CollectiveTimed(Record, event="collective"):
     """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
     ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""

@@ -144,7 +144,8 @@ _KEPT = 64
 class LightDivision:
     """Divides light by what has yet to be sent over each link of ``network``, again and again.
 
-    Called with bytes [links], it gives bits per second [links], of which payload gets ``share``. Where there
+    Called with bytes [links], it gives bits per second [links], of which payload gets ``share``; a lightpath
+    carries ``rate_bps`` of it. Where there
     is not light for all pairs at once, some get none until others have sent. With ``turns`` divisions take
     turns instead, each for those that the ones before left dark, and what each link gets is the mean: ranks
     in lock-step go on only when all pairs have something.
@@ -157,17 +158,17 @@ class LightDivision:
         self._counts: Callable[[FloatArray], IntArray]
         gpus = len(network.gpus)
         if isinstance(one, DemandRing):
-            self._rate_bps = one.wavelength_bps * share
+            self.rate_bps = one.wavelength_bps * share
             sources, destinations = self._links
             self._counts = Divisions(gpus, sources, destinations, one.wavelengths).counts
         else:
-            self._rate_bps = one.circuit_bps * share
+            self.rate_bps = one.circuit_bps * share
             self._counts = _of_links(PlanesDivider(one), self._links, gpus)
         self._turns = turns
         self._in_turns: OrderedDict[bytes, FloatArray] = OrderedDict()
 
     def __call__(self, left: FloatArray) -> FloatArray:
-        return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self._rate_bps)
+        return np.asarray((self._mean(left) if self._turns else self._counts(left)) * self.rate_bps)
 
     def of(self, demand: FloatArray) -> FloatArray:
         """Rates of the links for a demand in bytes [gpus, gpus]."""

@@ -1,9 +1,10 @@
 """Divides a fabric's light again and again by what is still to be sent.
 
 Each period but the first begins with a decision from the bytes under way, as the GPUs' transports count
-them. Then light is dark while it is retuned, and shines until the next decision. That is SiP-Ring's loop,
-with 20 us dark and 100 us of light in the authors' simulator; others of demand-driven circuits (c-Through,
-Helios, TopoOpt's comparator) differ in what decides and in the times.
+them. Light shines on as before while the decision is made. Then it is dark while it is retuned, and shines
+until the next decision takes effect. That is SiP-Ring's loop, with no time to decide, 20 us dark and 100 us
+of light in the authors' simulator; others of demand-driven circuits (c-Through, Helios, TopoOpt's comparator)
+differ in what decides and in the times.
 """
 
 from __future__ import annotations
@@ -25,29 +26,35 @@ class Reallocation:
     """Divides the network of an execution anew while it runs; ``first_bps`` [links] holds from the start.
 
     A decision holds for ``live_s`` seconds (above 0); before it, all light is dark for ``dark_s`` seconds.
-    ``decisions``: how many there have been; ``dark_s``: seconds in which bytes were under way and light was
-    dark. It ends by itself when the execution is over, or when nothing could happen any more.
+    It is made of the bytes that were under way ``decision_s`` seconds before the dark. One at a time is made,
+    so where it takes longer than ``live_s``, each holds until the next is made. ``decisions``: how many there
+    have been; ``dark_s``: seconds in which bytes were under way and light was dark. ``trace``: keep what each
+    was made for. It ends by itself when the execution is over, or when nothing could happen any more.
     """
 
     def __init__(
         self, engine: Engine, execution: Execution, first_bps: FloatArray, live_s: float, dark_s: float,
-        decide: Decide,
+        decide: Decide, *, decision_s: float = 0.0, trace: bool = False,
     ) -> None:  # fmt: skip
         self.decisions, self.dark_s = 0, 0.0
         self._engine, self._execution, self._decide = engine, execution, decide
         self._live_s, self._dark_s, self._now_bps = live_s, dark_s, first_bps
+        self._decision_s = decision_s
+        #: Of each division, the first included: when it was lit, the bytes [links] it was made for, and bits
+        #: per second [links].
+        self.made: list[tuple[float, FloatArray, FloatArray]] | None = [] if trace else None
         self._left: FloatArray | None = None
         self._moved: float | None = None
 
     def begin(self) -> None:
-        """The first decision is made one interval from now."""
-        self._execution.set_capacity(self._now_bps)
-        self._again()
+        """The first division that is decided takes effect one interval from now."""
+        self._shine(self._now_bps)
 
     def _again(self) -> None:
-        self._engine.at(self._engine.now_s + self._live_s, self._decision)
+        """Read what is left so long before the present division ends as a decision takes."""
+        self._engine.at(self._engine.now_s + max(self._live_s - self._decision_s, 0.0), self._read)
 
-    def _decision(self) -> None:
+    def _read(self) -> None:
         if self._execution.over:
             return
         left = self._execution.remaining()
@@ -56,7 +63,7 @@ class Reallocation:
         if not left.any():
             # With nothing else to come, ranks wait for each other for ever, and that is for others to say.
             if self._engine.next_event_s() < math.inf:
-                self._again()
+                self._engine.at(self._engine.now_s + self._live_s, self._read)
             return
         self.decisions += 1
         then_bps = self._decide(left)
@@ -66,6 +73,14 @@ class Reallocation:
                 f"something to send, and {((left > 0) & (then_bps == 0)).sum()} of them get no light"
             )
         self._left = left
+        if self._decision_s:
+            self._engine.at(self._engine.now_s + self._decision_s, lambda: self._divide(then_bps))
+        else:
+            self._divide(then_bps)
+
+    def _divide(self, then_bps: FloatArray) -> None:
+        if self._execution.over:
+            return
         if not self._dark_s:
             self._shine(then_bps)
             return
@@ -88,5 +103,8 @@ class Reallocation:
 
     def _shine(self, then_bps: FloatArray) -> None:
         self._now_bps = then_bps
+        if self.made is not None:
+            left = np.zeros_like(then_bps) if self._left is None else self._left
+            self.made.append((self._engine.now_s, left, then_bps))
         self._execution.set_capacity(then_bps)
         self._again()

@@ -9,6 +9,7 @@ from ringlight.experiments.analysis.prediction import expected_s
 from ringlight.experiments.backends.emulation.requests import only_simulated, peer_timeout_s
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Divisions, Iteration, Record
 from ringlight.experiments.runner.experiment import one_alone
@@ -235,6 +236,23 @@ def test_a_testbed_is_built_of_those_whose_light_is_divided(kind: str) -> None:
     assert only_simulated(plan) == refused
 
 
+def dilated(interconnect: str, time: int, tcp: str) -> RunPlan:
+    (plan,) = parse(
+        f"name: whole\ndescription: Eight GPUs.\nfabric:\n  interconnect: {interconnect}\n"
+        f"scale: {{time: {time}}}\ntcp: {{rto_min: {tcp}}}\njobs:\n  red: {ALL}\n",
+        "whole.yaml",
+    ).plans
+    return plan
+
+
+@pytest.mark.parametrize("kind", ["loop", "demand-ring"])
+def test_a_testbed_decides_in_its_own_time(kind: str) -> None:
+    plan = dilated(KINDS[kind].replace("}", ", decision: 10 us}"), 10_000, "40 us")
+    assert only_simulated(plan) == (
+        "fabric.interconnect.decision: the emulated controller decides in its own time; leave it out"
+    )
+
+
 @pytest.mark.parametrize("kind", ["loop", "demand-ring"])
 @pytest.mark.parametrize(
     ("time", "tcp", "refused"),
@@ -257,11 +275,7 @@ def test_a_testbed_is_built_of_those_whose_light_is_divided(kind: str) -> None:
 def test_light_is_not_divided_faster_than_a_controller_can(
     kind: str, time: int, tcp: str, refused: str | None
 ) -> None:
-    text = (
-        f"name: whole\ndescription: Eight GPUs.\nfabric:\n  interconnect: {KINDS[kind]}\n"
-        f"scale: {{time: {time}}}\ntcp: {{rto_min: {tcp}}}\njobs:\n  red: {ALL}\n"
-    )
-    (plan,) = parse(text, "whole.yaml").plans
+    plan = dilated(KINDS[kind], time, tcp)
     assert only_simulated(plan) == refused
     assert peer_timeout_s(plan, plan.jobs[0]) > 15
 
@@ -297,12 +311,12 @@ def test_a_training_loop_on_parallel_switches_has_a_patience() -> None:
             "fabric.interconnect.rate: 2.66667 wavelengths do not divide into two directions",
         ),
         (
-            f"{{kind: demand-ring, {GPUS}, wavelength: 25 Gbit/s, interval: 10 us, dark: 20 us}}",
-            "fabric.interconnect.interval: 1e-05 s is shorter than the dark time of 2e-05 s",
+            f"{{kind: demand-ring, {GPUS}, wavelength: 25 Gbit/s, interval: 0 s, dark: 20 us}}",
+            "fabric.interconnect.interval: 0 s; it must be above 0",
         ),
         (
-            f"{{kind: parallel-ocs, {GPUS}, switches: 4, interval: 10 us, dark: 20 us}}",
-            "fabric.interconnect.interval: 1e-05 s is shorter than the dark time of 2e-05 s",
+            f"{{kind: parallel-ocs, {GPUS}, switches: 4, decision: 20 us}}",
+            "fabric.interconnect.decision: it goes with interval and dark; without them, light is set once",
         ),
         (
             f"{{kind: parallel-ocs, {GPUS}, switches: 4, dark: 20 us}}",

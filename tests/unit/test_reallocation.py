@@ -63,13 +63,14 @@ def run(
     *,
     latency_s: float = 0.0,
     cost: StepCost | None = None,
+    decision_s: float = 0.0,
 ) -> tuple[Reallocation, Execution, Engine]:
     network = Pairs(workload.ranks, latency_s=latency_s)
     engine = Engine()
     gpus = [str(rank) for rank in range(workload.ranks)]
     execution = Execution(engine, network, gpus, workload, how=how, cost=cost or StepCost())
     given = network.capacity_bps if first is None else first
-    made = Reallocation(engine, execution, given, *interval, decide)
+    made = Reallocation(engine, execution, given, *interval, decide, decision_s=decision_s)
     made.begin()
     execution.begin()
     engine.run(until_s=60)
@@ -99,6 +100,35 @@ def test_what_is_decided_from_is_what_has_yet_to_pass(how: How) -> None:
     assert seen == pytest.approx([750_000 - 125_000 * k for k in range(len(seen))])
     assert len(seen) == 6
     assert execution.result().end_s.max() == pytest.approx(0.25 + 6 * 0.3)
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+@pytest.mark.parametrize(("decision_s", "period_s"), [(0.2, 0.3), (0.4, 0.4)])
+def test_a_decision_is_made_of_bytes_that_are_as_old_as_it_takes(
+    how: How, decision_s: float, period_s: float
+) -> None:
+    """Light shines on meanwhile, and for as long as the next decision takes where that is longer."""
+    seen: list[float] = []
+
+    def decide(left: FloatArray) -> FloatArray:
+        seen.append(float(left[1]))
+        return np.full(4, RATE_BPS)
+
+    _, execution, _ = run(one_message(1_000_000), (0.3, 0.1), decide, how, decision_s=decision_s)
+    first = period_s - decision_s
+    assert seen == pytest.approx([1e6 * (1 - first - period_s * k) for k in range(len(seen))])
+    assert execution.result().end_s.max() == pytest.approx(1 + 0.1 * int(1 / period_s))
+
+
+@pytest.mark.parametrize("how", ["exact", "classes"])
+def test_with_nothing_left_it_looks_again_an_interval_later(how: How) -> None:
+    """It must not look for ever at one moment where a decision takes as long as an interval."""
+    made, execution, _ = run(
+        one_message(100_000, computing_s=1.05), (0.1, 0.0), lambda left: np.full(4, RATE_BPS), how,
+        decision_s=0.2,
+    )  # fmt: skip
+    assert execution.result().end_s.max() == pytest.approx(1.15)
+    assert made.decisions == 1
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])

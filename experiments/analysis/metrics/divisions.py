@@ -10,7 +10,7 @@ import numpy as np
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.light import before_and_after
 from ringlight.experiments.analysis.statistics import median
-from ringlight.experiments.record.events import Divisions, LightDecisions, ProcessEnded
+from ringlight.experiments.record.events import Divisions, LightDecisions, LightGiven, ProcessEnded
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray
@@ -36,6 +36,18 @@ def divisions_dark(context: Context, job: JobRun) -> float | None:
     """Time in which bytes under way waited in the dark because light was retuned, all divisions together."""
     found = _of(context, job)
     return None if found is None else found.dark_s
+
+
+@metric("count", of="job")
+def divisions_late(context: Context, job: JobRun) -> int | None:
+    """Divisions that found most of the bytes under way on pairs without light: the one before was not for
+    them."""
+    for note in context.run.of(LightGiven):
+        if note.job == job.name:
+            left = np.array([made["left_bytes"] for made in note.divisions])[1:]
+            dark = np.array([made["lightpaths"] for made in note.divisions])[:-1] == 0
+            return int(((left * dark).sum(axis=1) > left.sum(axis=1) / 2).sum())
+    return None
 
 
 _TIMES = {

@@ -232,6 +232,8 @@ def _too_fast(setting: Setting) -> str | None:
     one, time = setting.fabric.interconnect, setting.scale.time
     if not divided_anew(one) or one.interval_s is None:
         return None
+    if one.decision_s:
+        return "fabric.interconnect.decision: the emulated controller decides in its own time; leave it out"
     if one.interval_s * time < LEAST_INTERVAL_S:
         return (
             f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, RunPlan
-from ringlight.experiments.record.events import Divisions, Iteration, JobState, Operations, Record
+from ringlight.experiments.record.events import (
+    Divisions,
+    Iteration,
+    JobState,
+    LightGiven,
+    Operations,
+    Record,
+)
 from ringlight.fabric.interconnect import Divided
 from ringlight.fabric.schedules import steps_named
+from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import (
     Demand,
@@ -71,6 +80,7 @@ class WorkloadRun:
         self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
         self._network, self._failed = network, False
         self._divided: Reallocation | None = None
+        self._lightpath_bps = math.nan
         self._execution = Execution(
             engine, network, gpus, job.workload, iterations=job.iterations, how=how(job), cost=cost,
             operations=True, slower=job.stragglers, progress=self._iteration_done,
@@ -85,11 +95,14 @@ class WorkloadRun:
         """The network is that of ``one``, whose light is divided by what has yet to be sent."""
         assert isinstance(self._network, CircuitNetwork)
         assert one.interval_s is not None
-        division = LightDivision(one, self._network, share, turns=how(self._job) == "classes")
+        classes = how(self._job) == "classes"
+        division = LightDivision(one, self._network, share, turns=classes)
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
+        self._lightpath_bps = division.rate_bps
         self._divided = Reallocation(
-            self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division
-        )
+            self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division,
+            decision_s=one.decision_s, trace=not classes,
+        )  # fmt: skip
 
     def begin(self) -> None:
         if self._divided is not None:
@@ -136,4 +149,24 @@ class WorkloadRun:
                     t=self._engine.now_s, run=run, job=job, decisions=divided.decisions, dark_s=divided.dark_s
                 )
             )
+            if divided.made is not None:
+                self._note(self._given(divided.made))
         self._note(JobState(t=self._engine.now_s, run=run, job=job, state=state, gpus=gpus, reason=reason))
+
+    def _given(self, made: Sequence[tuple[float, FloatArray, FloatArray]]) -> LightGiven:
+        network = self._network
+        assert isinstance(network, CircuitNetwork)
+        return LightGiven(
+            t=self._engine.now_s,
+            run=self._plan.name,
+            job=self._job.name,
+            pairs=[(network.gpus[source], network.gpus[to]) for source, to in network.pairs.tolist()],
+            divisions=[
+                {
+                    "t": t,
+                    "left_bytes": np.round(left).astype(np.int64).tolist(),
+                    "lightpaths": np.round(bps / self._lightpath_bps).astype(np.int64).tolist(),
+                }
+                for t, left, bps in made
+            ],
+        )
