@@ -145,7 +145,7 @@ def test_only_jobs_recover_that_were_hit(fault: str, jobs: set[str]) -> None:
 
 
 def test_a_job_recovers_from_the_loss_of_the_gpu_it_has_then() -> None:
-    """Of a spare in the place of a GPU it is hit, and no more of the GPU that it had."""
+    """A job with a spare in the place of a GPU is hit where the spare is, and no more where that GPU is."""
     rows = analysed(
         """
 events:

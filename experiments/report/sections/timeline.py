@@ -65,7 +65,7 @@ def render(view: View, draw: Draw) -> str:
 
 @dataclass(frozen=True)
 class _Line:
-    """Of the table. ``t``: of the lab's clock, seconds; ``took`` and ``came`` as HTML."""
+    """A row of the table. ``t``: by the lab's clock, seconds; ``took`` and ``came`` as HTML."""
 
     run: Run
     said: str
