@@ -14,14 +14,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ringlight.testbed import limits
-from ringlight.testbed.emulation.clean import clean, clean_objects
+from ringlight.testbed.emulation.clean import any_alive, clean, clean_objects
 from ringlight.testbed.lab import STATE_ROOT, Lab
 from tests.integration.test_run import MINI, ROOT, free_ports
 
@@ -113,26 +112,32 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
         clean(lab.id)
 
 
-@pytest.fixture
-def narrow() -> Iterator[None]:
-    """A machine with a limit and buffers that Mininet raises as they usually are."""
-    usual = {"net/core/netdev_max_backlog": "1000", "net/ipv4/tcp_wmem": "4096 16384 4194304"}
+@pytest.mark.alone
+def test_the_last_lab_leaves_the_machines_limits_as_they_were(tmp_path: Path) -> None:
+    """Those that Mininet raises for good, set to what they usually are."""
+    if any_alive():
+        pytest.skip("another lab lives, and keeps them")
+    usual = {"net/core/netdev_max_backlog": "1000", "net/ipv4/tcp_wmem": "4096\t16384\t4194304"}
     files = {limits.SYSCTLS / name: value for name, value in usual.items()}
     before = {file: file.read_text() for file in files}
+    commands = tmp_path / "commands"
+    commands.write_text("".join(f"sh cat {file}\n" for file in files))
+    scenario = ("shell", str(ROOT / "scenarios/disaggregation.yaml"), "--arm", "a-fragmented")
     try:
         for file, value in files.items():
             file.write_text(value)
-        yield
-        assert {file: file.read_text().split() for file in files} == {
-            file: value.split() for file, value in files.items()
-        }
+        done = ringlight(*scenario, "--runtime", "namespace", "--file", str(commands), *free_ports())
+        assert done.returncode == 0, done.stderr
+        # While it lives one is raised; the other is that of the labs' own namespaces.
+        shown = [line for line in done.stdout.splitlines() if not line.startswith("ringlight>")]
+        assert shown == ["5000", usual["net/ipv4/tcp_wmem"]]
+        assert {file: file.read_text().strip() for file in files} == files
     finally:
         for file, value in before.items():
             file.write_text(value)
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("narrow")
 def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named() -> None:
     """SIGKILL ends the controller, whose light stays, and later the testbed, which nobody starts again."""
     ports = free_ports()
@@ -147,7 +152,6 @@ def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named
             with urllib.request.urlopen(f"http://{document['rest']}{path}", timeout=10) as answer:
                 return json.load(answer)
 
-        assert int((limits.SYSCTLS / "net/core/netdev_max_backlog").read_text()) == 5000
         circuits, flows = ask("/v1/circuits"), ask("/v1/packet-switches/tor0/flows")
         assert circuits["circuits"]
         assert ask("/v1/health")["restarts"] == 0
