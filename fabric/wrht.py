@@ -24,15 +24,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from ringlight.fabric.steps import Op, Step, Steps, frozen, frozen_bool
 
 Top = Literal["collect", "exchange"]
 
 
-@dataclass(frozen=True)
-class Lightpath:
+class Lightpath(NamedTuple):
     """Lightpath between two nodes on a wavelength; ``clockwise`` is towards the next higher number."""
 
     source: int
@@ -91,6 +91,8 @@ class WrhtPlan:
         return (path for level in self.levels for step in level.steps for path in step)
 
 
+# Points of a sweep that follow each other often have the same tree, of thousands of lightpaths.
+@lru_cache(maxsize=8)
 def plan(
     nodes: int, wavelengths: int, group: int | None = None, top: Top = "collect", reach: int | None = None
 ) -> WrhtPlan:
