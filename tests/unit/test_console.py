@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ringlight.containers.image import ROOT
-from ringlight.testbed.emulation.console import measures
+from ringlight.testbed.emulation.console import measures, prompt
 
 pytestmark = pytest.mark.skipif(shutil.which("mnexec") is None, reason="needs mnexec of Mininet")
 
@@ -283,6 +283,19 @@ def test_after_many_control_c_the_prompt_takes_the_next_line(typist: Typist) -> 
         typist.sees(f"\r\n{6000 + number}\r\n")
     typist.types("exit\r")
     typist.sees("0 refused")
+
+
+def test_control_c_within_a_moment_of_another_does_not_interrupt_what_that_ends() -> None:
+    made = prompt.Prompt.__new__(prompt.Prompt)
+    made._busy, made._interrupted_at = True, 0.0
+    with pytest.raises(KeyboardInterrupt):
+        made._interrupt()
+    made._interrupt()
+    made._interrupted_at -= 2 * prompt.GRACE_S
+    with pytest.raises(KeyboardInterrupt):
+        made._interrupt()
+    made._busy, made._interrupted_at = False, 0.0
+    made._interrupt()
 
 
 def test_control_d_leaves_and_what_was_typed_is_remembered(typist: Typist, tmp_path: Path) -> None:
