@@ -215,6 +215,14 @@ def test_a_legend_makes_its_own_room() -> None:
         assert axis.get_position().y0 * figure.get_figheight() == pytest.approx(low)
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_long_name_in_a_legend_is_broken_and_not_cut(width: float) -> None:
+    with matplotlib.rc_context({**STYLE, "figure.figsize": (width, 3.0)}):
+        figure, _ = sheet(2.0)
+        legend(figure, "arm", [key("red", "an arm whose name goes on and on " * 6)])
+        assert list(outside(figure)) == []
+
+
 def test_arms_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
     view = simulated(FAULTS.replace("then: swap", "then: shrink"))
     found = pictures_of(view)
@@ -228,6 +236,15 @@ def test_arms_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
         panels = {axis.get_xlim() for axis in found["timeline"][1]().axes}
     assert len(timeline.wanted(view)) > 1 < len(faults.wanted(view))
     assert len(ends) == len(panels) == 1
+    # All of them are on it.
+    last = max(
+        job.end - run.released for run in view.runs for job in run.jobs.values() if job.end is not None
+    )
+    assert min(end for _, end in panels) >= last
+    spans = [
+        end - run.released for run in faults.wanted(view) for job in run.jobs.values() for _, end in job.spans
+    ]
+    assert min(end for _, end in ends) >= max(spans)
 
 
 def test_a_card_of_a_fault_names_it(tmp_path: Path) -> None:
