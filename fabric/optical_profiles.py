@@ -6,9 +6,10 @@ controller deletes before it adds. [Polatis] lab figures of a 320x320 Series 700
 fibre may be switched. [SONiC] SONiC-OCS sample data of a 3D-MEMS switch: 1.58 to 1.85 dB. [ODDL] Li et al.,
 JOCN 16(3), 2024, abstract: the grid's wavelength-selective switches (WSS) are liquid crystal on silicon.
 [WSS] JLT 24(2), 2006: a WSS loses 6 to 18 dB; that liquid crystal on silicon takes tens to hundreds of
-milliseconds is common knowledge, not a figure of [ODDL]. [ring]: later public code of WRHT's first author for
-another optical network sets 25 us for setting up light with micro-ring resonators and a loss of 1 dB at the
-ring that drops it; the WRHT paper's own figures could not be read. [assumed]: our choice, within what the
+milliseconds is common knowledge, not a figure of [ODDL]. [ring]: later code of WRHT's first author for other
+networks: 25 us for setting up light (TravisDai/LHAS@4b608a1 configs/approved_reference_parameters.json), and
+1 dB lost at the ring that drops it (TravisDai/onoc-fcnn-allocation@083825a physhb.py). The WRHT paper's own
+figures could not be read. [assumed]: our choice, within what the
 source allows. [TL1]: public TL1 clients of an S320 name ports such as 5.8.6 and 1.1.4; 5 shelves of 8
 modules of 8 ports are 320, which is our conclusion; those of other Calient switches count modules in another
 way.

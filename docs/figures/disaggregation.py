@@ -110,7 +110,7 @@ BLOCKS: dict[str, Block] = {
         "measured",
         "throughput-a",
         "figure3.png",
-        "Figure 3 of the disaggregation paper, rebuilt from a run",
+        "Throughput and GPU utilisation of case (a), fragmented and regrouped, as in figure 3 of the paper",
     ),
     "picture-topology": Picture(
         "disaggregation",

@@ -1,8 +1,8 @@
 """What a training step of a known model costs: gradient size and GPU time.
 
 Parameter counts are those of torchvision. GPU times are forward + backward for a minibatch of 16 images of
-224 x 224 pixels with cuDNN 5.1 (jcjohnson/cnn-benchmarks). No public table has the Tesla M40; the Maxwell
-Titan X has the same GM200 chip and stands in for it.
+224 x 224 pixels with cuDNN 5.1.05 (jcjohnson/cnn-benchmarks@2ee75e2 README.md). No public table has the
+Tesla M40; the Maxwell Titan X has the same GM200 chip and stands in for it.
 """
 
 from __future__ import annotations

@@ -374,7 +374,7 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
         if set(costs) == {"addition"} and each and is_number(row.value) and is_number(before.value):
             yield Finding(
                 "loses",
-                "Adding up what it received takes a representative time that is usually left out: with it "
+                "Adding up what it received takes a representative time, which the base leaves out: with it "
                 f"{model} takes {format_time(row.value)} instead of {format_time(before.value)}.",
             )
             return
