@@ -410,7 +410,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 #: What a way is called on the page, by its name in the JSON, in the page's order.
-_ON_PAGE = {
+ON_PAGE = {
     "nearest": "nearest (the product)",
     "dithered": "dithered",
     "exact mean of the codes": "exact mean of the codes",
@@ -437,7 +437,7 @@ def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
         ranks = sorted({many for _, many in rows})
         heads = [f"{model}, averaged by", *(f"N = {n}: accuracy, points | loss" for n in ranks)]
         lines += [f"| {' | '.join(heads)} |", "|---" * (1 + 2 * len(ranks)) + "|"]
-        for way, said in _ON_PAGE.items():
+        for way, said in ON_PAGE.items():
             its = [rows[f"OptINC, {_MANY_WAYS} bits, {way}", n] for n in ranks]
             cells = [
                 f"{_spread(row['accuracy_over_ring_points'], '+.2f')} | "
