@@ -441,7 +441,7 @@ def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
             its = [rows[f"OptINC, {_MANY_WAYS} bits, {way}", n] for n in ranks]
             cells = [
                 f"{_spread(row['accuracy_over_ring_points'], '+.2f')} | "
-                f"{_spread(row['loss_over_ring_nats'], '+.4f')}"
+                f"{_spread(row['loss_over_ring_nats'], '+.5f')}"
                 for row in its
             ]
             lines.append(f"| {' | '.join((said, *cells))} |")
@@ -450,8 +450,21 @@ def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
             f"{_spread(row['accuracy_percent'], '.2f')} % and {_spread(row['loss_nats'], '.4f')} with N = {n}"
             for n, row in rings
         )
-        lines += ["", f"The ring's accuracy and loss: {said}. {seeds} seeds, {iterations:,} iterations.", ""]
+        lines += ["", f"The ring's accuracy and loss: {said}. {seeds} seeds, {iterations:,} iterations."]
+        beside = "; ".join(
+            f"{_apart(rows, n, 'of_seeds_points', '+.2f')} points and "
+            f"{_apart(rows, n, 'of_seeds_nats', '+.5f')} of loss with N = {n}"
+            for n in ranks
+        )
+        lines += [f"Dithered beside nearest, seed by seed: {beside}.", ""]
     return [line.replace(" -", " −") for line in lines]
+
+
+def _apart(rows: dict[tuple[str, int], dict[str, Any]], ranks: int, figure: str, form: str) -> str:
+    """By how much dithering is above nearest: the mean over seeds, and half its interval."""
+    dithered, nearest = (rows[f"OptINC, {_MANY_WAYS} bits, {way}", ranks] for way in ("dithered", "nearest"))
+    off = [a - b for a, b in zip(dithered[figure], nearest[figure], strict=True)]
+    return _spread((statistics.fmean(off), half_width(off)), form)
 
 
 def write_ways(page: Path, files: Sequence[Path]) -> None:

@@ -47,8 +47,9 @@ def test_dithering_is_right_on_average_for_each_combination() -> None:
 def outcome(ranks: int, **other: Any) -> dict[str, Any]:
     own = {"accuracy_percent": [54.0, 1.0], "loss_nats": [1.5, None]}
     over = {"accuracy_over_ring_points": [-0.25, 0.125], "loss_over_ring_nats": [0.0, 0.5]}
+    seeds = {"of_seeds_points": [-0.5, 0.0], "of_seeds_nats": [-0.5, 0.5]}
     names = ["ring, float32", *(f"OptINC, 8 bits, {way}" for way in ON_PAGE)]
-    rows = [{"what": name, "ranks": ranks, **own, **over} for name in names]
+    rows = [{"what": name, "ranks": ranks, **own, **over, **seeds} for name in names]
     return {"model": "digits", "seeds": 10, "iterations": 1000, "plain": rows, **other}
 
 
@@ -62,9 +63,10 @@ def test_the_table_has_every_way_and_the_ring(tmp_path: Path) -> None:
     write_ways(page, files)
     text = page.read_text()
     assert text.startswith("Before.\n<!-- ways -->\n| digits, averaged by | N = 4: accuracy, points | loss |")
-    cells = "−0.25 ± 0.12 | +0.0000 ± 0.5000"
+    cells = "−0.25 ± 0.12 | +0.00000 ± 0.50000"
     assert f"| nearest (the product) | {cells} | {cells} |" in text
     assert "54.00 ± 1.00 % and 1.5000 with N = 8. 10 seeds, 1,000 iterations." in text
+    assert "+0.00 ± 0.00 points and +0.00000 ± 0.00000 of loss with N = 8." in text
     assert text.endswith("\n<!-- end of ways -->\nAfter.\n")
     write_ways(page, files)
     assert page.read_text() == text
