@@ -1,6 +1,6 @@
 """Evaluates OptINC's unit: exactness of designed weights, area, and light that is not perfect.
 
-Tables of ``area`` and ``physics`` go to stderr, JSON to stdout.
+Tables go to stderr, JSON to stdout.
 
     python benchmarks/optinc.py designed [--sample 4096] [--seed 1]
     python benchmarks/optinc.py area
@@ -8,6 +8,7 @@ Tables of ``area`` and ``physics`` go to stderr, JSON to stdout.
                                         [--seeds 5] [--pictures docs/images]
                                         [--inputs 65536] [--only phase_bits=30,28 --only phase_sigma=1e-9]
     python benchmarks/optinc.py budget [--seeds 5]
+    python benchmarks/optinc.py shares [--seeds 5]
 
 ``designed``: the paper's four cases with weights by formula, *designed, not trained*. Every input there is
 through the compressed network (the same function with its used units only), beside the exact mean: inputs,
@@ -28,6 +29,10 @@ draws the shares and two meshes of the trained network into a folder.
 
 ``budget``: up to which value each source alone leaves at most BUDGET of the trained network's inputs wrong
 (the mean over seeds), and which part of these they may all have at once.
+
+``shares``: the trained network's share of wrong answers, mean and largest over seeds, where what enters or
+its biases are off by 1 %, or noisy: over every input once, and over inputs as servers with random numbers
+make them.
 """
 
 from __future__ import annotations
@@ -49,15 +54,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ringlight.experiments.report.charts import legend, plain_ticks, sheet
 from ringlight.experiments.report.drawing import PALETTE, QUIET, STYLE
-from ringlight.fabric.optinc.averaging import combination, goals_of, to_answers
+from ringlight.fabric.optinc.averaging import combination, goals_of, index_of, to_answers
 from ringlight.fabric.optinc.designed import designed as weights_of
-from ringlight.fabric.optinc.imperfect import Full, Imperfections, on_meshes
+from ringlight.fabric.optinc.imperfect import Full, Imperfections, OnMeshes, on_meshes
 from ringlight.fabric.optinc.network import (
     Network,
     Signals,
@@ -360,6 +366,58 @@ def budget(chosen: argparse.Namespace) -> dict[str, Any]:
     return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(combined(found))}
 
 
+def shares(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Compare readings: shares of inputs or of servers' numbers, biases off all alike or each by its own."""
+    case = CASES["8bit_4"]
+    coding = case.coding
+    on = on_meshes(trained("8bit_4")[0], case.approximated)
+    shape = (coding.servers, SAMPLED_INPUTS)
+    numbers = np.random.default_rng(chosen.seed).integers(0, 2**coding.bits, shape)
+    indices: dict[str, npt.NDArray[Any]] = {
+        "every input once": np.arange(coding.combinations),
+        "random numbers": index_of(numbers, coding),
+    }
+
+    def each_bias(seed: int) -> OnMeshes:
+        random = np.random.default_rng(seed)
+        assert on.biases is not None
+        off = (1 + 0.01 * random.standard_normal(bias.shape) for bias in on.biases)
+        return replace(
+            on, biases=tuple((a * b).astype(on.dtype) for a, b in zip(on.biases, off, strict=True))
+        )
+
+    cases: dict[str, tuple[Callable[[int], OnMeshes], Physics]] = {
+        f"{QUANTITIES[name].title}: {value:+g}": (lambda _: on, QUANTITIES[name].physics(value))
+        for name, value in (
+            ("transmitters", 0.02),
+            ("transmitters", 0.1),
+            ("mismatch", 0.01),
+            ("bias", 0.01),
+            ("bias", -0.01),
+            ("scale", 0.01),
+            ("scale", -0.01),
+        )
+    }
+    cases["each bias off by a part of its own, σ: +0.01"] = each_bias, Physics()
+    found = {
+        title: {
+            over: [
+                wrong_shares(of(seed), coding, index, physics, [seed]).median for seed in range(chosen.seeds)
+            ]
+            for over, index in indices.items()
+        }
+        for title, (of, physics) in cases.items()
+    }
+    _table(
+        ["% wrong, mean (largest)", *indices],
+        [
+            [title, *(f"{100 * statistics.fmean(own):.2f} ({100 * max(own):.2f})" for own in row.values())]
+            for title, row in found.items()
+        ],
+    )
+    return found
+
+
 def combined(values: Mapping[str, float]) -> Physics:
     """A unit with every source at its value, by name."""
     each = [QUANTITIES[name].physics(value) for name, value in values.items()]
@@ -449,10 +507,11 @@ def main() -> None:
         "area": area,
         "physics": physics,
         "budget": budget,
+        "shares": shares,
     }
     parser.add_argument("parts", nargs="*", default=list(known), help=f"of {', '.join(known)}")
     parser.add_argument("--sample", type=int, default=4096, help="inputs through the whole network")
-    parser.add_argument("--seed", type=int, default=1, help="of a sample")
+    parser.add_argument("--seed", type=int, default=1, help="of a sample, and of random numbers")
     parser.add_argument("--case", choices=CASES, default="8bit_4", help="of physics")
     parser.add_argument(
         "--weights",
@@ -460,7 +519,7 @@ def main() -> None:
         action="append",
         help="of physics; more than once for both",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="of physics and budget: 0, 1 ..")
+    parser.add_argument("--seeds", type=int, default=5, help="of physics, budget and shares: 0, 1 ..")
     parser.add_argument("--inputs", type=int, help="of physics: a random sample of so many")
     parser.add_argument(
         "--only", type=only, action="append", metavar="QUANTITY=VALUES",

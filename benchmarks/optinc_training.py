@@ -2,6 +2,7 @@
 
     python benchmarks/optinc_training.py [plain] [injected] [phases] [--model digits] [--seeds 3]
         [--iterations 1000] [--ranks 4 8 16] [--bits 8 16] [--wrong 0.01 1] [--weights trained designed]
+    python benchmarks/optinc_training.py --page docs/optinc.md JSON [JSON ...]
 
 Each row is a training for each seed, whose gradients are averaged in another way; beside it stands the ring
 all-reduce of float32 from the same seeds. Differences are taken seed by seed; +- is the half width of the
@@ -19,13 +20,16 @@ the same for every N.
 Accuracy is of what is held out: one image is 0.34 points. The loss is of the images that are trained on, but
 of the held-out text.
 
-``plain``     what becomes of the decimals that the unit drops: with 8 bits in five ways (``WAYS``), else
+``plain``     what becomes of the decimals that the unit drops: with 8 bits in six ways (``WAYS``), else
               as the product does; ``bias`` is by how much of a step the mean gradient is off on average,
               zeros left out
 ``injected``  16 bits, N = 4: the errors of the paper's Table II, as often as there, and more often
 ``phases``    8 bits, N = 4: the trained network that comes with the program, and the designed one
               (*designed, not trained*), on meshes whose phases are off, a draw for each seed; the table of
               such a network answers every input of the training
+
+``--page`` trains nothing: it writes the ways of averaging as a table into a page, between ``<!-- ways -->``
+and ``<!-- end of ways -->``. Each file has the JSON of ``plain --bits 8``, of one model and any ``--ranks``.
 """
 
 from __future__ import annotations
@@ -35,8 +39,10 @@ import hashlib
 import json
 import math
 import os
+import re
 import statistics
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -141,6 +147,16 @@ def _constant_where_unequal(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
     return np.asarray(codes.sum(axis=0) // ranks + np.where(equal, 0.0, (ranks - 1) / (2 * ranks)))
 
 
+def _dithered(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The floor, where so many ranks as are drawn for a value, 0 to N - 1, raise their codes by a step: right
+    on average. All ranks have to draw alike. Here the codes' checksum is the seed; ranks could send each
+    other theirs together with their scales.
+    """
+    ranks, size = codes.shape
+    drawn = np.random.default_rng(zlib.crc32(codes.tobytes())).integers(0, ranks, size)
+    return np.asarray((codes.sum(axis=0) + drawn) // ranks)
+
+
 def _exact(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """The mean with all its decimals, which 8 bits cannot carry."""
     found: npt.NDArray[np.float64] = codes.mean(axis=0)
@@ -152,6 +168,7 @@ Way = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]
 #: Beside the product, which has the nearest whole number.
 WAYS: dict[str, Way] = {
     "exact mean of the codes": _exact,
+    "dithered": _dithered,
     "floor and a constant": _constant,
     "floor and a constant where codes differ": _constant_where_unequal,
     "floor": lambda codes: codes.sum(axis=0) // len(codes),
@@ -362,12 +379,14 @@ def phases(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
+def _spread(pair: Sequence[float | None], form: str) -> str:
+    """A mean and half its interval, if it has one."""
+    mean, half = pair
+    return format(mean, form) + ("" if half is None else f" ± {half:{form.lstrip('+')}}")
+
+
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Lines of Markdown."""
-
-    def spread(pair: Sequence[float | None], form: str) -> str:
-        mean, half = pair
-        return format(mean, form) + ("" if half is None else f" ± {half:{form.lstrip('+')}}")
 
     def part(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
@@ -378,11 +397,11 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         cells = (
             row["what"],
             str(row["ranks"]),
-            spread(row["accuracy_percent"], ".2f"),
-            spread(row["accuracy_over_ring_points"], "+.2f"),
+            _spread(row["accuracy_percent"], ".2f"),
+            _spread(row["accuracy_over_ring_points"], "+.2f"),
             ", ".join(f"{points:+.2f}" for points in row["of_seeds_points"]),
-            spread(row["loss_nats"], ".5f"),
-            spread(row["loss_over_ring_nats"], "+.5f"),
+            _spread(row["loss_nats"], ".5f"),
+            _spread(row["loss_over_ring_nats"], "+.5f"),
             part(None if row["wrong"] is None else 100 * row["wrong"], ".5f"),
             part(row["bias"], "+.3f"),
         )
@@ -390,12 +409,81 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
+#: What a way is called on the page, by its name in the JSON, in the page's order.
+ON_PAGE = {
+    "nearest": "nearest (the product)",
+    "dithered": "dithered",
+    "exact mean of the codes": "exact mean of the codes",
+    "floor and a constant": "floor and a constant",
+    "floor and a constant where codes differ": "floor and a constant where codes differ",
+    "floor": "floor (the paper's)",
+}
+_WAYS_BLOCK = re.compile(r"(<!-- ways -->\n).*?(<!-- end of ways -->)", re.DOTALL)
+
+
+def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines of Markdown: for each model the ways of averaging by servers, and what the ring has itself.
+
+    Raises ValueError for outcomes of one model with other seeds or iterations, KeyError for one that is not
+    there.
+    """
+    lines: list[str] = []
+    for model in dict.fromkeys(outcome["model"] for outcome in outcomes):
+        own = [outcome for outcome in outcomes if outcome["model"] == model]
+        if len(counts := {(outcome["seeds"], outcome["iterations"]) for outcome in own}) > 1:
+            raise ValueError(f"{model}: of different seeds and iterations: {sorted(counts)}")
+        ((seeds, iterations),) = counts
+        rows = {(row["what"], row["ranks"]): row for outcome in own for row in outcome["plain"]}
+        ranks = sorted({many for _, many in rows})
+        heads = [f"{model}, averaged by", *(f"N = {n}: accuracy, points | loss" for n in ranks)]
+        lines += [f"| {' | '.join(heads)} |", "|---" * (1 + 2 * len(ranks)) + "|"]
+        for way, said in ON_PAGE.items():
+            its = [rows[f"OptINC, {_MANY_WAYS} bits, {way}", n] for n in ranks]
+            cells = [
+                f"{_spread(row['accuracy_over_ring_points'], '+.2f')} | "
+                f"{_spread(row['loss_over_ring_nats'], '+.5f')}"
+                for row in its
+            ]
+            lines.append(f"| {' | '.join((said, *cells))} |")
+        rings = [(n, rows["ring, float32", n]) for n in ranks]
+        said = "; ".join(
+            f"{_spread(row['accuracy_percent'], '.2f')} % and {_spread(row['loss_nats'], '.4f')} with N = {n}"
+            for n, row in rings
+        )
+        lines += ["", f"The ring's accuracy and loss: {said}. {seeds} seeds, {iterations:,} iterations."]
+        beside = "; ".join(
+            f"{_apart(rows, n, 'of_seeds_points', '+.2f')} points and "
+            f"{_apart(rows, n, 'of_seeds_nats', '+.5f')} of loss with N = {n}"
+            for n in ranks
+        )
+        lines += [f"Dithered beside nearest, seed by seed: {beside}.", ""]
+    return [line.replace(" -", " −") for line in lines]
+
+
+def _apart(rows: dict[tuple[str, int], dict[str, Any]], ranks: int, figure: str, form: str) -> str:
+    """By how much dithering is above nearest: the mean over seeds, and half its interval."""
+    dithered, nearest = (rows[f"OptINC, {_MANY_WAYS} bits, {way}", ranks] for way in ("dithered", "nearest"))
+    off = [a - b for a, b in zip(dithered[figure], nearest[figure], strict=True)]
+    return _spread((statistics.fmean(off), half_width(off)), form)
+
+
+def write_ways(page: Path, files: Sequence[Path]) -> None:
+    """Raises OSError, and ValueError for a page without the block or files without such outcomes."""
+    lines = ways_table([json.loads(file.read_text(encoding="utf-8")) for file in files])
+    text = page.read_text(encoding="utf-8")
+    new, count = _WAYS_BLOCK.subn(lambda match: match[1] + "\n".join(lines) + match[2], text)
+    if count != 1:
+        raise ValueError(f"{page}: {count} blocks of ways, not one")
+    page.write_text(new, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     known = {"plain": plain, "injected": injected, "phases": phases}
-    parser.add_argument("parts", nargs="*", default=list(known), help=f"of {', '.join(known)}")
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(known)}, or all; files, with --page")
+    parser.add_argument("--page", type=Path, help="write the ways of averaging of these files into it")
     parser.add_argument("--model", choices=list(MODELS), default="digits")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
     parser.add_argument("--iterations", type=int, help="the model's, if not given")
@@ -404,6 +492,12 @@ def main() -> None:
     parser.add_argument("--wrong", type=float, nargs="*", default=WRONG, help="parts of answers, of injected")
     parser.add_argument("--weights", nargs="+", choices=list(SIGMAS), default=list(SIGMAS), help="of phases")
     given = parser.parse_args()
+    if given.page:
+        try:
+            write_ways(given.page, [Path(part) for part in given.parts])
+        except (OSError, ValueError, KeyError) as error:
+            parser.exit(1, f"{parser.prog}: {error}\n")
+        return
     if unknown := set(given.parts) - set(known):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
     train, iterations = MODELS[given.model]
@@ -417,7 +511,7 @@ def main() -> None:
     found: dict[str, Any] = {"model": given.model, "seeds": given.seeds, "iterations": iterations}
     if given.model == "transformer":
         found["text_sha256"] = text_sha256()
-    for name in given.parts:
+    for name in given.parts or known:
         found[name] = known[name](study)
         print("\n".join(table(found[name])), file=sys.stderr)
     print(json.dumps(found, indent=2))

@@ -3,19 +3,17 @@
 The paper quantises "globally in blocks" (section IV) and leaves open block size, scale and the code of the
 sign. Here the values v of a block are numbers of a step s = 2^(e - B + 1), where e is the smallest exponent
 with \\|v\\| < 2^e for the values of all ranks, and travel in offset binary: ``c = min(round(v / s) +
-2^(B-1), 2^B - 1)``. A tie goes to the even number. What rounds to 2^(B-1) steps, so v > 2^e - s/2, is held
-one step lower: the error is at most s there, and s/2 elsewhere.
+2^(B-1), 2^B - 2)``. A tie goes to the even number. The highest code stays free for a step more, see below:
+values above 2^e - 1.5 s are held at 2^e - 2 s, with an error below 2 s; it is at most s/2 elsewhere.
 
 Ranks that share e have to agree on it first: each tells its own :func:`exponents`, and :func:`merge` of all
 of them is what each :func:`quantise` takes.
 
 The network answers floor(sum of c / N). So that this is the nearest to the mean, half of the ranks send one
-step more (:func:`raised`): floor((sum of c + N / 2) / N). A tie goes up in every other place of a block, and
-down between, so that no bias is left in the gradients; a value that is the same on all ranks comes back as it
-was. The error of the mean is at most s; 1.5 s, and 1 / N of it for each such rank, where values were held.
-
-Exponents and codes are whole numbers, scales are powers of two, and float64 holds every product before the
-one rounding to float32: the same bits on any machine with IEEE 754 arithmetic.
+step more (:func:`raised`): floor((sum of c + N / 2) / N), whatever the codes. A tie goes up in every other
+place of a block, and down between, so that no bias is left in the gradients; a value that is the same on all
+ranks comes back as it was. The error of the mean is at most s, and 1.5 s / N more for each rank whose value
+was held.
 """
 
 from __future__ import annotations
@@ -119,10 +117,11 @@ def quantise(
                 f"value {index} is {values[index]}: not below 2^{shared[index // block]}, its block's scale"
             )
         np.rint(steps, out=steps)
+        np.minimum(steps, half - 2, out=steps)
         steps += half
         if added is not None:
             steps += added[: end - start]
-        codes[start:end] = np.minimum(steps, 2 * half - 1, out=steps)
+        codes[start:end] = steps
     return codes
 
 

@@ -55,6 +55,15 @@ def test_scales_then_sums_then_means(bits: int, ranks: int) -> None:
     assert per_value[3 * once :] == pytest.approx([bits] * once)
 
 
+@pytest.mark.parametrize(("ranks", "over"), [(4, 1.594), (8, 1.969), (16, 2.227)])
+def test_sums_that_are_as_wide_as_they_need_would_be_fewer_bytes(ranks: int, over: float) -> None:
+    """What docs/optinc.md says of widths that grow: the sum of k codes with the bits of k of them."""
+    growing = [sum_bits(8, ranks_in_it) for ranks_in_it in range(1, ranks)]
+    assert growing[0] == 8
+    assert growing[-1] == sum_bits(8, ranks)
+    assert (sum(growing) + 8 * (ranks - 1)) / (8 * ranks) == pytest.approx(over, abs=5e-4)
+
+
 @pytest.mark.parametrize(
     ("ranks", "raw", "even"), [(4, 1.6875, 1.5), (8, 2.078125, 1.75), (16, 2.34375, 1.875)]
 )
