@@ -132,7 +132,7 @@ def _dark(decision: str, dark: str) -> list[Cell]:
             for metric in ("iteration_best", "iteration_best_at")
         ]
         cells += [
-            of(lambda *of_all: "{} ({})".format(seconds((best := _best_of(*of_all))[0]), best[1]), *found),
+            of(lambda *of_all: f"{seconds((best := _best_of(*of_all))[0])} ({best[1]})", *found),
             of(lambda once, *of_all: ratio(_best_of(*of_all)[0] / once), _once(f"{arm}-once"), *found),
         ]
     return cells

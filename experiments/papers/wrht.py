@@ -122,7 +122,7 @@ def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | Non
 @functools.lru_cache(maxsize=128)
 def _tree(found: Collective, nodes: int) -> WrhtPlan:
     top = "exchange" if found.exchange else "collect"
-    return plan(nodes, found.wavelengths or 1, found.group, top, found.reach)  # type: ignore[arg-type]
+    return plan(nodes, found.wavelengths or 1, found.group, top, found.reach)
 
 
 @functools.lru_cache(maxsize=128)
