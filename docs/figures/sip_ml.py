@@ -159,8 +159,8 @@ def _by_interval(said: str, arm: str, decision: str) -> list[Cell]:
 
 def _late(interval: str) -> list[Cell]:
     at = {_INTERVAL: interval}
-    counts = (simulated("base", metric, TRAIN, at) for metric in ("divisions", "divisions_late"))
-    iteration = of(seconds, simulated("base", "iteration", TRAIN, at))
+    counts = (simulated("divided", metric, TRAIN, at) for metric in ("divisions", "divisions_late"))
+    iteration = of(seconds, simulated("divided", "iteration", TRAIN, at))
     return [interval, *(of(number, count) for count in counts), iteration]
 
 
