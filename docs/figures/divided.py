@@ -43,4 +43,10 @@ BLOCKS: dict[str, Block] = {
             _row("SiP-Ring, every 5 ms", "sip-ring"),
         ],
     ),
+    "sip-ml-8-resonance": Table(
+        "sip_ml_8_resonance",
+        "divided every | divisions | decided in | dark | iteration, emulated | simulated | difference | "
+        "results checked | bytes wrong",
+        [_row("7.32 ms", "dip"), _row("7.6 ms", "beside")],
+    ),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from docs.figures.parts import Block, Cell, Figure, Of, Picture, Table, of, simulated
 from docs.figures.words import number, ratio, seconds
@@ -115,9 +117,18 @@ def _once(arm: str) -> Figure:
     return simulated(arm, "iteration", TRAIN, {_INTERVAL: _NEVER})
 
 
-def _best_of(*found: float | str) -> tuple[float, str]:
-    """Of times and the intervals at which they are the least."""
-    return min(zip(found[::2], found[1::2], strict=True))  # type: ignore[return-value]
+def _best_of(found: Sequence[Any]) -> tuple[float, str]:
+    """Of times, each followed by its interval, the least and where that is."""
+    return min(zip(found[::2], found[1::2], strict=True))
+
+
+def _best_said(*found: Any) -> str:
+    best, interval = _best_of(found)
+    return f"{seconds(best)} ({interval})"
+
+
+def _best_over(once: float, *found: Any) -> str:
+    return ratio(_best_of(found)[0] / once)
 
 
 def _dark(decision: str, dark: str) -> list[Cell]:
@@ -131,10 +142,7 @@ def _dark(decision: str, dark: str) -> list[Cell]:
             for each in ([arm] if often else []) + [f"{arm}-seldom"]
             for metric in ("iteration_best", "iteration_best_at")
         ]
-        cells += [
-            of(lambda *of_all: f"{seconds((best := _best_of(*of_all))[0])} ({best[1]})", *found),
-            of(lambda once, *of_all: ratio(_best_of(*of_all)[0] / once), _once(f"{arm}-once"), *found),
-        ]
+        cells += [of(_best_said, *found), of(_best_over, _once(f"{arm}-once"), *found)]
     return cells
 
 
@@ -154,8 +162,8 @@ def _by_interval(said: str, arm: str, decision: str) -> list[Cell]:
 
 def _late(interval: str) -> list[Cell]:
     at = {_INTERVAL: interval}
-    counts = (simulated("base", metric, TRAIN, at) for metric in ("divisions", "divisions_late"))
-    iteration = of(seconds, simulated("base", "iteration", TRAIN, at))
+    counts = (simulated("divided", metric, TRAIN, at) for metric in ("divisions", "divisions_late"))
+    iteration = of(seconds, simulated("divided", "iteration", TRAIN, at))
     return [interval, *(of(number, count) for count in counts), iteration]
 
 
