@@ -6,12 +6,15 @@ gradients divided by S. A simulation computes what an emulation with the same D 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from ringlight.fabric.frames import Frames, choose_frames
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
 
@@ -154,6 +157,15 @@ class JobPlan:
         if self.training is None:
             raise ValueError(f"job {self.name} has no training loop")
         return self.training
+
+    @property
+    def averaged(self) -> bool:
+        """Whether averagers sum its gradients."""
+        return self.training is not None and parse_collective(self.training.collective).averaged
+
+    def plane(self, fabric: Fabric, gpus: Sequence[str] = ()) -> Plane:
+        """What carries its bytes on these GPUs, else on its ranks. Raises ValueError as :func:`plane_of`."""
+        return plane_of(fabric, gpus or self.ranks, averaged=self.averaged)
 
 
 @dataclass(frozen=True)

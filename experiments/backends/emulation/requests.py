@@ -7,19 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
-from ringlight.experiments.analysis.prediction import (
-    all_reduce_time,
-    light_wait_s,
-    longest_iteration_s,
-    slowest_bps,
-)
+from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.containers import as_request
 from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.interconnect import divided_anew
 from ringlight.fabric.plugged import plugged
-from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
@@ -92,19 +88,16 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 
 def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
-    """GPUs by name; or how many, of the one grid or ring where no packet switch joins any."""
+    """GPUs by name; or how many, of the grid or ring where no packet switch joins any."""
     if job.ranks:
         return {"ranks": list(job.ranks)}
-    fabric = plan.setting.fabric
-    places = [("grid", name) for name in fabric.grids] + [("ring", name) for name in fabric.rings]
-    if len(places) == 1 and fabric.gpus.keys() <= fabric.onics.keys():
-        return {"gpus": job.gpus, **dict(places)}
-    return {"gpus": job.gpus}
+    plane = job.plane(plan.setting.fabric)
+    return {"gpus": job.gpus, **({plane.kind: plane.name} if plane.name else {})}
 
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Emulated seconds that a worker waits for a peer before it takes it for lost."""
-    if job.workload is None and parse_collective(job.loop.collective).averaged:
+    if job.averaged:
         return averaged_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
     patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan)
@@ -140,12 +133,11 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     ring each step waits for its light.
     """
     setting = plan.setting
-    fabric = setting.fabric
-    lit = not fabric.packet_switches or bool(job.ranks and fabric.onics.keys() >= set(job.ranks))
-    alongside = 1 if lit else sum(other.gpus for other in plan.jobs)
+    shared = job.plane(setting.fabric).shared
+    alongside = sum(other.gpus for other in plan.jobs) if shared else 1
     steps = steps_named(job.loop.collective, job.gpus)
     alone_s = all_reduce_time(steps, job.loop.gradient_bytes, slowest_bps(setting))
-    return alone_s * alongside + steps.steps * light_wait_s(plan)
+    return alone_s * alongside + steps.steps * light_wait_s(plan, job)
 
 
 def only_simulated(plan: RunPlan) -> str | None:
@@ -173,7 +165,7 @@ def only_simulated(plan: RunPlan) -> str | None:
                 what = f"{most} operations of one rank"
                 return f"jobs.{job.name}.workload: {what}; a worker executes up to {MOST_OPERATIONS}"
             continue
-        if parse_collective(job.loop.collective).averaged:
+        if job.averaged:
             servers = averaging_of(plan.setting.fabric, job.ranks).servers
             if job.ranks != servers:
                 order = ", ".join(servers)

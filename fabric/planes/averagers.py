@@ -1,0 +1,36 @@
+"""Averagers (OptINC): they sum; what else ranks tell each other goes as packets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.averagers import Averaging, averaging_of
+from ringlight.fabric.planes.packets import PacketPlane
+from ringlight.fabric.topology import CrossConnects, Fabric
+
+
+@dataclass(frozen=True)
+class AveragerPlane(PacketPlane):
+    averaging: Averaging
+
+    kind: ClassVar[str] = "averagers"
+
+    def __str__(self) -> str:
+        return f"averager {self.name}"
+
+    def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
+        return self.averaging.ideal_s(int(vector_bytes))
+
+    def alone_s(
+        self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
+    ) -> float:
+        """An averager hands a frame on when it has all of it."""
+        return self.averaging.stream_s(int(vector_bytes))
+
+
+def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:
+    """Those of a job on these GPUs. Raises ValueError as :func:`averaging_of`."""
+    found = averaging_of(fabric, ranks)
+    return AveragerPlane(fabric, (found.above or found.first[0]).name, found.servers, found)
