@@ -7,11 +7,12 @@ unless a method is told by how much the emulation stretches time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ringlight.fabric.cost import byte_time
+from ringlight.fabric.grid import LightUse
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric, Port
 
@@ -30,6 +31,8 @@ class Plane:
     standing: ClassVar[bool] = False
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
+    #: Whether its light is set between steps, so that all ranks move in step.
+    stepped: ClassVar[bool] = False
     #: Whether each pair of ranks has a lightpath of its own, and a transfer may take several side by side.
     lightpaths: ClassVar[bool] = False
     #: Whether it has parts that can be cut, killed or moved one by one.
@@ -51,6 +54,10 @@ class Plane:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
+        """Free nodes for a job of so many ranks; None where any will do. Raises ValueError."""
+        return None
 
     def check_size(self, ranks: int) -> None:
         """Raises ValueError for a number of ranks that it cannot have."""
@@ -83,6 +90,14 @@ class Plane:
     def set_ups(self, ranks: int, collective: str) -> int:
         """Steps of an all-reduce that wait once for light."""
         return 0
+
+    def use(self, ranks: Sequence[str], collective: str) -> LightUse | None:
+        """What an all-reduce asks of tuned lasers and receivers, where there are any."""
+        return None
+
+    def wavelengths(self, ranks: int, collective: str) -> tuple[int, int] | None:
+        """How many there are, and how many an all-reduce uses, where they are set for its steps."""
+        return None
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         """About what such a step waits, as declared, in emulated seconds.

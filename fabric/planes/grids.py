@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.grid import ways_for
+from ringlight.fabric.grid import LightUse, choose_nodes, light_use, ways_for
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
@@ -26,12 +26,19 @@ class GridPlane(Plane):
         "do"
     )
 
+    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
+        return choose_nodes(self.grid, free, count)
+
     def check(self, ranks: Sequence[str], steps: Steps) -> None:
         if ranks:
             ways_for(self.grid, ranks, steps)
 
     def set_ups(self, ranks: int, collective: str) -> int:
         return steps_named(collective, ranks).steps
+
+    def use(self, ranks: Sequence[str], collective: str) -> LightUse:
+        steps = steps_named(collective, len(ranks))
+        return light_use(ways_for(self.grid, ranks, steps), ranks, steps)
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)

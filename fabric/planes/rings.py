@@ -22,6 +22,7 @@ class RingPlane(Plane):
     ring: WdmRing
 
     kind: ClassVar[str] = "ring"
+    stepped: ClassVar[bool] = True
     lightpaths: ClassVar[bool] = True
     untold: ClassVar[str] = (
         "light leads to the partners of one step of a known collective, and is set anew for the next"
@@ -44,6 +45,11 @@ class RingPlane(Plane):
 
     def set_ups(self, ranks: int, collective: str) -> int:
         return sum(set_up_steps(plan_ring(self.fabric, self.ring, steps_named(collective, ranks))))
+
+    def wavelengths(self, ranks: int, collective: str) -> tuple[int, int]:
+        plan = plan_ring(self.fabric, self.ring, steps_named(collective, ranks))
+        used = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
+        return self.ring.wavelengths, len(used)
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         return self.declared_s(time)

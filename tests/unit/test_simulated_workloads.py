@@ -178,16 +178,23 @@ def test_a_link_below_its_rate_is_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("light", "named"),
+    ("light", "named", "nodes"),
     [
-        ("grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "grid n"),
-        ("rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring w"),
+        (
+            "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
+            "grid n",
+            "n0, n1, n2, n3",
+        ),
+        ("rings: {w: {nodes: 3, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring w", "w0, w1, w2"),
     ],
 )
-def test_a_training_on_wires_beside_light_is_refused_before_the_run(light: str, named: str) -> None:
+def test_trainings_on_wires_and_on_light_are_not_simulated_together(
+    light: str, named: str, nodes: str
+) -> None:
     text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
     more = "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}"
-    (plan,) = parse(f"{text}  red: {{ranks: [g0, g1]}}\n{more}", "four.yaml").plans
+    jobs = f"  red: {{ranks: [g0, g1]}}\n  blue: {{ranks: [{nodes}]}}\n"
+    (plan,) = parse(f"{text}{jobs}{more}", "four.yaml").plans
     why = SimulationBackend().refuses(plan)
     assert why == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
 
