@@ -1,0 +1,64 @@
+"""What carries a job's bytes, and that everyone says the same of it: language, backends, models, metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlight.experiments.analysis.metrics import Context
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.record.runs import runs_of
+from tests.simulated import records_of
+
+#: Three GPUs on a packet switch.
+THREE = """
+name: three
+description: Three GPUs on a packet switch.
+scale: {time: 1, payload: 400}
+fabric:
+  servers: {s0: {gpus: {a: t, b: t, c: t}}}
+  packet_switches: {tor: {ports: 3}}
+  links:
+    - {ends: [a, "tor:1"], rate: 10 Gbit/s}
+    - {ends: [b, "tor:2"], rate: 10 Gbit/s}
+    - {ends: [c, "tor:3"], rate: 10 Gbit/s}
+"""
+#: What stands beside them in the same fabric, with which the job has nothing to do.
+BESIDE = {
+    "nothing": "",
+    "ring": "  rings: {r: {nodes: 4, wavelengths: 4, gpu: t, rate: 10 Gbit/s}}\n",
+    "grid": "  grids: {n: {rows: 2, columns: 2, gpu: t, rate: 10 Gbit/s}}\n",
+}
+JOB = """
+training: {model: resnet50, compute: 20 ms, batch: 4, iterations: 4, collective: COLLECTIVE}
+jobs: {train: {RANKS}}
+"""
+
+
+def experiment(beside: str, ranks: str = "ranks: [a, b, c]", collective: str = "ring") -> Experiment:
+    job = JOB.replace("RANKS", ranks).replace("COLLECTIVE", collective)
+    return parse(THREE + BESIDE[beside] + job, "three.yaml")
+
+
+@pytest.mark.parametrize("beside", ["ring", "grid"])
+@pytest.mark.parametrize("ranks", ["ranks: [a, b, c]", "gpus: 3"])
+@pytest.mark.parametrize("collective", ["ring", "recursive-doubling"])
+def test_what_stands_beside_a_job_changes_nothing(beside: str, ranks: str, collective: str) -> None:
+    alone, found = (experiment(what, ranks, collective) for what in ("nothing", beside))
+    for backend in (EmulationBackend(), SimulationBackend()):
+        assert backend.refuses(found.plans[0]) is None
+    figures = [
+        {(row.subject, row.metric): row.value for row in analyse(one, records_of(one), "simulated").rows}
+        for one in (alone, found)
+    ]
+    assert figures[1] == figures[0]
+    assert ("job train", "jct_predicted") in figures[1]
+
+
+@pytest.mark.parametrize("beside", ["ring", "grid"])
+def test_a_job_beside_light_waits_for_none(beside: str) -> None:
+    found = experiment(beside)
+    (run,) = runs_of(records_of(found), found.plans)
+    assert Context(run, "simulated").predicted["train"].set_ups == 0
