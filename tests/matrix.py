@@ -46,8 +46,8 @@ OF_SWEEPS = ("sweep", "search", "published", "crossover", "break_even", "compare
 #: In place of a file's own values, where its runs take too long: fewer GPUs.
 LESS: Mapping[str, Sequence[str]] = {
     "sip_ml_light": (
-        *(f"fabrics.{name}.interconnect.gpus=64" for name in ("ideal", "sip-ocs", "sip-ring")),
-        "jobs.train.workload.dp=8",
+        *(f"fabrics.{name}.interconnect.gpus=256" for name in ("ideal", "sip-ocs", "sip-ring")),
+        "jobs.train.workload.dp=32",
     ),
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.paths import NoPathError
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.rings import rings
 from ringlight.fabric.plugged import plugged
@@ -173,7 +174,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     if together and _together(plan):
         try:
             return {name: away_s + jct_s for name, jct_s in model_s(plan).items()}
-        except ValueError:
+        except NoPathError:
             # No light at the start, say, which an event brings.
             pass
     later_s = sum(job.start.at_s for job in plan.jobs) + sum(event.when.at_s or 0.0 for event in plan.events)

@@ -62,3 +62,16 @@ def test_a_job_beside_light_waits_for_none(beside: str) -> None:
     found = experiment(beside)
     (run,) = runs_of(records_of(found), found.plans)
     assert Context(run, "simulated").predicted["train"].set_ups == 0
+
+
+def test_a_model_that_cannot_be_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a job without a path has no figures of a model; what else goes wrong is not swallowed."""
+
+    def wrong(*_: object) -> None:
+        raise ValueError("a is not on ring r")
+
+    found = experiment("nothing")
+    (run,) = runs_of(records_of(found), found.plans)
+    monkeypatch.setattr("ringlight.experiments.analysis.metrics.predict_jobs", wrong)
+    with pytest.raises(ValueError, match="a is not on ring r"):
+        Context(run, "simulated").predicted  # noqa: B018

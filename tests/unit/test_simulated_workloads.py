@@ -181,7 +181,7 @@ def test_a_link_below_its_rate_is_slow() -> None:
     ("light", "named", "nodes"),
     [
         (
-            "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
+            "grids: {n: {rows: 1, columns: 4, gpu: t, rate: 4 Gbit/s}}",
             "grid n",
             "n0, n1, n2, n3",
         ),
