@@ -16,10 +16,9 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.paths import NoPathError
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.rings import rings
 from ringlight.fabric.plugged import plugged
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 Circuits = Sequence[Sequence[str]]
 
@@ -59,16 +58,6 @@ def _together(plan: RunPlan) -> bool:
     return all(
         job.start.at_once and job.training is not None and job.plane(fabric).modelled for job in plan.jobs
     )
-
-
-def grid_of(fabric: Fabric) -> Grid | None:
-    """The grid of a fabric that has one."""
-    return next(iter(fabric.grids.values()), None)
-
-
-def ring_of(fabric: Fabric) -> WdmRing | None:
-    """The ring of a fabric that has one."""
-    return next(iter(fabric.rings.values()), None)
 
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
@@ -224,9 +213,3 @@ def light_wait_s(plan: RunPlan, job: JobPlan) -> float:
     """About what a step of a job waits for light, as declared; 0 where nothing has to be set up."""
     plane = job.plane(plan.setting.fabric)
     return plane.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)
-
-
-def declared_set_up_s(setting: Setting) -> float:
-    """Emulated seconds from the command to light that is certain, of the only ring of a fabric."""
-    (ring,) = rings(setting.fabric)
-    return ring.declared_s(setting.scale.time)

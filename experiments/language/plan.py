@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
@@ -18,6 +18,7 @@ from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
 
+P = TypeVar("P", bound=Plane)
 Do = Literal[
     "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "cancel", "start"
 ]  # fmt: skip
@@ -271,6 +272,11 @@ class RunPlan:
     circuits: tuple[tuple[str, str], ...] = ()
     tuning_s: Mapping[str, float] = field(default_factory=dict)
     costs: Costs = Costs()
+
+    def on(self, kind: type[P]) -> P | None:
+        """The plane of such a kind that one of its jobs is on, if any is."""
+        planes = (job.plane(self.setting.fabric) for job in self.jobs)
+        return next((plane for plane in planes if isinstance(plane, kind)), None)
 
     def job(self, name: str) -> JobPlan:
         """Raises KeyError."""
