@@ -36,6 +36,7 @@ from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.planes.packets import packets
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.topology import Fabric
 
@@ -271,8 +272,9 @@ class JobManager:
         with self._lock:
             if lit is None:
                 # A number of GPUs without a place means those that packet switches join.
-                out = {*self._fabric.onics, *self._dead_gpus, *spares} if isinstance(wanted, int) else ()
-                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in out)
+                out = {*self._dead_gpus, *spares} if isinstance(wanted, int) else ()
+                joined = packets(self._fabric).nodes if isinstance(wanted, int) else self._fabric.gpus
+                eligible = tuple(gpu for gpu in joined if gpu not in out)
                 gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
             else:
                 gpus = reserve(lit[1].nodes, self._holders(), {}, lit[1].nodes)

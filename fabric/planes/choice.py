@@ -18,21 +18,24 @@ def lit_planes(fabric: Fabric) -> list[Plane]:
     return [*wholes(fabric), *rings(fabric), *grids(fabric)]
 
 
+def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:
+    """The planes with light that a job may get: those with any of its GPUs ``ranks``, or where there are none
+    all, unless some GPU does without light."""
+    if ranks:
+        return [plane for plane in lit_planes(fabric) if not set(ranks).isdisjoint(plane.nodes)]
+    lit = fabric.gpus.keys() <= fabric.onics.keys() or fabric.interconnect is not None
+    return lit_planes(fabric) if lit else []
+
+
 def plane_of(fabric: Fabric, ranks: Sequence[str] = (), *, averaged: bool = False) -> Plane:
     """The plane of a job on GPUs ``ranks``; of one whose GPUs are still to be chosen where there are none.
 
-    Such a job gets light only where no GPU does without. ``averaged``: averagers sum its gradients. Raises
-    ValueError naming a GPU that is not where the others are.
+    ``averaged``: averagers sum its gradients. Raises ValueError naming a GPU that is not where others are.
     """
     if averaged:
         return averagers(fabric, ranks)
-    found = lit_planes(fabric)
-    if not ranks and not fabric.gpus.keys() <= fabric.onics.keys() and fabric.interconnect is None:
-        found = []
-    for plane in found:
-        off = set(ranks).difference(plane.nodes)
-        if not off:
-            return plane
-        if len(off) < len(set(ranks)):
+    for plane in candidates(fabric, ranks):
+        if off := set(ranks).difference(plane.nodes):
             raise ValueError(f"GPU {min(off)} is not on {plane.name}, as others of the job are")
+        return plane
     return packets(fabric)
