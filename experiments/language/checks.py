@@ -130,8 +130,8 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
                 raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
             if len(run.jobs) > 1:
                 raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
-        if job.on_loss != "fail" and not plane.parts:
-            raise ValueError(f"jobs.{job.name}: on {run.where} a lost GPU can only let the job fail")
+        if job.on_loss != "fail" and (plane.whole or not plane.parts):
+            raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
         for event in () if plane.parts else run.events:
             if event.do not in ("start", "cancel"):
                 raise ValueError(
@@ -286,10 +286,6 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
     started = [event for event in run.events if event.do == "start" and event.target.names == (job.name,)]  # type: ignore[union-attr]
     if job.start.by_event and not started:
         raise ValueError(f"{where}.start: no event starts it")
-    if job.averaged and job.on_loss != "fail":
-        raise ValueError(
-            f"{where}: an averager waits for all its servers; a lost GPU can only let the job fail"
-        )
     for gpu in job.spares:
         _known(f"{where}.spares", "GPU", gpu, run.fabric.gpus)
         if gpu in job.ranks:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ringlight.fabric.averagers import Averaging, averaging_of
 from ringlight.fabric.planes.packets import PacketPlane
@@ -16,9 +16,18 @@ class AveragerPlane(PacketPlane):
     averaging: Averaging
 
     kind: ClassVar[str] = "averagers"
+    sums: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return f"averager {self.name}"
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        own = self.averaging.first[0]
+        facts = {"ports": own.ports, "bits": own.bits, "decimals": own.decimals}
+        # Where it is has no bearing on it.
+        return {"averager": {"address": "", "port": 0, **facts}}
 
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
         return self.averaging.ideal_s(int(vector_bytes))

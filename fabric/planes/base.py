@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ringlight.fabric.cost import byte_time
 from ringlight.fabric.grid import LightUse
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric, Port
+
+
+class Division(NamedTuple):
+    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, all light is
+    dark for ``dark_s``, after ``decision_s`` in which it was decided."""
+
+    interval_s: float
+    dark_s: float
+    decision_s: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ class Plane:
     stepped: ClassVar[bool] = False
     #: Whether each pair of ranks has a lightpath of its own, and a transfer may take several side by side.
     lightpaths: ClassVar[bool] = False
+    #: Whether it sums what ranks send, so that they send each other no chunks.
+    sums: ClassVar[bool] = False
+    #: Whether a job needs all its nodes.
+    whole: ClassVar[bool] = False
     #: Whether it has parts that can be cut, killed or moved one by one.
     parts: ClassVar[bool] = True
     #: Whether there is a model of its times.
@@ -46,6 +59,16 @@ class Plane:
     def built(self) -> Literal["", "once", "anew"]:
         """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
         return ""
+
+    @property
+    def division(self) -> Division | None:
+        """How often light is divided anew, if it is."""
+        return None
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """What decides what a training ends with, besides what is asked of the workers."""
+        return {}
 
     @property
     def degree(self) -> int | None:

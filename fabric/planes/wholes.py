@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ringlight.fabric.interconnect import Interconnect, OneShot, ParallelOcs, divided_anew
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Division, Plane
 from ringlight.fabric.topology import Fabric
 
 
@@ -22,9 +22,16 @@ class WholePlane(Plane):
 
     @property
     def built(self) -> Literal["", "once", "anew"]:
-        if divided_anew(self.interconnect):
+        if self.division is not None:
             return "anew"
         return "once" if isinstance(self.interconnect, ParallelOcs | OneShot) else ""
+
+    @property
+    def division(self) -> Division | None:
+        one = self.interconnect
+        if not divided_anew(one) or one.interval_s is None:
+            return None
+        return Division(one.interval_s, one.dark_s, one.decision_s)
 
     @property
     def degree(self) -> int | None:

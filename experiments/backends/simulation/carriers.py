@@ -62,6 +62,8 @@ class Carrier:
     #: Who lets transfers begin, where light is asked for.
     gate: OnicPlane | None = field(default=None, init=False)
 
+    #: Whether a rank that stands still is seen by what passes its port.
+    stalls: ClassVar[bool] = True
     #: Whether what passes ports can be followed, for stalls and rates.
     traced: ClassVar[bool] = True
 
@@ -125,6 +127,8 @@ class Carrier:
 @dataclass
 class AveragerCarrier(Carrier):
     plane: AveragerPlane
+
+    stalls: ClassVar[bool] = False
 
     @staticmethod
     def assumed(setting: Setting) -> Iterator[Assumed]:

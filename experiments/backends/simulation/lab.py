@@ -98,6 +98,7 @@ class SimulatedLab:
         self._lost_gpus: set[str] = set()
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, Mapping[int, int]] = {}
+        self._on: dict[str, Carrier] = {}
         self._workloads: dict[str, WorkloadRun] = {}
         try:
             network = self._network()
@@ -166,6 +167,7 @@ class SimulatedLab:
             loop.synchronised,
         )
         self._sim.add(carrier.put(made, self._sim.network))
+        self._on[job.name] = carrier
         self._flows_of[job.name] = carrier.asked(steps)
 
     def release(self, jobs: Sequence[str]) -> None:
@@ -235,10 +237,9 @@ class SimulatedLab:
             name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
             for name, onic in self._rates.onics.items()
         }
-        scale, interconnect = self._setting.scale, self._rates.interconnect
-        if interconnect is not None:
-            interconnect = slowed(interconnect, scale.time, scale.rate)
-        return replace(self._rates, onics=onics, interconnect=interconnect)
+        scale = self._setting.scale
+        slower = slowed(self._rates.interconnect, scale.time, scale.rate)
+        return replace(self._rates, onics=onics, interconnect=slower)
 
     def _network(self) -> Network:
         """What transfers see of the fabric as it is lit and plugged now."""
@@ -296,8 +297,7 @@ class SimulatedLab:
         ranks = self._ranks[job]
         found = self._sim.results[job].iterations[-1]
         columns = (found.begin_s.tolist(), found.computed_s.tolist(), found.end_s.tolist())
-        # What passes no packet switch cannot be seen to stand still.
-        still = None if self._plan.job(job).averaged else self._still
+        still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
             stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
             self._note(
