@@ -157,7 +157,9 @@ def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
 def _check_fabric(run: Draft) -> None:
     found = lit_planes(run.fabric)
     if len(found) > 1:
-        raise ValueError(f"{run.where}: {found[0]} and {found[1]}; jobs run on one of them")
+        kinds = {f".{plane.kind}s" for plane in found}
+        where = run.where + (kinds.pop() if len(kinds) == 1 else "")
+        raise ValueError(f"{where}: {found[0]} and {found[1]}; jobs run on one of them")
 
 
 def _check_placement(run: Draft, lights: bool) -> None:
