@@ -18,8 +18,8 @@ from ringlight.fabric.topology import CrossConnects, Fabric, Port
 
 
 class Division(NamedTuple):
-    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, all light is
-    dark for ``dark_s``, after ``decision_s`` in which it was decided."""
+    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, it is decided
+    for ``decision_s``, and then all light is dark for ``dark_s``."""
 
     interval_s: float
     dark_s: float

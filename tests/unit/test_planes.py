@@ -10,8 +10,12 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.runs import runs_of
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
 from tests.simulated import records_of
 
+ONIC = {"gpu": "t", "rate": "1 Gbit/s"}
 #: Three GPUs on a packet switch.
 THREE = """
 name: three
@@ -40,6 +44,51 @@ jobs: {train: {RANKS}}
 def experiment(beside: str, ranks: str = "ranks: [a, b, c]", collective: str = "ring") -> Experiment:
     job = JOB.replace("RANKS", ranks).replace("COLLECTIVE", collective)
     return parse(THREE + BESIDE[beside] + job, "three.yaml")
+
+
+#: Three GPUs on wires, a ring of three and a grid of four.
+MIXED = build_fabric(
+    FabricSpec.model_validate(
+        {
+            "servers": {"s": {"gpus": dict.fromkeys("abc", "t")}},
+            "packet_switches": {"tor": {"ports": 3}},
+            "links": [
+                {"ends": [gpu, f"tor:{n}"], "rate": "1 Gbit/s"} for n, gpu in enumerate("abc", start=1)
+            ],
+            "rings": {"r": {"nodes": 3, "wavelengths": 2, **ONIC}},
+            "grids": {"n": {"rows": 1, "columns": 4, **ONIC}},
+        }
+    )
+)
+LIT = build_fabric(FabricSpec.model_validate({"rings": {"r": {"nodes": 3, "wavelengths": 2, **ONIC}}}))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "ranks", "found", "nodes"),
+    [
+        (MIXED, ("a", "b"), "packets", ("a", "b", "c")),
+        (MIXED, (), "packets", ("a", "b", "c")),
+        (MIXED, ("r0", "r1", "r2"), "ring", ("r0", "r1", "r2")),
+        (MIXED, ("n3", "n0"), "grid", ("n0", "n1", "n2", "n3")),
+        (LIT, (), "ring", ("r0", "r1", "r2")),
+    ],
+)
+def test_a_plane_is_where_the_gpus_are(
+    fabric: Fabric, ranks: tuple[str, ...], found: str, nodes: tuple[str, ...]
+) -> None:
+    plane = plane_of(fabric, ranks)
+    assert (plane.kind, plane.nodes) == (found, nodes)
+
+
+@pytest.mark.parametrize("ranks", [("r0", "a"), ("r0", "n0"), ("r0", "r1", "r2", "b")])
+def test_gpus_in_two_places_have_no_plane(ranks: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=f"GPU {ranks[-1]} is not on r, as others of the job are"):
+        plane_of(MIXED, ranks)
+
+
+def test_averaging_needs_averagers() -> None:
+    with pytest.raises(ValueError, match="the fabric has no averagers"):
+        plane_of(MIXED, ("a", "b"), averaged=True)
 
 
 @pytest.mark.parametrize("beside", ["ring", "grid"])
