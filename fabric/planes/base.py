@@ -118,10 +118,6 @@ class Plane:
         """What an all-reduce asks of tuned lasers and receivers, where there are any."""
         return None
 
-    def wavelengths(self, ranks: int, collective: str) -> tuple[int, int] | None:
-        """How many there are, and how many an all-reduce uses, where they are set for its steps."""
-        return None
-
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         """About what such a step waits, as declared, in emulated seconds.
 

@@ -47,10 +47,10 @@ class RingPlane(Plane):
     def set_ups(self, ranks: int, collective: str) -> int:
         return sum(set_up_steps(plan_ring(self.fabric, self.ring, steps_named(collective, ranks))))
 
-    def wavelengths(self, ranks: int, collective: str) -> tuple[int, int]:
+    def wavelengths_used(self, ranks: int, collective: str) -> int:
+        """How many wavelengths an all-reduce uses."""
         plan = plan_ring(self.fabric, self.ring, steps_named(collective, ranks))
-        used = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
-        return self.ring.wavelengths, len(used)
+        return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         return self.declared_s(time)

@@ -20,6 +20,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.rings import RingPlane
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
@@ -235,13 +236,16 @@ _RING = {
 @metric("count", of="fabric", known="analytic", makes=_RING)
 def ring_plan(context: Context) -> Mapping[str, int]:
     """What the only job that a ring carries asks of it."""
-    for job, plane in _trained(context.run):
-        if (wavelengths := plane.wavelengths(len(job.gpus), job.plan.loop.collective)) is not None:
-            found = dict(zip(("wavelengths", "wavelengths_used"), wavelengths, strict=True))
+    plane = context.run.plan.on(RingPlane)
+    if plane is None:
+        return {}
+    found = {"wavelengths": plane.ring.wavelengths}
+    for job, own in _trained(context.run):
+        if own.stepped:
             if model := context.alone.get(job.name):
                 found["set_ups_per_allreduce"] = model.set_ups
-            return found
-    return {}
+            found["wavelengths_used"] = plane.wavelengths_used(len(job.gpus), job.plan.loop.collective)
+    return found
 
 
 @metric("count", of="fabric", makes={"set_ups": "Changes of a ring's light on record"})
