@@ -90,7 +90,7 @@ class SimulationBackend:
         if (why := _apart(plan, planes)) is not None:
             return why
         for job in plan.jobs:
-            if (why := self._refuses_job(plan, job, planes[job.name])) is not None:
+            if (why := self._refuses_job(plan, job)) is not None:
                 return why
         for event in plan.events:
             for plane in planes.values():
@@ -98,18 +98,13 @@ class SimulationBackend:
                     return f"events.{event.name}.do: {why}"
         return None
 
-    def _refuses_job(self, plan: RunPlan, job: JobPlan, plane: Plane) -> str | None:
+    def _refuses_job(self, plan: RunPlan, job: JobPlan) -> str | None:
         if job.container is not None:
             return f"jobs.{job.name}.image: the simulation runs no containers"
         if job.training is not None:
             if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"
             return None
-        if not plane.standing:
-            return (
-                f"jobs.{job.name}.workload: the simulation of {plane} sets its light for one collective, and "
-                "executes no workload"
-            )
         if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
             return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
         if how(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):

@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric, Port
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.emulation.onic.tables import (
@@ -92,6 +91,9 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
 
 def remedy(fabric: Fabric, source: str, target: str) -> str:
     """How one gets light between two GPUs, in a few words: by a job that has it and waits."""
+    # Here, as it needs numpy, which takes longer to load than all else that a hand in a lab needs.
+    from ringlight.fabric.planes.choice import plane_of
+
     plane = plane_of(fabric, (source,))
     ranks = plane.nodes if plane.whole else (source, target)
     return f"a job makes some and keeps it: ringlight job submit light --ranks {','.join(ranks)} --hold"
