@@ -32,6 +32,13 @@ class AveragerPlane(PacketPlane):
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
         return self.averaging.ideal_s(int(vector_bytes))
 
+    def payload_bytes(self, vector_bytes: int) -> float:
+        return float(self.averaging.code_bytes(vector_bytes))
+
+    def bus_factor(self, ranks: int, vector_bytes: int) -> float:
+        """A port carries each code once."""
+        return self.payload_bytes(vector_bytes) / vector_bytes
+
     def alone_s(
         self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
     ) -> float:

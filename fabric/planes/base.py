@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from ringlight.fabric.cost import byte_time
 from ringlight.fabric.grid import LightUse
+from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric, Port
 
@@ -109,6 +110,14 @@ class Plane:
         """The same by the model, as if nothing else were there, waits for light left out; ``circuits``: what
         optical circuit switches pass. Raises ValueError where there is no path."""
         return self.ideal_s(ranks, collective, vector_bytes)
+
+    def payload_bytes(self, vector_bytes: int) -> float:
+        """Bytes that a rank has to tell of its vector."""
+        return float(vector_bytes)
+
+    def bus_factor(self, ranks: int, vector_bytes: int) -> float:
+        """Bus bandwidth of an all-reduce over its algorithm bandwidth (``fabric.kinds.bus_factor``)."""
+        return bus_factor("all-reduce", ranks)
 
     def set_ups(self, ranks: int, collective: str) -> int:
         """Steps of an all-reduce that wait once for light."""
