@@ -13,6 +13,8 @@ from ringlight.fabric.topology import CrossConnects, Fabric
 
 @dataclass(frozen=True)
 class AveragerPlane(PacketPlane):
+    """The averagers of one job; its nodes are their servers, in the order of ports."""
+
     averaging: Averaging
 
     kind: ClassVar[str] = "averagers"

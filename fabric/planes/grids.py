@@ -18,6 +18,8 @@ HANDSHAKE_S = 1e-3
 
 @dataclass(frozen=True)
 class GridPlane(Plane):
+    """Nodes in rows and columns, each line with one WSS."""
+
     grid: Grid
 
     kind: ClassVar[str] = "grid"

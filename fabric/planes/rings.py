@@ -19,6 +19,8 @@ MOST_PLANNED = 32
 
 @dataclass(frozen=True)
 class RingPlane(Plane):
+    """Nodes around a ring, each with a WSS."""
+
     ring: WdmRing
 
     kind: ClassVar[str] = "ring"

@@ -12,6 +12,8 @@ from ringlight.fabric.topology import Fabric
 
 @dataclass(frozen=True)
 class WholePlane(Plane):
+    """All of a fabric in which nothing is written out port by port."""
+
     interconnect: Interconnect
 
     kind: ClassVar[str] = "interconnect"
