@@ -43,16 +43,17 @@ from ringlight.workloads.traffic import sent
 FOLDER = ROOT / "tests" / "golden" / "matrix"
 #: What a file says of more runs than those of its arms as they are.
 OF_SWEEPS = ("sweep", "search", "published", "crossover", "break_even", "compare")
-#: In place of a file's own values, where its runs take too long: fewer GPUs and iterations.
+#: Values in place of a file's own where its runs take too long: fewer GPUs on all fabrics, and
+#: fewer iterations.
 LESS: Mapping[str, Sequence[str]] = {
     "sip_ml_light": (
-        *(f"fabrics.{name}.interconnect.gpus=256" for name in ("ideal", "sip-ocs", "sip-ring")),
+        "fabrics.*.interconnect.gpus=256",
         "jobs.train.workload.dp=32",
         "jobs.train.workload.iterations=1",
     ),
 }
 #: Arms that are not simulated, as they differ from another in nothing but how often light is divided.
-ALIKE: Mapping[str, Sequence[str]] = {"sip_ml_light": ("once", "each-1-ms", "each-10-ms", "each-150-ms")}
+ALIKE: Mapping[str, Sequence[str]] = {"sip_ml_light": ("ocs-seldom", "ring-seldom")}
 
 
 def scenarios() -> dict[str, Path]:
@@ -66,7 +67,9 @@ def loaded(path: Path) -> Experiment:
     raw = {key: value for key, value in raw.items() if key not in OF_SWEEPS}
     for parameter in raw.get("parameters", {}).values():
         parameter.pop("fitted_to", None)
-    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=LESS.get(path.stem, ()))
+    less, fabrics = LESS.get(path.stem, ()), raw.get("fabrics", ())
+    sets = list(dict.fromkeys(line.replace("*", name) for line in less for name in fabrics))
+    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets)
 
 
 def matrix_of(path: Path) -> dict[str, Any]:
