@@ -14,9 +14,13 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
+
 from ringlight.fabric.paths import Hop, Router
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric, Port, electrical_graph
 
@@ -183,3 +187,29 @@ def steps_time(
                 chunks[hop] = chunks.get(hop, 0) + count
         total += max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
     return total
+
+
+def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
+    """Seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
+
+    Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each
+    rank having one port of that rate in each direction. For halving-doubling at a power of two P that is
+    ``2 (P-1)/P * 8 vector_bytes / rate_bps``. ``lightpaths``: every pair of ranks has a wavelength of that
+    rate for itself, so what counts is the most bytes from one rank to another.
+    """
+    n = steps.world_size
+    chunk_s = 8 * vector_bytes / steps.chunks / rate_bps
+    total = 0.0
+    for step in steps:
+        ends = (step.sources * n + step.destinations,) if lightpaths else (step.sources, step.destinations)
+        most = max(
+            (float(np.bincount(end, step.count).max(initial=0)) for end in ends if len(end)), default=0
+        )
+        total += chunk_s * most
+    return total
+
+
+@lru_cache
+def byte_time(collective: str, ranks: int, *, lightpaths: bool = False) -> float:
+    """:func:`all_reduce_time` of one byte at one bit per second."""
+    return all_reduce_time(steps_named(collective, ranks), 1.0, 1.0, lightpaths=lightpaths)

@@ -152,8 +152,10 @@ def divided_anew(one: Interconnect | None) -> TypeGuard[Divided]:
     return isinstance(one, Divided) and one.interval_s is not None
 
 
-def slowed(one: Interconnect, time: float, rate: float) -> Interconnect:
+def slowed(one: Interconnect | None, time: float, rate: float) -> Interconnect | None:
     """Interconnect with times multiplied by ``time`` and rates divided by ``rate``, as emulated."""
+    if one is None:
+        return None
     if isinstance(one, Rotors):
         rotor = one.rotor
         return replace(

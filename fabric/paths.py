@@ -73,6 +73,10 @@ def dealt(number: int, options: Sequence[Hop]) -> tuple[int, Hop]:
     return left, cables[left % len(cables)]
 
 
+class NoPathError(ValueError):
+    """Packets do not get from one GPU to another."""
+
+
 class Router:
     """Paths over ``graph``, an electrical graph of ``fabric``; what is worked out is kept."""
 
@@ -137,7 +141,7 @@ class Router:
         return self._options[switch, doors]
 
     def path(self, source: str, destination: str) -> tuple[Hop, ...]:
-        """The links from one GPU to another. Raises ValueError naming both when there is no way."""
+        """The links from one GPU to another. Raises NoPathError naming both when there is no way."""
         fabric = self._fabric
         for gpu in (source, destination):
             if gpu not in fabric.gpus:
@@ -178,10 +182,10 @@ class Router:
             known = following
         return known[destination]
 
-    def _no_path(self, source: str, destination: str) -> ValueError:
+    def _no_path(self, source: str, destination: str) -> NoPathError:
         dark = [gpu for gpu in (source, destination) if gpu not in self._first and not self._last[gpu]]
         why = f": {dark[0]} is dark" if dark else ""
-        return ValueError(f"no path from {source} to {destination}{why}")
+        return NoPathError(f"no path from {source} to {destination}{why}")
 
 
 def most_paths(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> int:

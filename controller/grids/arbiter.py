@@ -42,6 +42,8 @@ from ringlight.fabric.grid import (
     sockets,
     wavelength_map,
 )
+from ringlight.fabric.planes.choice import candidates, plane_of
+from ringlight.fabric.planes.grids import GridPlane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric, Grid, OpticalSwitch
 
@@ -73,7 +75,8 @@ class GridPlan:
 
 def grid_of(fabric: Fabric, gpu: str) -> Grid | None:
     """The grid that a GPU is a node of."""
-    return next((grid for grid in fabric.grids.values() if gpu in grid.nodes), None)
+    plane = plane_of(fabric, (gpu,))
+    return plane.grid if isinstance(plane, GridPlane) else None
 
 
 def plan_light(
@@ -113,9 +116,11 @@ def choose(
         raise InvalidError(f"there is no grid {grid_name}")
     if not isinstance(wanted, int):
         return _named(fabric, holders, wanted, grid_name)
-    if grid_name is None and (not fabric.grids or len(fabric.onics) < len(fabric.gpus)):
+    grids = [plane.grid for plane in candidates(fabric) if isinstance(plane, GridPlane)]
+    if grid_name is not None:
+        grids = [fabric.grids[grid_name]]
+    if not grids:
         return None
-    grids = [fabric.grids[grid_name]] if grid_name is not None else list(fabric.grids.values())
     never: list[str] = []
     not_now: list[str] = []
     for grid in grids:

@@ -36,6 +36,8 @@ from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.planes.packets import packets
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.topology import Fabric
 
@@ -271,8 +273,9 @@ class JobManager:
         with self._lock:
             if lit is None:
                 # A number of GPUs without a place means those that packet switches join.
-                out = {*self._fabric.onics, *self._dead_gpus, *spares} if isinstance(wanted, int) else ()
-                eligible = tuple(gpu for gpu in self._fabric.gpus if gpu not in out)
+                out = {*self._dead_gpus, *spares} if isinstance(wanted, int) else ()
+                joined = packets(self._fabric).nodes if isinstance(wanted, int) else self._fabric.gpus
+                eligible = tuple(gpu for gpu in joined if gpu not in out)
                 gpus = reserve(eligible, self._holders(), self._switch_of(), wanted)
             else:
                 gpus = reserve(lit[1].nodes, self._holders(), {}, lit[1].nodes)
@@ -521,11 +524,9 @@ class JobManager:
                 raise ConflictError("one rank is too few")
             return left, self._plan_again(job, left, others)
         gone = busy.union(others, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
-        on_place = job.place is not None
-        alike = [gpu for gpu in self._fabric.gpus if (gpu in self._fabric.onics) == on_place]
-        pool = job.spares or alike
+        pool = job.spares or plane_of(self._fabric, job.gpus).nodes
         spares = [gpu for gpu in pool if gpu not in gone]
-        if not on_place:
+        if job.place is None:
             spares = [g for g in spares_for(left, spares, self._switch_of()) if self._reaches(g, left)]
         if len(spares) < len(lost):
             among = f" of {', '.join(job.spares)}" if job.spares else ""

@@ -13,9 +13,10 @@ from ringlight.controller.jobs.light import Kind
 from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Cursor, GpuName, GridName, LightRequest, RingName
-from ringlight.controller.rings.light import ring_of
 from ringlight.controller.rings.site import ring_document
 from ringlight.controller.service import Controller
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.planes.rings import RingPlane
 
 
 def router(controller: Controller) -> APIRouter:
@@ -73,7 +74,8 @@ def router(controller: Controller) -> APIRouter:
     @routes.get("/onics/{gpu}", tags=["grids"], **answers(shapes.GridOnic | shapes.RingOnic, 404, 409, 503))
     def onic(gpu: GpuName) -> Any:
         """One O-NIC, its agent asked now: map, flows, counters, lasers. On a ring: its transmit table."""
-        return all_rings.onic(gpu) if ring_of(controller.fabric, gpu) is not None else arbiter.onic(gpu)
+        kind = plane_of(controller.fabric, (gpu,)).kind
+        return all_rings.onic(gpu) if kind == RingPlane.kind else arbiter.onic(gpu)
 
     @routes.get("/onics/{gpu}/flows", tags=["grids"], **answers(shapes.OnicFlows, 404, 409, 422, 503))
     def flows(gpu: GpuName, cursor: Cursor = 0) -> Any:

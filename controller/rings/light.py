@@ -11,6 +11,8 @@ import numpy as np
 from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.job import linktest_targets
 from ringlight.controller.jobs.reservation import reserve
+from ringlight.fabric.planes.choice import candidates, plane_of
+from ringlight.fabric.planes.rings import RingPlane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, frozen
 from ringlight.fabric.topology import Fabric, WdmRing
@@ -22,7 +24,8 @@ _ITEM_BYTES = 4
 
 def ring_of(fabric: Fabric, gpu: str) -> WdmRing | None:
     """The ring that a GPU is a node of."""
-    return next((ring for ring in fabric.rings.values() if gpu in ring.nodes), None)
+    plane = plane_of(fabric, (gpu,))
+    return plane.ring if isinstance(plane, RingPlane) else None
 
 
 def choose_ring(
@@ -40,9 +43,11 @@ def choose_ring(
     if ring_name is not None and ring_name not in fabric.rings:
         raise InvalidError(f"there is no ring {ring_name}")
     if isinstance(wanted, int):
-        if ring_name is None and (not fabric.rings or len(fabric.onics) < len(fabric.gpus)):
+        rings = [plane.ring for plane in candidates(fabric) if isinstance(plane, RingPlane)]
+        if ring_name is not None:
+            rings = [fabric.rings[ring_name]]
+        if not rings:
             return None
-        rings = [fabric.rings[ring_name]] if ring_name is not None else list(fabric.rings.values())
         fitting = [ring for ring in rings if len(ring.nodes) == wanted]
         if not fitting:
             raise InvalidError(f"{wanted} GPUs: {_rule(rings[0])}")

@@ -16,8 +16,8 @@ import numpy as np
 from ringlight.experiments.analysis.prediction import nic_rate_bps, predict_jobs
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.fabric.kinds import vector_bytes
-from ringlight.fabric.paths import Router
-from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.paths import NoPathError, Router
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray, Steps
 from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
 from ringlight.workloads.graph import FloatArray, Kind, Workload
@@ -122,7 +122,7 @@ def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
     """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
     if job.container is not None or job.gpus > MOST_GPUS:
         return None
-    if job.training is not None and parse_collective(job.loop.collective).averaged:
+    if job.averaged:
         return None
     gpus = list(job.ranks or plan.setting.fabric.gpus)[: job.gpus]
     switches = _Switches(plan, gpus)
@@ -216,7 +216,7 @@ class _Switches:
     def _count(self, source: str, destination: str) -> int:
         try:
             return 0 if self._router is None else len(self._router.path(source, destination)) - 1
-        except ValueError:
+        except NoPathError:
             return 0
 
 
@@ -234,7 +234,7 @@ def _modelled_s(plan: RunPlan, job: JobPlan) -> float | None:
         return None
     try:
         return predict_jobs(plan, known)[job.name].jct_s / job.iterations
-    except (KeyError, ValueError):
+    except (KeyError, NoPathError):
         return None
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from ringlight.experiments.analysis.metrics import Unit
 from ringlight.experiments.analysis.metrics.training import exchanges
-from ringlight.experiments.analysis.prediction import all_reduce_time, nic_rate_bps, set_ups
+from ringlight.experiments.analysis.prediction import nic_rate_bps
 from ringlight.experiments.analysis.rows import Label, Row, Standing, key_of
 from ringlight.experiments.analysis.statistics import half_width, is_number
 from ringlight.experiments.analysis.table import At, Table
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.parity import ratio_interval, set_up_line
 from ringlight.fabric.schedules import steps_named
 
@@ -154,7 +155,8 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
         return
     sent, sent_under = ([one for _, job in ran for one in exchanges(job)] for ran in (mine, base))
     yield replace(row, metric="allreduce_told_apart", value=ratio_interval(sent, sent_under).half_width)
-    if waits := set_ups(plan.setting, job.plan, len(job.gpus)):
+    plane = job.plan.plane(plan.setting.fabric, job.gpus)
+    if waits := plane.set_ups(len(job.gpus), job.plan.loop.collective):
         least_s = seen * statistics.fmean(under) / plan.setting.scale.time
         yield replace(row, metric="setup_told_apart", value=least_s / waits, unit="s")
 

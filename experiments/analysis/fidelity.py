@@ -11,7 +11,6 @@ from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.metrics.light import FORBIDDEN, counters, flows
 from ringlight.experiments.analysis.metrics.training import by_model, jct_over_simulated
 from ringlight.experiments.analysis.metrics.workers import identical, payload
-from ringlight.experiments.analysis.prediction import ring_of
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
     Aborted,
@@ -29,6 +28,7 @@ from ringlight.experiments.record.events import (
     process_called,
 )
 from ringlight.experiments.record.runs import SUCCEEDED, Run
+from ringlight.fabric.planes.rings import RingPlane
 
 #: Seconds between two samples of the ports' throughput (10 Hz).
 SERIES_STEP_S = 0.1
@@ -133,7 +133,7 @@ def judged(
     ]
     for name, share in missing.items():
         found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
-    rings = any(ring_of(run.plan.setting.fabric) for run in runs)
+    rings = any(run.plan.on(RingPlane) for run in runs)
     limits = BASELINE_OVER_MODEL_OF_RINGS if rings else BASELINE_OVER_MODEL
     for context in contexts:
         found += beside_model(context, limits if context.run.plan.arm in baselines else None)

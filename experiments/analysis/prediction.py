@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
-from ringlight.fabric.averagers import averaging_of
-from ringlight.fabric.cost import RingJob, predict, steps_time
+from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.paths import NoPathError
+from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.plugged import plugged
-from ringlight.fabric.schedules import parse_collective, steps_named
-from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import CrossConnects, Fabric, Grid, Port, WdmRing, circuit_cross_connects
-from ringlight.fabric.wdm import plan_ring, set_up_steps
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
 
 Circuits = Sequence[Sequence[str]]
-#: Taken for the handshake of a flow between two O-NICs that have nothing else to do.
-HANDSHAKE_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -58,79 +54,21 @@ def modelled(plan: RunPlan) -> bool:
 
 def _together(plan: RunPlan) -> bool:
     """Whether all jobs train and begin together over links that are written out."""
-    training = all(job.start.at_once and job.training is not None for job in plan.jobs)
-    return training and plan.setting.fabric.interconnect is None
-
-
-def grid_of(fabric: Fabric) -> Grid | None:
-    """The grid of a fabric that has one."""
-    return next(iter(fabric.grids.values()), None)
-
-
-def ring_of(fabric: Fabric) -> WdmRing | None:
-    """The ring of a fabric that has one."""
-    return next(iter(fabric.rings.values()), None)
+    fabric = plan.setting.fabric
+    return all(
+        job.start.at_once and job.training is not None and job.plane(fabric).modelled for job in plan.jobs
+    )
 
 
 def nic_rate_bps(setting: Setting, gpu: str) -> float:
     """Emulated bits per second of a GPU's slowest NIC port; of all of them on an interconnect."""
-    if setting.fabric.interconnect is not None:
-        return setting.fabric.interconnect.gpu_bps / setting.scale.rate
-    links = setting.fabric.link_at
-    ports = setting.fabric.onics[gpu].ports if gpu in setting.fabric.onics else 1
-    return min(links[Port(gpu, number)].rate_bps for number in range(ports)) / setting.scale.rate
-
-
-def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
-    """Seconds of an all-reduce whose steps follow each other and cost nothing but their transfers.
-
-    Sum over the steps of ``8 * (most bytes that a rank sends or receives in the step) / rate_bps``, each
-    rank having one port of that rate in each direction. For halving-doubling at a power of two P that is
-    ``2 (P-1)/P * 8 vector_bytes / rate_bps``. ``lightpaths``: every pair of ranks has a wavelength of that
-    rate for itself, so what counts is the most bytes from one rank to another.
-    """
-    n = steps.world_size
-    chunk_s = 8 * vector_bytes / steps.chunks / rate_bps
-    total = 0.0
-    for step in steps:
-        ends = (step.sources * n + step.destinations,) if lightpaths else (step.sources, step.destinations)
-        most = max(
-            (float(np.bincount(end, step.count).max(initial=0)) for end in ends if len(end)), default=0
-        )
-        total += chunk_s * most
-    return total
+    return plane_of(setting.fabric, (gpu,)).rate_bps(gpu) / setting.scale.rate
 
 
 def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> float:
     """Seconds of an all-reduce with every NIC, or every lightpath, at its full rate and no waiting."""
-    if _averaged(job):
-        return averaging_of(setting.fabric, gpus).ideal_s(job.loop.gradient_bytes) * setting.scale.rate
-    rate_bps = min(nic_rate_bps(setting, gpu) for gpu in gpus)
-    return (
-        job.loop.gradient_bytes
-        * _byte_time(job.loop.collective, len(gpus), ring_of(setting.fabric) is not None)
-        / rate_bps
-    )
-
-
-def _averaged(job: JobPlan) -> bool:
-    return parse_collective(job.loop.collective).averaged
-
-
-@lru_cache
-def _byte_time(collective: str, ranks: int, lightpaths: bool) -> float:
-    """:func:`all_reduce_time` of one byte at one bit per second."""
-    return all_reduce_time(steps_named(collective, ranks), 1.0, 1.0, lightpaths=lightpaths)
-
-
-def set_ups(setting: Setting, job: JobPlan, ranks: int) -> int:
-    """Steps of an all-reduce that wait once for light: on a grid all, on a ring those that change it."""
-    if _averaged(job):
-        return 0
-    steps, ring = steps_named(job.loop.collective, ranks), ring_of(setting.fabric)
-    if grid_of(setting.fabric) is not None:
-        return steps.steps
-    return 0 if ring is None else sum(set_up_steps(plan_ring(setting.fabric, ring, steps)))
+    plane, loop = job.plane(setting.fabric, gpus), job.loop
+    return plane.ideal_s(gpus, loop.collective, loop.gradient_bytes) * setting.scale.rate
 
 
 def predict_jobs(
@@ -142,29 +80,24 @@ def predict_jobs(
     """
     setting, fabric = plan.setting, plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
-    if fabric.interconnect is not None or any(job.training is None for job in jobs.values()):
-        # The models know of all-reduces alone, over links that are written out.
+    if any(job.training is None for job in jobs.values()):
+        # The models know of all-reduces alone.
         return {}
-    packets = grid_of(fabric) is None and ring_of(fabric) is None
+    planes = {name: job.plane(fabric, gpus[name]) for name, job in jobs.items()}
+    if not all(plane.modelled for plane in planes.values()):
+        return {}
     light = _light(fabric, plan.circuits if circuits is None else circuits)
-    if packets and all(job.loop.collective == "ring" for job in jobs.values()):
+    if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
         return _sharing(setting, jobs, gpus, light)
     found = {}
     for name, job in jobs.items():
-        if packets and not _averaged(job):
-            steps, sent = (
-                steps_named(job.loop.collective, len(gpus[name])),
-                job.loop.gradient_bytes * setting.scale.rate,
-            )
-            all_reduce_s = steps_time(fabric, light, gpus[name], steps, sent)
-        elif _averaged(job):
-            # An averager hands a frame on when it has all of it.
-            averaging = averaging_of(fabric, gpus[name])
-            all_reduce_s = averaging.stream_s(job.loop.gradient_bytes) * setting.scale.rate
-        else:
-            all_reduce_s = ideal_all_reduce_s(setting, job, gpus[name])
+        plane, loop = planes[name], job.loop
+        all_reduce_s = (
+            plane.alone_s(gpus[name], loop.collective, loop.gradient_bytes, light) * setting.scale.rate
+        )
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
-        found[name] = Predicted(jct_s, all_reduce_s, set_ups(setting, job, len(gpus[name])))
+        waits = plane.set_ups(len(gpus[name]), loop.collective)
+        found[name] = Predicted(jct_s, all_reduce_s, waits)
     return found
 
 
@@ -206,9 +139,9 @@ def _sharing(
 def model_s(plan: RunPlan) -> dict[str, float]:
     """Seconds that the models give each job of a run of which they know all, the waits for light as long as
     declared. Raises ValueError where a job has no path."""
-    found, light_s = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs}), light_wait_s(plan)
+    found = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs})
     return {
-        job.name: found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_s
+        job.name: found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_wait_s(plan, job)
         for job in plan.jobs
     }
 
@@ -230,7 +163,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     if together and _together(plan):
         try:
             return {name: away_s + jct_s for name, jct_s in model_s(plan).items()}
-        except ValueError:
+        except NoPathError:
             # No light at the start, say, which an event brings.
             pass
     later_s = sum(job.start.at_s for job in plan.jobs) + sum(event.when.at_s or 0.0 for event in plan.events)
@@ -244,14 +177,14 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
         return job.container.deadline_s
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
-    if _averaged(job):
+    if job.averaged:
         return job.iterations * (_compute_s(job) + ideal_all_reduce_s(plan.setting, job, job.ranks))
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)
     least_bps = slowest_bps(plan.setting)
     chunks = sum(float(step.count.sum()) for step in steps)
     all_reduce_s = 8 * job.loop.gradient_bytes / steps.chunks * chunks / least_bps
-    waits_s = steps.steps * light_wait_s(plan)
+    waits_s = steps.steps * light_wait_s(plan, job)
     return job.iterations * (_compute_s(job) + all_reduce_s + waits_s)
 
 
@@ -276,24 +209,7 @@ def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
     return float(compute_s * slower + alongside * 8 * sent / least_bps)
 
 
-def light_wait_s(plan: RunPlan) -> float:
-    """About what a step waits for light, as declared; 0 where nothing has to be set up."""
-    setting, fabric = plan.setting, plan.setting.fabric
-    ring = ring_of(fabric)
-    if ring is not None:
-        return declared_set_up_s(setting)
-    if grid_of(fabric) is None:
-        return 0.0
-    return HANDSHAKE_S + 2 * plan.control.delay_s + max(plan.tuning_s.values(), default=0.0)
-
-
-def declared_set_up_s(setting: Setting) -> float:
-    """Emulated seconds from the command to light that is certain, as the profile of a ring's WSSs declares.
-
-    Where each step sets its light anew, what stands is taken away by a command of its own.
-    """
-    ring = ring_of(setting.fabric)
-    assert ring is not None
-    profile = setting.fabric.optical_switches[ring.switches[0]].device.dilated(setting.scale.time)
-    commands = 2 if ring.reconfigure == "each-step" else 1
-    return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
+def light_wait_s(plan: RunPlan, job: JobPlan) -> float:
+    """About what a step of a job waits for light, as declared; 0 where nothing has to be set up."""
+    plane = job.plane(plan.setting.fabric)
+    return plane.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)

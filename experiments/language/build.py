@@ -45,10 +45,9 @@ from ringlight.experiments.language.spec import (
 )
 from ringlight.experiments.language.text import first_problem, references_in, resolved
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
-from ringlight.fabric.schedules import fitted
+from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
-from ringlight.fabric.wdm import reach
 from ringlight.workloads.graph import Workload
 
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
@@ -420,11 +419,13 @@ def _iterations(training: TrainingSpec, world_size: int) -> int:
 
 
 def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int) -> str:
-    """A collective as the ring of wavelengths that carries it has it."""
-    for ring in fabric.rings.values():
-        if world_size == len(ring.nodes) and set(ranks) <= set(ring.nodes):
-            return fitted(name, world_size, ring.wavelengths, reach(fabric, ring))
-    return name
+    """A collective as the plane that carries it has it."""
+    try:
+        plane = plane_of(fabric, ranks)
+    except ValueError:
+        # What is wrong with the ranks is said where they are checked.
+        return name
+    return plane.fitted(name, world_size)
 
 
 def _costs(found: CostsSpec, headers: bool, scale: Scale) -> Costs:

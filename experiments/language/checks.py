@@ -15,21 +15,17 @@ from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPla
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
-from ringlight.fabric.averagers import averaging_of
-from ringlight.fabric.grid import ways_for
-from ringlight.fabric.interconnect import DemandRing, Interconnect, OneShot, ParallelOcs, divided_anew
 from ringlight.fabric.paths import Router
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.topology import (
     Fabric,
-    Grid,
     Port,
-    WdmRing,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,
 )
-from ringlight.fabric.wdm import plan_ring
 from ringlight.workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.
@@ -41,8 +37,7 @@ TARGETS_OF: Mapping[str, tuple[str, ...]] = {
     "cancel": ("job",),
     "start": ("job",),
 }
-#: GPUs up to which paths and light are planned to see whether a job fits: beyond, that takes as long as
-#: running it.
+#: GPUs up to which paths are planned to see whether a job fits: beyond, that takes as long as running it.
 MOST_PLANNED = 32
 #: Ranks of a job up to which it is looked at whether circuits join all that send to each other.
 MOST_JOINED = 1024
@@ -105,39 +100,43 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
         )
     if run.control != ControlFaults() and not agents(fabric):
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
-    if fabric.interconnect is not None:
-        _check_interconnected(run, fabric.interconnect)
-    if isinstance(fabric.interconnect, ParallelOcs) and fabric.interconnect.interval_s is None:
-        for job in run.jobs:
+    planes = {job.name: job.plane(fabric) for job in run.jobs}
+    _check_whole(run, planes)
+    for job in run.jobs:
+        if (degree := planes[job.name].degree) is not None:
             what = job.loop.collective if job.workload is None else job.workload
             once(
-                ("degree", fabric.interconnect.switches, job.ranks, what),
-                lambda job=job, switches=fabric.interconnect.switches: _check_degree(run, job, switches),  # type: ignore[misc]
+                ("degree", degree, job.ranks, what),
+                lambda job=job, degree=degree: _check_degree(run, job, degree),  # type: ignore[misc]
             )
 
 
-def _check_interconnected(run: Draft, one: Interconnect) -> None:
-    """Interconnects that are built for what jobs send have to know it, and each GPU's is that of one job."""
+def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
+    """Planes that are built for what jobs send have to know it, and each GPU's is that of one job."""
     holder: dict[str, str] = {}
     for job in run.jobs:
-        for gpu in job.ranks if isinstance(one, ParallelOcs | OneShot) else ():
+        plane = planes[job.name]
+        for gpu in job.ranks if plane.built == "once" else ():
             if gpu in holder:
                 raise ValueError(
                     f"jobs.{job.name}.ranks: GPU {gpu} is one of job {holder[gpu]}'s, and {run.where} is "
                     "built once for what all jobs send"
                 )
             holder[gpu] = job.name
-        if not job.ranks and isinstance(one, ParallelOcs | OneShot | DemandRing):
+        if not job.ranks and plane.built:
             raise ValueError(f"jobs.{job.name}.gpus: {run.where} is built for what its GPUs send; give ranks")
-        if job.workload is None and divided_anew(one):
-            raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
-        if job.on_loss != "fail":
-            raise ValueError(f"jobs.{job.name}: on {run.where} a lost GPU can only let the job fail")
-    if len(run.jobs) > 1 and divided_anew(one):
-        raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
-    for event in run.events:
-        if event.do not in ("start", "cancel"):
-            raise ValueError(f"events.{event.name}.do: {run.where} is described as a whole, without parts")
+        if plane.built == "anew":
+            if job.workload is None:
+                raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
+            if len(run.jobs) > 1:
+                raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
+        if job.on_loss != "fail" and (plane.whole or not plane.parts):
+            raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
+        for event in () if plane.parts else run.events:
+            if event.do not in ("start", "cancel"):
+                raise ValueError(
+                    f"events.{event.name}.do: {run.where} is described as a whole, without parts"
+                )
 
 
 def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
@@ -156,12 +155,11 @@ def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:
 
 
 def _check_fabric(run: Draft) -> None:
-    for kind in ("grids", "rings"):
-        count = len(getattr(run.fabric, kind))
-        if count > 1:
-            raise ValueError(f"{run.where}.{kind}: {count} {kind}; jobs run on one")
-    if run.fabric.grids and run.fabric.rings:
-        raise ValueError(f"{run.where}: a grid and a ring; jobs run on one of them")
+    found = lit_planes(run.fabric)
+    if len(found) > 1:
+        kinds = {f".{plane.kind}s" for plane in found}
+        where = run.where + (kinds.pop() if len(kinds) == 1 else "")
+        raise ValueError(f"{where}: {found[0]} and {found[1]}; jobs run on one of them")
 
 
 def _check_placement(run: Draft, lights: bool) -> None:
@@ -190,19 +188,26 @@ def _check_placement(run: Draft, lights: bool) -> None:
                 raise ValueError(f"{where}: GPU {gpu} has no circuit in {run.where}.circuits, so it is dark")
 
 
-def check_standing(fabric: Fabric, ranks: Sequence[str]) -> None:
-    """Whether a graph of operations finds standing light at these GPUs; none: at any. Raises ValueError."""
-    lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
-    for light in lit:
-        if not ranks or set(ranks) & set(light.nodes):
-            raise ValueError(f"it runs over packet switches and circuits; {light.name} is neither")
+def check_standing(plane: Plane) -> None:
+    """Whether a graph of operations finds standing light. Raises ValueError."""
+    if not plane.standing:
+        raise ValueError(f"it runs over packet switches and circuits; {plane.name} is neither")
+
+
+def _plane(run: Draft, job: JobPlan) -> Plane:
+    """What carries a job's bytes. Raises ValueError for GPUs that are not in one place."""
+    try:
+        return job.plane(run.fabric)
+    except ValueError as error:
+        raise ValueError(f"jobs.{job.name}.ranks: {error}") from None
 
 
 def _check_workload(run: Draft, job: JobPlan) -> None:
     """Whether a job's graph can be executed on its GPUs."""
     where = f"jobs.{job.name}.workload"
+    plane = _plane(run, job)
     try:
-        check_standing(run.fabric, job.ranks)
+        check_standing(plane)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if job.on_loss != "fail":
@@ -211,23 +216,11 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
 
 def _check_container(run: Draft, job: JobPlan) -> None:
     """Whether any rank reaches any other at any time: nobody knows what somebody's program sends when."""
-    where, fabric = f"jobs.{job.name}.image", run.fabric
-    said = "a container may send from any rank to any other at any time, and"
-    mine = set(job.ranks) or set(fabric.gpus)
-    for grid in fabric.grids.values():
-        if mine & set(grid.nodes):
-            raise ValueError(
-                f"{where}: {said} on grid {grid.name} a GPU has light for one flow at a time, once it has "
-                "asked its O-NIC's agent, which only our workers do"
-            )
-    for ring in fabric.rings.values():
-        if mine & set(ring.nodes):
-            raise ValueError(
-                f"{where}: {said} on ring {ring.name} light leads to the partners of one step of a known "
-                "collective, and is set anew for the next"
-            )
-    if fabric.interconnect is not None:
-        raise ValueError(f"{where}: {said} {run.where} is lit for what jobs say that they send")
+    where, plane = f"jobs.{job.name}.image", _plane(run, job)
+    if plane.untold:
+        place = f"on {plane}" if plane.parts else run.where
+        said = "a container may send from any rank to any other at any time, and"
+        raise ValueError(f"{where}: {said} {place} {plane.untold}")
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
     if job.ranks:
@@ -236,56 +229,39 @@ def _check_container(run: Draft, job: JobPlan) -> None:
 
 def _check_fits(run: Draft, job: JobPlan) -> None:
     """Whether a job's collective can be run on its GPUs."""
-    fabric, where = run.fabric, f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
+    where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.loop.collective} of job {job.name}"
     found = parse_collective(job.loop.collective)
-    if found.averaged:
+    if job.averaged:
         if not job.ranks:
             raise ValueError(f"{where}: which averager a job has depends on its GPUs; give ranks")
         try:
-            averaging_of(fabric, job.ranks)
+            job.plane(run.fabric)
         except ValueError as error:
             raise ValueError(f"{what} on {run.where}: {error}") from None
         _check_joined(run, job)
         return
-    striped = found.striped
-    if striped and not fabric.rings:
+    plane = _plane(run, job)
+    if found.striped and not plane.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     try:
         steps = unstriped_steps(found, job.gpus)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
-    lit: list[Grid | WdmRing] = [*fabric.grids.values(), *fabric.rings.values()]
-    if lit and found.bits is not None:
-        where = lit[0].name
-        raise ValueError(f"{what}: whole numbers go over packet switches and circuits; {where} is neither")
-    for light in lit:
-        off = set(job.ranks).difference(light.nodes)
-        if off and len(off) < len(job.ranks):
-            raise ValueError(f"{where}: GPU {min(off)} is not on {light.name}, as others of the job are")
-    for ring in fabric.rings.values():
-        if set(job.ranks) & set(ring.nodes) or not job.ranks:
-            if job.gpus != len(ring.nodes):
-                raise ValueError(
-                    f"{where}: {job.gpus} GPUs, but ring {ring.name} carries one job on all its "
-                    f"{len(ring.nodes)} nodes"
-                )
-            if len(ring.nodes) <= MOST_PLANNED and not striped:
-                try:
-                    plan_ring(fabric, ring, steps)
-                except ValueError as error:
-                    raise ValueError(f"{what} on {run.where}: {error}") from None
-            return
-    if not job.ranks:
-        return
-    for grid in fabric.grids.values():
-        if job.ranks[0] in grid.nodes:
-            try:
-                ways_for(grid, job.ranks, steps)
-            except ValueError as error:
-                raise ValueError(f"{what} on {run.where}: {error}") from None
-            return
-    if fabric.interconnect is None:
+    if found.bits is not None and not plane.standing:
+        raise ValueError(
+            f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
+        )
+    try:
+        plane.check_size(job.gpus)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if not found.striped:
+        try:
+            plane.check(job.ranks, steps)
+        except ValueError as error:
+            raise ValueError(f"{what} on {run.where}: {error}") from None
+    if plane.shared and job.ranks:
         _check_joined(run, job)
 
 
@@ -312,10 +288,6 @@ def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
     started = [event for event in run.events if event.do == "start" and event.target.names == (job.name,)]  # type: ignore[union-attr]
     if job.start.by_event and not started:
         raise ValueError(f"{where}.start: no event starts it")
-    if job.training is not None and parse_collective(job.loop.collective).averaged and job.on_loss != "fail":
-        raise ValueError(
-            f"{where}: an averager waits for all its servers; a lost GPU can only let the job fail"
-        )
     for gpu in job.spares:
         _known(f"{where}.spares", "GPU", gpu, run.fabric.gpus)
         if gpu in job.ranks:

@@ -6,15 +6,19 @@ gradients divided by S. A simulation computes what an emulation with the same D 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ringlight.fabric.frames import Frames, choose_frames
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
 
+P = TypeVar("P", bound=Plane)
 Do = Literal[
     "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "cancel", "start"
 ]  # fmt: skip
@@ -155,6 +159,15 @@ class JobPlan:
             raise ValueError(f"job {self.name} has no training loop")
         return self.training
 
+    @property
+    def averaged(self) -> bool:
+        """Whether averagers sum its gradients."""
+        return self.training is not None and parse_collective(self.training.collective).averaged
+
+    def plane(self, fabric: Fabric, gpus: Sequence[str] = ()) -> Plane:
+        """What carries its bytes on these GPUs, else on its ranks. Raises ValueError as :func:`plane_of`."""
+        return plane_of(fabric, gpus or self.ranks, averaged=self.averaged)
+
 
 @dataclass(frozen=True)
 class When:
@@ -259,6 +272,11 @@ class RunPlan:
     circuits: tuple[tuple[str, str], ...] = ()
     tuning_s: Mapping[str, float] = field(default_factory=dict)
     costs: Costs = Costs()
+
+    def on(self, kind: type[P]) -> P | None:
+        """The plane of such a kind that one of its jobs is on, if any is."""
+        planes = (job.plane(self.setting.fabric) for job in self.jobs)
+        return next((plane for plane in planes if isinstance(plane, kind)), None)
 
     def job(self, name: str) -> JobPlan:
         """Raises KeyError."""

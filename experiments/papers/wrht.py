@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.analysis.base import AS_WRITTEN, AtBase
-from ringlight.experiments.analysis.prediction import declared_set_up_s, ring_of
 from ringlight.experiments.analysis.published import means, saved
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.analysis.statistics import is_number
@@ -22,6 +21,7 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.spec import quantity
 from ringlight.experiments.papers import Finding
 from ringlight.experiments.record.runs import Run
+from ringlight.fabric.planes.rings import RingPlane
 from ringlight.fabric.schedules import Collective, fitting_group, parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, format_time
@@ -74,11 +74,11 @@ def _named(row: Row, metric: str, value: float, unit: str) -> Row:
 
 
 def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
-    (job,), fabric, ring = at.jobs, at.setting.fabric, ring_of(at.setting.fabric)
+    (job,), fabric, plane = at.jobs, at.setting.fabric, at.on(RingPlane)
     rate_bps = next(link.rate_bps for link in fabric.links if {link.a.node, link.b.node} & fabric.gpus.keys())
-    set_ups = form.new if ring is not None and ring.reconfigure == "changed-only" else form.steps
+    set_ups = form.new if plane is not None and plane.ring.reconfigure == "changed-only" else form.steps
     # An electrical step has no light to set; it has the latency of its messages.
-    set_up_s = declared_set_up_s(at.setting) if ring is not None else 0.0
+    set_up_s = plane.declared_s(at.setting.scale.time) if plane is not None else 0.0
     waiting_s = set_ups * set_up_s + form.steps * (at.costs.latency_s + latency_s)
     adding = 0.0 if at.costs.add_bps is None else form.added / at.costs.add_bps
     return (
@@ -89,9 +89,8 @@ def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
 def closed_form(at: RunPlan) -> ClosedForm | None:
     """Closed form for the only job of a plan; None if its collective has none."""
     (job,), fabric = at.jobs, at.setting.fabric
-    ring = ring_of(fabric)
-    if ring is not None:
-        return on_ring(parse_collective(job.loop.collective), job.gpus, ring.wavelengths)
+    if (plane := at.on(RingPlane)) is not None:
+        return on_ring(parse_collective(job.loop.collective), job.gpus, plane.ring.wavelengths)
     leaf, oversubscription = _tree_of(fabric)
     return (
         {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}[job.loop.collective](

@@ -18,6 +18,7 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.workloads import algorithm_of_file
 from ringlight.experiments.record.events import LinkRate, Operations, Record, WorkerDone
 from ringlight.fabric.kinds import KINDS, bus_factor
+from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate, format_size, format_time, parse_size
 from ringlight.workloads.devices import scaled
@@ -91,7 +92,7 @@ def bench_plan(
     gpus = list(dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)) or list(fabric.gpus)
     if ranks is not None:
         gpus = _checked(ranks, fabric)
-    check_standing(plan.setting.fabric, gpus)
+    check_standing(plane_of(plan.setting.fabric, gpus))
     what.steps(len(gpus))
     book = Book()
     group = book.group(range(len(gpus)))

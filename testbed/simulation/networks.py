@@ -286,25 +286,6 @@ class RingNetwork:
         return Routes(offsets, links, self._latency_s + self._segment_s * length)
 
 
-def network_of(
-    fabric: Fabric,
-    ranks: Iterable[str],
-    *,
-    cross_connects: CrossConnects | None = None,
-    latency_s: float = 0.0,
-    share: float = 1.0,
-) -> Network:
-    """The network that joins some GPUs: the grid or the ring that has them all, else the packets' paths."""
-    wanted = set(ranks)
-    for grid in fabric.grids.values():
-        if wanted <= set(grid.nodes):
-            return GridNetwork(fabric, grid, latency_s=latency_s, share=share)
-    for ring in fabric.rings.values():
-        if wanted <= set(ring.nodes):
-            return RingNetwork(fabric, ring, latency_s=latency_s, share=share)
-    return PacketNetwork(fabric, cross_connects, latency_s=latency_s, share=share)
-
-
 def without_link(fabric: Fabric, port: Port) -> Fabric:
     """The fabric with one fibre cut. Raises ValueError when nothing is plugged into the port."""
     link = fabric.link_at.get(port)

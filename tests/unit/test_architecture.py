@@ -313,3 +313,75 @@ def test_nothing_else_imports_a_room_by_its_bare_name() -> None:
                     assert not {str(name).partition(".")[0] for name in names} & set(ROOMS), (
                         f"{path}: {names}"
                     )
+
+
+#: Names that only a kind of fabric has, and the classes that say which it is.
+KINDS = frozenset(
+    """
+    grid grids grid_of ring rings ring_of interconnect averager averagers averaged divided divided_anew
+    Grid WdmRing Planes Averager Averaging Ideal Servers ParallelOcs DemandRing TorusOfGpus OneShot Rotors
+    GridOfGpus WavelengthRing GridPlane RingPlane AveragerPlane WholePlane
+    """.split()  # noqa: SIM905
+)
+#: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
+OF_KINDS = (
+    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.zoo", "fabric.allocation"),
+    *("fabric.grid", "fabric.rings", "fabric.wdm", "fabric.wrht", "fabric.averagers", "fabric.photonics"),
+    *("fabric.interconnect", "fabric.plugged", "fabric.lightpaths"),
+    *("controller.grids", "controller.rings", "controller.demand", "controller.onic"),
+    *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averagers"),
+    *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
+    *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),
+    *("containers.worker.averaged", "containers.worker.optinc"),
+    *("experiments.papers", "experiments.onn"),
+)
+#: Where rings are collectives, and what is divided is a layer.
+OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads")
+#: So many conditionals on a kind are left elsewhere. It only ever falls; the aim is 20.
+MOST_ON_KINDS = 59
+
+
+def _conditions(tree: ast.AST) -> Iterator[ast.expr]:
+    """What a module decides by: tests of statements, and what is true or false elsewhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+            yield node.test
+        elif isinstance(node, ast.comprehension):
+            yield from node.ifs
+        elif isinstance(node, ast.Match):
+            yield node.subject
+        elif isinstance(node, ast.Compare | ast.BoolOp) or _denies(node) or _is_isinstance(node):
+            assert isinstance(node, ast.expr)
+            yield node
+
+
+def _denies(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
+def _is_isinstance(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+
+
+def _names_kind(node: ast.AST) -> bool:
+    found = {n.id.lstrip("_") for n in ast.walk(node) if isinstance(n, ast.Name)}
+    found |= {n.attr.lstrip("_") for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith("kind"):
+        found |= {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return not found.isdisjoint(KINDS)
+
+
+def _on_kinds(module: str) -> list[str]:
+    """The outermost conditions of a module that name a kind, by their lines."""
+    found = [node for node in _conditions(ast.parse(modules()[module].read_text())) if _names_kind(node)]
+    inner = {id(part) for node in found for part in ast.walk(node) if part is not node}
+    places = {id(node): node for node in found if id(node) not in inner}
+    return [f"{module}:{node.lineno}: {ast.unparse(node)}" for node in places.values()]
+
+
+def test_who_asks_what_kind_a_fabric_is() -> None:
+    """Whoever needs to know what carries a job's bytes asks its plane (``fabric.planes``)."""
+    rooms = (*OF_KINDS, *OF_COLLECTIVES)
+    others = [module for module in modules() if not any(within(module, room) for room in rooms)]
+    found = [line for module in sorted(others) for line in _on_kinds(module)]
+    assert len(found) <= MOST_ON_KINDS, "\n".join([*found, f"{len(found)}, more than {MOST_ON_KINDS}"])

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.experiments.analysis.prediction import all_reduce_time
 from ringlight.experiments.backends.emulation.linktest import trunk_tests
 from ringlight.experiments.cli.show import check_document, show_check
 from ringlight.experiments.language.expand import load
-from ringlight.fabric.cost import RingJob, predict, steps_time
+from ringlight.fabric.cost import RingJob, all_reduce_time, predict, steps_time
 from ringlight.fabric.paths import Hop, Router, hashed, without_ports
 from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.schedules import halving_doubling, ring

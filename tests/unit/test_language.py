@@ -340,8 +340,8 @@ FIT = "training.collective: {} of job red on fabric: "
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (light(f"grids: {{{GRID}, {SMALL_GRID}}}"), "fabric.grids: 2 grids"),
-        (light(f"grids: {{{GRID}}}, {RING}"), "fabric: a grid and a ring"),
+        (light(f"grids: {{{GRID}, {SMALL_GRID}}}"), "fabric.grids: grid n and grid m"),
+        (light(f"grids: {{{GRID}}}, {RING}"), "fabric: ring r and grid n"),
         (light(f"grids: {{{GRID}}}, {BESIDE}", "red: {ranks: [n0, g0]}"), "jobs.red.ranks: GPU g0 is"),
         (light(RING, "red: {ranks: [r0, r1]}"), "jobs.red.ranks: 2 GPUs, but ring r carries one job"),
         (light(RING, "red: {gpus: 2}"), "jobs.red.gpus: 2 GPUs, but ring r carries one job"),

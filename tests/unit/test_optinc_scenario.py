@@ -167,7 +167,7 @@ def packets_only() -> dict[str, Any]:
         (scenario(one_level(), jobs={"train": {"ranks": names(3)}}),
          "averager avg0 waits for 4 servers, and GPU g3 is not one of the ranks"),
         (scenario(one_level(), events=[lost("shrink")]),
-         "jobs.train: an averager waits for all its servers; a lost GPU can only let the job fail"),
+         "jobs.train: a lost GPU of averager avg0 can only let the job fail"),
         (scenario(one_level(network="trained", bits=16)),
          "fabric.averagers.avg0.network: no trained weights for 16 bits on 4 ports"),
         (scenario(one_level(), events=[{"when": "start", "do": "cut", "target": "link g0:1 avg0:1"}]),

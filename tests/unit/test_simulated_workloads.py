@@ -18,6 +18,7 @@ from ringlight.fabric.kinds import KINDS, bus_factor
 from ringlight.testbed.simulation.networks import PacketNetwork, scaled
 from ringlight.testbed.simulation.workload import simulate_workload
 from ringlight.workloads.graph import Book, Collective, Writer
+from tests.simulated import records_of
 
 SWITCH = """
 name: four
@@ -178,32 +179,41 @@ def test_a_link_below_its_rate_is_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("light", "named"),
+    ("light", "named", "nodes"),
     [
-        ("grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "grid n"),
-        ("rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring w"),
+        (
+            "grids: {n: {rows: 1, columns: 4, gpu: t, rate: 4 Gbit/s}}",
+            "grid n",
+            "n0, n1, n2, n3",
+        ),
+        ("rings: {w: {nodes: 3, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring w", "w0, w1, w2"),
     ],
 )
-def test_a_training_on_wires_beside_light_is_refused_before_the_run(light: str, named: str) -> None:
+def test_trainings_on_wires_and_on_light_are_not_simulated_together(
+    light: str, named: str, nodes: str
+) -> None:
     text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
     more = "training: {model: resnet50, compute: 1 ms, batch: 8, iterations: 2}"
-    (plan,) = parse(f"{text}  red: {{ranks: [g0, g1]}}\n{more}", "four.yaml").plans
+    jobs = f"  red: {{ranks: [g0, g1]}}\n  blue: {{ranks: [{nodes}]}}\n"
+    (plan,) = parse(f"{text}{jobs}{more}", "four.yaml").plans
     why = SimulationBackend().refuses(plan)
     assert why == f"jobs.red.ranks: g0 is not on {named}, beside which nothing is simulated"
 
 
 @pytest.mark.parametrize(
-    ("light", "named"),
+    "light",
     [
-        ("grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "grid"),
-        ("rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}", "ring"),
+        "grids: {n: {rows: 2, columns: 2, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
+        "rings: {w: {nodes: 5, gpu: t, rate: 4 Gbit/s, wavelengths: 2}}",
     ],
 )
-def test_a_workload_beside_the_light_of_one_collective_is_refused_before_the_run(
-    light: str, named: str
-) -> None:
-    text = SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n")
-    (plan,) = parse(f"{text}  llm: {{ranks: [g0, g1, g2, g3], workload: {BERT}}}\n", "four.yaml").plans
-    why = SimulationBackend().refuses(plan)
-    assert why is not None
-    assert why.startswith(f"jobs.llm.workload: the simulation of a {named}")
+def test_a_workload_takes_as_long_beside_light_that_it_has_nothing_to_do_with(light: str) -> None:
+    job = f"  llm: {{ranks: [g0, g1, g2, g3], workload: {BERT}}}\n"
+    texts = (SWITCH + job, SWITCH.replace("fabric:\n", f"fabric:\n  {light}\n") + job)
+    alone, beside = (parse(text, "four.yaml") for text in texts)
+    times = [
+        [record.t for record in records_of(found) if isinstance(record, JobState)]
+        for found in (alone, beside)
+    ]
+    assert times[0] == times[1]
+    assert times[0][-1] > 0

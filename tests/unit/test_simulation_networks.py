@@ -21,7 +21,6 @@ from ringlight.testbed.simulation.networks import (
     GridNetwork,
     PacketNetwork,
     RingNetwork,
-    network_of,
     scaled,
     without_link,
 )
@@ -98,8 +97,7 @@ def test_a_tree_is_oversubscribed_as_told() -> None:
 
 def test_halving_doubling_on_a_grid_shares_nothing() -> None:
     fabric = grid_fabric(4, 8)
-    network = network_of(fabric, fabric.grids["n"].nodes)
-    assert isinstance(network, GridNetwork)
+    network = GridNetwork(fabric, fabric.grids["n"])
     for number, step in enumerate(halving_doubling(32)):
         routes = network.routes(fabric.grids["n"].nodes, step, number)
         assert len(set(routes.links.tolist())) == len(routes.links) == 2 * 32
@@ -130,19 +128,11 @@ def test_lightpaths_on_a_ring_pass_their_segments() -> None:
     assert network.key(int(routes.links[1])) == ("n2", "n1", 0)
 
 
-def test_a_job_on_a_ring_gets_the_ring() -> None:
-    """It got a packet network, on which it found no path."""
-    fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
-    network = network_of(fabric, around.nodes)
-    assert isinstance(network, RingNetwork)
-    assert len(network.routes(around.nodes, next(iter(wrht(9, 1)))).offsets) == 7
-    with pytest.raises(ValueError, match="ring n: rank i must be node i of 9, but there are 2 ranks"):
-        network_of(fabric, around.nodes[:2]).routes(around.nodes[:2], next(iter(wrht(9, 1))))
-
-
 def test_a_ring_of_wavelengths_names_what_does_not_fit() -> None:
     fabric, around = wdm.wdm_ring("n", 9, 1, 40e9)
     network = RingNetwork(fabric, around)
+    with pytest.raises(ValueError, match="ring n: rank i must be node i of 9, but there are 2 ranks"):
+        network.routes(around.nodes[:2], next(iter(wrht(9, 1))))
     step = Step(
         *(frozen(a) for a in ([0, 1], [2, 2], [0, 0], [1, 1])), "reduce", frozen([0, 0]), frozen_bool([1, 1])
     )

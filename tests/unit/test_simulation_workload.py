@@ -18,7 +18,7 @@ from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.jobs import Compute, Job, simulate
 from ringlight.testbed.simulation.lockstep import Classes
-from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork, network_of
+from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
 from ringlight.testbed.simulation.together import in_bytes, together
 from ringlight.testbed.simulation.workload import How, simulate_workload
@@ -90,10 +90,10 @@ def test_the_training_loop_takes_what_it_takes_as_a_job(name: str, algorithm: st
     tried = False
     for plan in load_checked(bundled(name)).plans:
         ranks = plan.jobs[0].ranks
-        network = network_of(plan.setting.fabric, ranks, latency_s=5e-6)
-        if not isinstance(network, PacketNetwork) or tried:
+        if not plan.jobs[0].plane(plan.setting.fabric).shared or tried:
             continue
         tried = True
+        network = PacketNetwork(plan.setting.fabric, latency_s=5e-6)
         cost = StepCost(3e-6, reduce_s_per_byte=1e-11)
         for slower in ({}, {1: 1.3}):
             job = Job(

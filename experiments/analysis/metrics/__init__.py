@@ -29,6 +29,7 @@ from ringlight.experiments.analysis.prediction import Circuits, Foretell, Foreto
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.paths import NoPathError
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
 Compute = Callable[..., Any]
@@ -102,8 +103,8 @@ class Context:
         """What the models say of some jobs together, as it is lit at the end; nothing if one has no path."""
         try:
             return predict_jobs(self.run.plan, gpus, self.run.circuits if circuits is None else circuits)
-        except ValueError:
-            # A job without a path, which may be what the run is about.
+        except NoPathError:
+            # That may be what the run is about.
             return {}
 
     @cached_property

@@ -11,7 +11,6 @@ from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.metrics.training import exchanges
 from ringlight.experiments.record.events import AveragersCounted
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun
-from ringlight.fabric.averagers import averaging_of
 from ringlight.fabric.optinc.sums import sum_bits
 from ringlight.fabric.schedules import parse_collective
 
@@ -38,7 +37,7 @@ def averagers(context: Context) -> Mapping[str, float]:
     used = [one for one in told if one["frames"]]
     if not used:
         return {}
-    busy_s = sum(took for job in context.run.jobs.values() if averaged(job) for took in exchanges(job))
+    busy_s = sum(took for job in context.run.jobs.values() if job.plan.averaged for took in exchanges(job))
     found = {
         "averager_inputs": sum(one["table"]["inputs"] for one in used),
         "averager_inputs_wrong": sum(one["table"]["wrong"] for one in used),
@@ -52,20 +51,15 @@ def averagers(context: Context) -> Mapping[str, float]:
     return found
 
 
-def averaged(job: JobRun) -> bool:
-    return job.plan.training is not None and parse_collective(job.plan.loop.collective).averaged
-
-
 def _payload_bytes(context: Context, job: JobRun) -> float | None:
     """What a rank has to tell in a job that is done: its gradients once, as codes of B bits where whole
     numbers are sent, else float32."""
     if job.state != SUCCEEDED or job.plan.training is None or len(job.by_index) < job.plan.iterations:
         return None
-    size = float(job.plan.loop.gradient_bytes)
-    if averaged(job):
-        fabric = context.run.plan.setting.fabric
-        size = averaging_of(fabric, job.gpus).code_bytes(job.plan.loop.gradient_bytes)
-    elif (bits := parse_collective(job.plan.loop.collective).bits) is not None:
+    plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
+    size = plane.payload_bytes(job.plan.loop.gradient_bytes)
+    bits = parse_collective(job.plan.loop.collective).bits
+    if bits is not None and not plane.sums:
         size *= bits / 32
     return size * job.plan.iterations
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.analysis.prediction import grid_of, ring_of
 from ringlight.experiments.analysis.rows import Value
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
@@ -20,9 +19,8 @@ from ringlight.experiments.record.events import (
     RingSetUps,
 )
 from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.fabric.grid import light_use, ways_for
-from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.wdm import plan_ring
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.rings import RingPlane
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
@@ -203,14 +201,11 @@ _USE = {
 }
 
 
-def _lit(run: Run, nodes: Collection[str]) -> list[JobRun]:
-    """Trainings on these GPUs of a grid or a ring; workloads, containers and jobs beside it have no such
-    light."""
-    return [
-        job
-        for job in run.jobs.values()
-        if job.gpus and job.plan.training is not None and set(job.gpus) <= set(nodes)
-    ]
+def _trained(run: Run) -> list[tuple[JobRun, Plane]]:
+    """Trainings that had GPUs, with what carries their bytes."""
+    fabric = run.plan.setting.fabric
+    jobs = [job for job in run.jobs.values() if job.gpus and job.plan.training is not None]
+    return [(job, job.plan.plane(fabric, job.gpus)) for job in jobs]
 
 
 @metric(
@@ -224,14 +219,10 @@ def _lit(run: Run, nodes: Collection[str]) -> list[JobRun]:
 )
 def use(context: Context) -> Mapping[str, Value]:
     """What an all-reduce of each job on a grid asks of its lasers and receivers."""
-    run, grid = context.run, grid_of(context.run.plan.setting.fabric)
-    if grid is None:
+    uses = (plane.use(job.gpus, job.plan.loop.collective) for job, plane in _trained(context.run))
+    if not (known := [found for found in uses if found is not None]):
         return {}
-    jobs = [(job.gpus, steps_named(job.plan.loop.collective, len(job.gpus))) for job in _lit(run, grid.nodes)]
-    if not jobs:
-        return {}
-    ways = {node: peers for gpus, steps in jobs for node, peers in ways_for(grid, gpus, steps).items()}
-    found = functools.reduce(operator.add, (light_use(ways, gpus, steps) for gpus, steps in jobs))
+    found = functools.reduce(operator.add, known)
     return {f"light_use_{name}": getattr(found, name) for name in (*_USE, "collisions_possible")}
 
 
@@ -245,18 +236,15 @@ _RING = {
 @metric("count", of="fabric", known="analytic", makes=_RING)
 def ring_plan(context: Context) -> Mapping[str, int]:
     """What the only job that a ring carries asks of it."""
-    fabric = context.run.plan.setting.fabric
-    ring = ring_of(fabric)
-    if ring is None:
+    plane = context.run.plan.on(RingPlane)
+    if plane is None:
         return {}
-    jobs = _lit(context.run, ring.nodes)
-    found = {"wavelengths": ring.wavelengths}
-    if jobs:
-        if model := context.alone.get(jobs[0].name):
-            found["set_ups_per_allreduce"] = model.set_ups
-        plan = plan_ring(fabric, ring, steps_named(jobs[0].plan.loop.collective, len(jobs[0].gpus)))
-        lit = {emit.wavelength for peers in plan.transmit.values() for emit in peers.values()}
-        found["wavelengths_used"] = len(lit)
+    found = {"wavelengths": plane.ring.wavelengths}
+    for job, own in _trained(context.run):
+        if own.stepped:
+            if model := context.alone.get(job.name):
+                found["set_ups_per_allreduce"] = model.set_ups
+            found["wavelengths_used"] = plane.wavelengths_used(len(job.gpus), job.plan.loop.collective)
     return found
 
 

@@ -20,8 +20,7 @@ from ringlight.fabric.topology import Averager
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:
     """The averagers that a job's all-reduces use; None where they use none."""
-    loop = job.plan.training
-    if loop is None or not job.gpus or not parse_collective(loop.collective).averaged:
+    if not job.gpus or not job.plan.averaged:
         return None
     return averaging_of(context.run.plan.setting.fabric, job.gpus)
 

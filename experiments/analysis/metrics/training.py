@@ -8,9 +8,6 @@ from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.averagers import averaging_of
-from ringlight.fabric.kinds import bus_factor
-from ringlight.fabric.schedules import parse_collective
 
 
 @metric("", of="job")
@@ -120,9 +117,7 @@ def busbw(context: Context, job: JobRun) -> float | None:
     """Bus bandwidth: 2 (n-1)/n times the algorithm bandwidth, for n ranks; of averagers their codes'
     bytes."""
     found: float | None = algbw(context, job)
-    n = len(job.gpus)
-    if found is not None and parse_collective(job.plan.loop.collective).averaged:
-        # A port carries each code once.
-        size = job.plan.loop.gradient_bytes
-        return found * averaging_of(context.run.plan.setting.fabric, job.gpus).code_bytes(size) / size
-    return bus_factor("all-reduce", n) * found if found is not None else None
+    if found is None:
+        return None
+    plane = job.plan.plane(context.run.plan.setting.fabric, job.gpus)
+    return found * plane.bus_factor(len(job.gpus), job.plan.loop.gradient_bytes)

@@ -51,8 +51,6 @@ from ringlight.experiments.record.events import (
     record_of,
 )
 from ringlight.experiments.record.writing import writing
-from ringlight.fabric.averagers import averaging_of
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Link
 from ringlight.testbed import deaths, load
 from ringlight.testbed.deaths import Death, DeathLog
@@ -250,12 +248,7 @@ class EmulatedLab:
 
     def _decisive(self, job: _Job) -> Mapping[str, Any]:
         """What decides what a training ends with: its request, and what averagers compute."""
-        if not parse_collective(job.plan.loop.collective).averaged:
-            return job.request
-        own = averaging_of(self.setting.fabric, job.plan.ranks).first[0]
-        facts = {"ports": own.ports, "bits": own.bits, "decimals": own.decimals}
-        # Where it is has no bearing on it.
-        return {**job.request, "averager": {"address": "", "port": 0, **facts}}
+        return {**job.request, **job.plan.plane(self.setting.fabric).outcome}
 
     def measure_links_again(self) -> None:
         """Settle what is in doubt of links, between runs, though others may still have the processors."""

@@ -7,19 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
-from ringlight.experiments.analysis.prediction import (
-    all_reduce_time,
-    light_wait_s,
-    longest_iteration_s,
-    slowest_bps,
-)
+from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.containers import as_request
 from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
-from ringlight.fabric.averagers import averaging_of
-from ringlight.fabric.interconnect import divided_anew
+from ringlight.fabric.cost import all_reduce_time
+from ringlight.fabric.planes.base import Division
 from ringlight.fabric.plugged import plugged
-from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
@@ -92,22 +87,19 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 
 def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
-    """GPUs by name; or how many, of the one grid or ring where no packet switch joins any."""
+    """GPUs by name; or how many, of the grid or ring where no packet switch joins any."""
     if job.ranks:
         return {"ranks": list(job.ranks)}
-    fabric = plan.setting.fabric
-    places = [("grid", name) for name in fabric.grids] + [("ring", name) for name in fabric.rings]
-    if len(places) == 1 and fabric.gpus.keys() <= fabric.onics.keys():
-        return {"gpus": job.gpus, **dict(places)}
-    return {"gpus": job.gpus}
+    plane = job.plane(plan.setting.fabric)
+    return {"gpus": job.gpus, **({plane.kind: plane.name} if plane.name else {})}
 
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Emulated seconds that a worker waits for a peer before it takes it for lost."""
-    if job.workload is None and parse_collective(job.loop.collective).averaged:
+    if job.averaged:
         return averaged_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
-    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan)
+    patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan, job)
     harmful = [event for event in plan.events if event.do not in HARMLESS]
     if harmful or plan.control != ControlFaults():
         away_s = max((event.back_after_s for event in harmful), default=0.0)
@@ -125,12 +117,12 @@ def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
     return min(AVERAGED_PATIENCE_S + job.loop.compute_s * (max(factors) - min(factors)), MOST_PATIENCE_S)
 
 
-def _turns_s(plan: RunPlan) -> float:
+def _turns_s(plan: RunPlan, job: JobPlan) -> float:
     """Longest time until each partner of a GPU had light that is divided anew, emulated seconds."""
-    one = plan.setting.fabric.interconnect
-    if not divided_anew(one) or one.interval_s is None:
+    plane = job.plane(plan.setting.fabric)
+    if (made := plane.division) is None:
         return 0.0
-    return len(plan.setting.fabric.gpus) * (one.interval_s + one.dark_s) * plan.setting.scale.time
+    return len(plane.nodes) * (made.interval_s + made.dark_s) * plan.setting.scale.time
 
 
 def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
@@ -140,12 +132,11 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     ring each step waits for its light.
     """
     setting = plan.setting
-    fabric = setting.fabric
-    lit = not fabric.packet_switches or bool(job.ranks and fabric.onics.keys() >= set(job.ranks))
-    alongside = 1 if lit else sum(other.gpus for other in plan.jobs)
+    shared = job.plane(setting.fabric).shared
+    alongside = sum(other.gpus for other in plan.jobs) if shared else 1
     steps = steps_named(job.loop.collective, job.gpus)
     alone_s = all_reduce_time(steps, job.loop.gradient_bytes, slowest_bps(setting))
-    return alone_s * alongside + steps.steps * light_wait_s(plan)
+    return alone_s * alongside + steps.steps * light_wait_s(plan, job)
 
 
 def only_simulated(plan: RunPlan) -> str | None:
@@ -157,12 +148,14 @@ def only_simulated(plan: RunPlan) -> str | None:
     for name, averager in plan.setting.fabric.averagers.items():
         if not averager.imperfect.ideal:
             return f"fabric.averagers.{name}.imperfect: only computed; light is ideal in an emulated averager"
-    if plan.setting.fabric.interconnect is not None and len(plan.jobs) > 1:
+    planes = [job.plane(plan.setting.fabric) for job in plan.jobs]
+    if len(planes) > 1 and not all(plane.parts for plane in planes):
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if plan.costs != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
-    if (why := _too_fast(plan.setting)) is not None:
-        return why
+    for plane in planes:
+        if plane.division is not None and (why := _too_fast(plan.setting, plane.division)) is not None:
+            return why
     for job in plan.jobs:
         if (why := _beyond_workers(job)) is not None:
             return why
@@ -173,13 +166,13 @@ def only_simulated(plan: RunPlan) -> str | None:
                 what = f"{most} operations of one rank"
                 return f"jobs.{job.name}.workload: {what}; a worker executes up to {MOST_OPERATIONS}"
             continue
-        if parse_collective(job.loop.collective).averaged:
-            servers = averaging_of(plan.setting.fabric, job.ranks).servers
-            if job.ranks != servers:
-                order = ", ".join(servers)
+        plane = job.plane(plan.setting.fabric)
+        if plane.sums:
+            if job.ranks != plane.nodes:
+                order = ", ".join(plane.nodes)
                 return f"jobs.{job.name}.ranks: emulated in the order of the averagers' ports, {order}"
             continue
-        if job.loop.synchronised and not plan.setting.fabric.rings:
+        if job.loop.synchronised and not plane.stepped:
             return f"jobs.{job.name}.training.synchronised: workers run ahead where they can"
         if job.loop.collective.endswith("-striped"):
             return f"jobs.{job.name}.training.collective: a pair of ranks has one lightpath at a time"
@@ -227,11 +220,9 @@ def passes_no_packets(fabric: Fabric) -> str | None:
     return None
 
 
-def _too_fast(setting: Setting) -> str | None:
+def _too_fast(setting: Setting, one: Division) -> str | None:
     """Why a controller cannot divide an interconnect's light as often as it is to, ``key: reason``."""
-    one, time = setting.fabric.interconnect, setting.scale.time
-    if not divided_anew(one) or one.interval_s is None:
-        return None
+    time = setting.scale.time
     if one.decision_s:
         return "fabric.interconnect.decision: the emulated controller decides in its own time; leave it out"
     if one.interval_s * time < LEAST_INTERVAL_S:

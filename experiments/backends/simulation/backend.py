@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.analysis.prediction import declared_set_up_s
 from ringlight.experiments.backends.protocol import lacking
+from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
-from ringlight.experiments.backends.simulation.lab import CONTROL_S, HANDLE_S, SimulatedLab
+from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, how
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES
-from ringlight.fabric.schedules import parse_collective
-from ringlight.fabric.topology import Fabric
+from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.units import format_time
 
 #: Bytes of headers in a packet: IPv4 (20) and TCP with time stamps (32).
@@ -81,42 +80,37 @@ class SimulationBackend:
         if fabric.foreign_switches:
             name = fabric.foreign_switches[0]
             return f"fabric.packet_switches.{name}.controller: the simulation forwards as our controller does"
-        if (
-            plan.costs.add_bps is not None
-            and not fabric.rings
-            and not all(j.training is not None and j.training.synchronised for j in plan.jobs)
-        ):
+        planes = {job.name: job.plane(fabric) for job in plan.jobs}
+        in_step = all(
+            planes[job.name].stepped or (job.training is not None and job.training.synchronised)
+            for job in plan.jobs
+        )
+        if plan.costs.add_bps is not None and not in_step:
             return "costs.addition: only steps that are synchronised count it"
+        if (why := _apart(plan, planes)) is not None:
+            return why
         for job in plan.jobs:
-            if job.container is not None:
-                return f"jobs.{job.name}.image: the simulation runs no containers"
-            if job.training is None:
-                if fabric.grids or fabric.rings:
-                    light = "grid" if fabric.grids else "ring of wavelengths"
-                    return (
-                        f"jobs.{job.name}.workload: the simulation of a {light} sets its light for one "
-                        "collective, and executes no workload"
-                    )
-                if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
-                    return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
-                if how(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):
-                    what = "other jobs" if len(plan.jobs) > 1 else "stragglers"
-                    many = f"a workload of more than {MOST_RANKS} ranks"
-                    return f"jobs.{job.name}: {many} is simulated without {what}"
-                continue
-            if (why := _beside_light(fabric, job)) is not None:
+            if (why := self._refuses_job(plan, job)) is not None:
                 return why
-            if parse_collective(job.training.collective).averaged:
-                wrong = (event for event in plan.events if event.do not in ("start", "cancel"))
-                if (event := next(wrong, None)) is not None:
-                    return f"events.{event.name}.do: the simulation cannot {event.do} where averagers work"
+        for event in plan.events:
+            for plane in planes.values():
+                if (why := CARRIERS[plane.kind].cannot(event.do)) is not None:
+                    return f"events.{event.name}.do: {why}"
+        return None
+
+    def _refuses_job(self, plan: RunPlan, job: JobPlan) -> str | None:
+        if job.container is not None:
+            return f"jobs.{job.name}.image: the simulation runs no containers"
+        if job.training is not None:
             if job.training.collective.endswith("-striped") and not alone(plan):
                 return f"jobs.{job.name}: a striped collective is only simulated as an all-reduce alone"
-        for event in plan.events:
-            if fabric.rings and event.do not in ("cancel", "start"):
-                return f"events.{event.name}.do: the simulation cannot {event.do} on a ring of wavelengths"
-            if fabric.grids and event.do in ("regroup", "circuits"):
-                return f"events.{event.name}.do: the light of a grid is its agents', not to be moved"
+            return None
+        if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
+            return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
+        if how(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):
+            what = "other jobs" if len(plan.jobs) > 1 else "stragglers"
+            many = f"a workload of more than {MOST_RANKS} ranks"
+            return f"jobs.{job.name}: {many} is simulated without {what}"
         return None
 
     def check_ready(self) -> None:
@@ -193,40 +187,9 @@ class SimulationBackend:
             "max-min fair, at once",
             "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
         )
-        fabric, scale = setting.fabric, setting.scale
-        if fabric.averagers:
-            self._note(
-                "an averager's own time",
-                "0 s",
-                "it answers a frame when it has all of it; what an emulated one takes, its reports say. "
-                "Scales go over the packet switches before the codes, as if nothing else were there",
-            )
-        if fabric.grids:
-            self._note(
-                "a control message between two O-NICs' agents",
-                f"{1e6 * CONTROL_S:g} + {1e6 * HANDLE_S:g} µs",
-                "on its way, and to be handled, emulated time. Measured with four agents of the emulation "
-                "that had nothing else to do; more agents share the same processors there and are slower",
-            )
-        if fabric.rings:
-            self._note(
-                "changing a ring's light between two steps",
-                format_time(declared_set_up_s(setting)),
-                "the command and dark times of the switches' profile, times D, in each step in which a "
-                "switch changes; the controller's own time for it is left out",
-            )
-            return
-        for name, switch in fabric.optical_switches.items():
-            if fabric.grids:
-                continue
-            profile = switch.device.dilated(scale.time)
-            self._note(
-                f"dark time of {name}",
-                f"{1000 * profile.dark_bounds_s()[1]:.1f} ms",
-                f"typical of its profile, {profile.name}, the receiver's re-training included; before it the "
-                f"command takes {1000 * profile.command_s:.1f} ms and "
-                f"{1000 * profile.command_per_xc_s:.1f} ms for each ingress port",
-            )
+        for carrier in CARRIERS.values():
+            for what, value, why in carrier.assumed(setting):
+                self._note(what, value, why)
 
     def _note(self, what: str, value: str, why: str) -> None:
         """An assumption, once; fabrics that take different values have them side by side."""
@@ -235,11 +198,13 @@ class SimulationBackend:
             values.append(value)
 
 
-def _beside_light(fabric: Fabric, job: JobPlan) -> str | None:
-    """Which of a job's GPUs is not on the grid or the ring that a simulation of the fabric is of."""
-    lights = {f"grid {name}": grid.nodes for name, grid in fabric.grids.items()}
-    lights |= {f"ring {name}": ring.nodes for name, ring in fabric.rings.items()}
-    for light, nodes in lights.items():
-        if (other := next((gpu for gpu in job.ranks if gpu not in nodes), None)) is not None:
-            return f"jobs.{job.name}.ranks: {other} is not on {light}, beside which nothing is simulated"
+def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
+    """Which job is not where the others are: a simulation is of one plane, or of links that packets share."""
+    found = sorted(planes.values(), key=lambda plane: plane.shared)[0]
+    for job in plan.jobs:
+        plane = planes[job.name]
+        if not (plane.shared and found.shared) and plane.name != found.name:
+            where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
+            who = job.ranks[0] if job.ranks else "it"
+            return f"{where}: {who} is not on {found}, beside which nothing is simulated"
     return None

@@ -6,11 +6,10 @@ to be computed is small data, so that other processes can do it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from ringlight.experiments.analysis.prediction import declared_set_up_s, ring_of
 from ringlight.experiments.language.plan import ControlFaults, RunPlan
 from ringlight.experiments.record.events import (
     CollectiveTimed,
@@ -21,7 +20,8 @@ from ringlight.experiments.record.events import (
     RunStarted,
 )
 from ringlight.fabric.light import Optics
-from ringlight.fabric.schedules import parse_collective, steps_named
+from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.topology import Fabric, WdmRing
 from ringlight.fabric.wdm import collective_on_ring, wdm_ring
@@ -68,36 +68,41 @@ def alone(plan: RunPlan) -> bool:
     if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
-    return (
-        job.training is not None
-        and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
-        and job.start.at_once
-        and (job.loop.synchronised or bool(fabric.rings))
-        and not parse_collective(job.loop.collective).averaged
-        and not fabric.grids
-        and fabric.interconnect is None
-    )
+    if job.training is None or job.averaged or not job.start.at_once:
+        return False
+    plane = job.plane(fabric)
+    in_step = plane.stepped or (plane.shared and job.loop.synchronised)
+    return in_step and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
 
 
 def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Batch]:
     """Runs that are :func:`alone`, by what they have in common; those with the most lightpaths first.
     ``latency_s``: of every transfer, besides what a plan says."""
-    found: dict[tuple[object, ...], Batch] = {}
+    found: dict[Hashable, Batch] = {}
     for plan in plans:
-        (job,), setting = plan.jobs, plan.setting
-        ring = ring_of(setting.fabric)
-        if ring is None:
-            key: tuple[object, ...] = (id(setting), job.loop.collective)
-        else:
-            rate_bps = setting.fabric.links[0].rate_bps / setting.scale.rate
-            loss_db = setting.fabric.optical_switches[ring.switches[0]].insertion_loss_db
-            around = Around(len(ring.nodes), ring.wavelengths, rate_bps, setting.fabric.optics, loss_db)
-            key = (around, job.loop.collective)
+        collective = plan.jobs[0].loop.collective
+        medium, network, cost = _medium(plan)
+        key = medium, collective
         if key not in found:
-            network = scaled(setting.fabric, setting.scale.rate) if ring is None else around
-            found[key] = Batch(job.loop.collective, network, [])
-        found[key].runs.append(_all_reduce(plan, share, latency_s))
+            found[key] = Batch(collective, network(), [])
+        found[key].runs.append(_all_reduce(plan, cost, share, latency_s))
     return sorted(found.values(), key=_weight, reverse=True)
+
+
+def _medium(plan: RunPlan) -> tuple[Hashable, Callable[[], Around | Fabric], StepCost]:
+    """What tells a run's network from others, how to make it, and what a step costs on it."""
+    setting, plane = plan.setting, plan.on(RingPlane)
+    fabric, costs = setting.fabric, plan.costs
+    reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
+    if plane is None:
+        # An electrical step has no light to set.
+        return id(setting), lambda: scaled(fabric, setting.scale.rate), StepCost(reduce_s_per_byte=reduce_s)
+    ring = plane.ring
+    rate_bps = fabric.links[0].rate_bps / setting.scale.rate
+    loss_db = fabric.optical_switches[ring.switches[0]].insertion_loss_db
+    around = Around(len(ring.nodes), ring.wavelengths, rate_bps, fabric.optics, loss_db)
+    cost = StepCost(plane.declared_s(setting.scale.time), ring.reconfigure, reduce_s)
+    return around, lambda: around, cost
 
 
 def _weight(batch: Batch) -> int:
@@ -107,13 +112,8 @@ def _weight(batch: Batch) -> int:
     return batch.network.nodes * lanes
 
 
-def _all_reduce(plan: RunPlan, share: float, latency_s: float) -> AllReduce:
-    (job,), costs, ring = plan.jobs, plan.costs, ring_of(plan.setting.fabric)
-    reduce_s = 0.0 if costs.add_bps is None else 8 / costs.add_bps
-    # An electrical step has no light to set.
-    cost = StepCost(reduce_s_per_byte=reduce_s)
-    if ring is not None:
-        cost = StepCost(declared_set_up_s(plan.setting), ring.reconfigure, reduce_s)
+def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -> AllReduce:
+    (job,), costs = plan.jobs, plan.costs
     began = RunStarted(
         t=0.0,
         run=plan.name,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
-from ringlight.controller.onic.protocol import Finished, Times
-from ringlight.experiments.analysis.prediction import declared_set_up_s
 from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
@@ -23,82 +19,37 @@ from ringlight.experiments.backends.simulation.regrouping import (
     plan_regroup,
 )
 from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
-from ringlight.experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs, how
+from ringlight.experiments.backends.simulation.workloads import WorkloadRun, how
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ActionBegun,
     ActionEnded,
-    Circuits,
-    Flow,
     Iteration,
     JobRecovered,
     JobState,
     NetworkTried,
-    OnicsSimulated,
     Record,
     Released,
-    RingSetUps,
     WorkerLost,
 )
-from ringlight.fabric.averagers import averaging_of, scale_bytes, scale_steps
 from ringlight.fabric.cost import RingJob
-from ringlight.fabric.grid import choose_nodes, ways_for
-from ringlight.fabric.interconnect import WavelengthRing, divided_anew, slowed
+from ringlight.fabric.interconnect import slowed
 from ringlight.fabric.photonics import errors_of
-from ringlight.fabric.rings import CLOCKWISE
-from ringlight.fabric.schedules import parse_collective, steps_named
-from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
-from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, canonical, electrical_graph
-from ringlight.fabric.wdm import RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.topology import Fabric, Port, canonical, electrical_graph
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.interconnects import interconnect_network
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
-from ringlight.testbed.simulation.networks import (
-    GridNetwork,
-    Network,
-    PacketNetwork,
-    RingNetwork,
-    scaled,
-    without_link,
-)
-from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
-from ringlight.testbed.simulation.phases import StepCost, synchronous
+from ringlight.testbed.simulation.networks import Network, scaled, without_link
 
-T = TypeVar("T")
 #: As the workers do, shorter times without a byte are not reported one by one, seconds.
 STALL_S = 0.02
-#: Seconds that a control message takes between two O-NICs' agents, and its receiver's time for it. Measured:
-#: benchmarks/flow_setup.py, four agents on two processors, 0.35 ms from request to light, in which two
-#: messages follow each other. It is the agents' own time and does not become longer with D.
-CONTROL_S, HANDLE_S = 150e-6, 25e-6
 #: Seconds from the loss of a GPU until its job goes on, where a file gives no ``recovery``: medians of four
 #: runs each of scenarios/examples/spare.yaml in Docker on two processors (1.07 to 1.19 s, 0.70 to 0.92 s).
 #: It is the software's own time, from the event to the start of the next iteration, and taken as the same
 #: for every D.
 RECOVERY_S: Mapping[OnLoss, float] = {"swap": 1.13, "shrink": 0.76}
-#: Lease of a grant, seconds (times D): the testbed's.
-LEASE_S = 2.0
 #: What passes the links is kept, for stalls and port rates, up to so many GPUs.
 MOST_TRACED = 64
-
-
-def lit_steps(steps: Steps, plan: RingPlan) -> Steps:
-    """The steps, with the wavelength and the direction that the plan gives each transfer."""
-    emits = [[plan.transmit.get(a, {}).get(b) for b in plan.nodes] for a in plan.nodes]
-
-    def make() -> Iterator[Step]:
-        for step in steps:
-            ends = zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
-            chosen = [emits[source][destination] for source, destination in ends]
-            wavelengths = frozen([emit.wavelength for emit in chosen if emit])
-            clockwise = frozen_bool([emit.port == CLOCKWISE for emit in chosen if emit])
-            yield replace(step, wavelengths=wavelengths, clockwise=clockwise)
-
-    return Steps(steps.name, steps.world_size, steps.chunks, steps.steps, make)
-
-
-def _only(entries: Mapping[str, T]) -> T | None:
-    return next(iter(entries.values()), None)
 
 
 class SimulatedLab:
@@ -136,29 +87,19 @@ class SimulatedLab:
         self._fabric = self._tuned(plan)
         self._cut: set[frozenset[Port]] = set()
         self._circuits = canonical(plan.circuits)
-        self._grid: Grid | None = _only(self._fabric.grids)
-        self._ring: WdmRing | None = _only(self._fabric.rings)
-        wired = self._grid is None and self._ring is None and self._fabric.interconnect is None
-        traced = len(self._fabric.gpus) <= MOST_TRACED and wired
+        first = plan.jobs[0].plane(self._fabric)
+        traced = len(self._fabric.gpus) <= MOST_TRACED and CARRIERS[first.kind].traced
         self._engine = Engine(trace=traced, most_events=self._most_events)
         self._still = Stillness(self._engine) if traced else None
-        self._plane: OnicPlane | None = None
+        self._carriers: dict[tuple[str, str], Carrier] = {}
+        #: What the network is of: planes of all jobs are one, or all have their packets on the same links.
+        self._carrier = self._carrier_of(first)
         self._ranks: dict[str, tuple[str, ...]] = {}
         self._lost_gpus: set[str] = set()
         self._seen_losses: dict[str, int] = {}
-        self._flows_of: dict[str, dict[int, int]] = {}
-        #: Jobs whose bytes pass no packet switch, so that stalls cannot be seen there.
-        self._averaged: set[str] = set()
+        self._flows_of: dict[str, Mapping[int, int]] = {}
+        self._on: dict[str, Carrier] = {}
         self._workloads: dict[str, WorkloadRun] = {}
-        self._numbers = itertools.count(1)
-        self._set_ups: list[dict[str, Any]] = []
-        self._declared_s = 0.0
-        if self._grid is not None:
-            delay_s = CONTROL_S + plan.control.delay_s
-            times = Times.dilated(LEASE_S, self._setting.scale.time)
-            self._plane = OnicPlane(
-                self._engine, self._fabric, {}, ControlNetwork(delay_s, HANDLE_S), times, self._flow_done
-            )
         try:
             network = self._network()
             if any(job.workload is not None and how(job) == "exact" for job in plan.jobs):
@@ -168,7 +109,7 @@ class SimulatedLab:
             self._sim = Simulation(
                 network,
                 self._engine,
-                gate=self._plane,
+                gate=self._carrier.gate,
                 progress=self._iteration_done,
                 over=self._job_over,
                 disturbed=bool(plan.events) or len(plan.jobs) > 1,
@@ -186,10 +127,9 @@ class SimulatedLab:
         try:
             if job.workload is not None:
                 run = self._workloads[job.name] = WorkloadRun(
-                    self._engine, self._sim.network, self._plan, job, ranks, self._cost(), self._note
+                    self._engine, self._sim.network, self._plan, job, ranks, self._carrier.cost(), self._note
                 )
-                if divided_anew(self._fabric.interconnect):
-                    run.divide(self._fabric.interconnect, self._share if self._plan.costs.headers else 1.0)
+                self._carrier.divide(run)
             else:
                 self._add(job, ranks)
         except ValueError as error:
@@ -203,49 +143,32 @@ class SimulatedLab:
             self._note(ready)
         return None
 
-    def _cost(self) -> StepCost:
-        add_bps = self._plan.costs.add_bps
-        reduce_s = 0.0 if add_bps is None else 8 / add_bps
-        if isinstance(self._fabric.interconnect, WavelengthRing):
-            return StepCost(self._fabric.interconnect.dark_s, "changed-only", reduce_s)
-        return StepCost(reduce_s_per_byte=reduce_s)
+    def _carrier_of(self, plane: Plane) -> Carrier:
+        key, costs = (plane.kind, plane.name), self._plan.costs
+        if key not in self._carriers:
+            share, latency_s = self._share if costs.headers else 1.0, self._latency_s + costs.latency_s
+            self._carriers[key] = CARRIERS[plane.kind](
+                plane, self._plan, self._engine, share, latency_s, self._note, self._keep
+            )
+        return self._carriers[key]
 
     def _add(self, job: JobPlan, ranks: tuple[str, ...]) -> None:
         """A job with a training loop. Raises ValueError."""
-        averaged_s = None
-        if parse_collective(job.loop.collective).averaged:
-            steps, averaged_s = without_steps(job.loop.collective, len(ranks)), self._averaged_s(job, ranks)
-            self._averaged.add(job.name)
-        else:
-            steps = steps_named(job.loop.collective, len(ranks))
-        compute = Compute(job.loop.compute_s, stragglers=job.stragglers)
+        carrier, loop = self._carrier_of(job.plane(self._fabric, ranks)), job.loop
+        steps = carrier.steps(loop.collective, len(ranks))
         made = Job(
             job.name,
             ranks,
             steps,
-            job.loop.gradient_bytes,
-            compute,
+            loop.gradient_bytes,
+            Compute(loop.compute_s, stragglers=job.stragglers),
             job.iterations,
-            self._cost(),
-            job.loop.synchronised or averaged_s is not None,
-            averaged_s=averaged_s,
+            carrier.cost(),
+            loop.synchronised,
         )
-        if self._grid is not None and self._plane is not None:
-            self._plane.assign(ways_for(self._grid, ranks, steps))
-        if self._ring is not None:
-            made = self._on_ring(made)
-        self._sim.add(made)
-        self._flows_of[job.name] = _sent(steps) if self._grid is not None else {}
-
-    def _averaged_s(self, job: JobPlan, ranks: tuple[str, ...]) -> float:
-        """Seconds of an all-reduce by averagers once all ranks have come to it: the scales of the blocks over
-        packet switches as if nothing else were there, then the codes. Raises ValueError."""
-        costs, size = self._plan.costs, job.loop.gradient_bytes
-        steps = scale_steps(len(ranks))
-        scales_s = synchronous(self._sim.network, ranks, steps, scale_bytes(size), self._cost()).total_s
-        share = self._share if costs.headers else 1.0
-        stream_s = averaging_of(self._fabric, ranks).stream_s(size, share, self._latency_s + costs.latency_s)
-        return scales_s + stream_s
+        self._sim.add(carrier.put(made, self._sim.network))
+        self._on[job.name] = carrier
+        self._flows_of[job.name] = carrier.asked(steps)
 
     def release(self, jobs: Sequence[str]) -> None:
         now_s, run = self.now_s(), self._plan.name
@@ -280,28 +203,13 @@ class SimulatedLab:
         return sorted(found, key=lambda record: record.t)
 
     def end(self) -> Sequence[Record]:
-        if self._plane is not None:
-            # The last flows are still being released, which takes two messages.
-            self._sim.run(self.now_s() + 4 * (CONTROL_S + HANDLE_S + self._plan.control.delay_s))
+        if self._carrier.after_s:
+            self._sim.run(self.now_s() + self._carrier.after_s)
         now_s, run = self.now_s(), self._plan.name
-        if self._plane is not None:
-            self._note(
-                OnicsSimulated(
-                    t=now_s,
-                    run=run,
-                    messages=dict(self._plane.messages),
-                    flows=len(self._plane.waits_s),
-                    receiver_overlaps=self._plane.overlaps,
-                )
-            )
-        if self._ring is not None:
-            ring = {"name": self._ring.name, "statistics": {"declared_s": self._declared_s}}
-            self._note(RingSetUps(t=now_s, run=run, ring=ring, set_ups=self._set_ups))
         if self._engine.passed is not None:
             switches, gpus = self._fabric.packet_switches, self._fabric.gpus
             self._records += port_rates(self._engine, switches, gpus, run, now_s, self._share)
-        if self._fabric.optical_switches and self._grid is None and self._ring is None:
-            self._note(Circuits(t=now_s, run=run, circuits=[[a, b] for a, b in self._circuits]))
+        self._carrier.end(self._circuits)
         for name, averager in self._fabric.averagers.items():
             if (errors := errors_of(averager)) is not None:
                 self._note(
@@ -329,36 +237,16 @@ class SimulatedLab:
             name: replace(onic, tuning_s=plan.tuning_s.get(name, onic.tuning_s * self._setting.scale.time))
             for name, onic in self._rates.onics.items()
         }
-        scale, interconnect = self._setting.scale, self._rates.interconnect
-        if interconnect is not None:
-            interconnect = slowed(interconnect, scale.time, scale.rate)
-        return replace(self._rates, onics=onics, interconnect=interconnect)
+        scale = self._setting.scale
+        slower = slowed(self._rates.interconnect, scale.time, scale.rate)
+        return replace(self._rates, onics=onics, interconnect=slower)
 
     def _network(self) -> Network:
         """What transfers see of the fabric as it is lit and plugged now."""
-        costs = self._plan.costs
-        latency_s, share = self._latency_s + costs.latency_s, self._share if costs.headers else 1.0
-        if self._fabric.interconnect is not None:
-            gpus = tuple(self._fabric.gpus)
-            return interconnect_network(
-                self._fabric.interconnect,
-                gpus,
-                lambda: demand_of_jobs(self._plan.jobs, gpus),
-                latency_s=latency_s,
-                share=share,
-            )
-        if self._ring is not None:
-            return RingNetwork(
-                self._fabric, self._ring, segment_s=costs.segment_s, latency_s=latency_s, share=share
-            )
-        if self._grid is not None:
-            return GridNetwork(self._fabric, self._grid, latency_s=latency_s, share=share)
         fabric = self._fabric
         for ends in self._cut:
             fabric = without_link(fabric, next(iter(ends)))
-        # Light that leads to a fibre that is cut leads nowhere.
-        whole = [c for c in self._circuits if all(Port.parse(end) in fabric.link_at for end in c)]
-        return PacketNetwork(fabric, light(fabric, whole), latency_s=latency_s, share=share)
+        return self._carrier.network(fabric, self._circuits)
 
     def _place(self, job: JobPlan) -> tuple[str, ...]:
         """GPUs for a job, chosen as the controller does. Raises ConflictError when there are none now."""
@@ -366,14 +254,16 @@ class SimulatedLab:
         if lost := next((gpu for gpu in job.ranks if gpu in self._lost_gpus), None):
             raise ConflictError(f"GPU {lost} is lost")
         holders |= dict.fromkeys(self._lost_gpus, "none")
-        if not job.ranks and self._grid is not None:
-            free = [node for node in self._grid.nodes if node not in holders]
-            choose_nodes(self._grid, self._grid.nodes, job.gpus)
+        plane = job.plane(self._fabric)
+        # What can never be is no conflict, which is over some day.
+        if not job.ranks and plane.place(job.gpus, plane.nodes) is not None:
             try:
-                return choose_nodes(self._grid, free, job.gpus)
+                chosen = plane.place(job.gpus, [node for node in plane.nodes if node not in holders])
             except ValueError as error:
                 raise ConflictError(str(error)) from None
-        return reserve(tuple(self._fabric.gpus), holders, self._switch_of(), job.ranks or job.gpus)
+            assert chosen is not None
+            return chosen
+        return reserve(plane.nodes, holders, self._switch_of(), job.ranks or job.gpus)
 
     def _held(self, name: str) -> tuple[str, ...]:
         """The GPUs that a job has now."""
@@ -394,25 +284,20 @@ class SimulatedLab:
             if gpu in graph
         }
 
-    def _on_ring(self, job: Job) -> Job:
-        """Job in step, as light is set for all ranks at once; each change takes the declared set-up time."""
-        assert self._ring is not None
-        plan = plan_ring(self._fabric, self._ring, job.steps)
-        self._declared_s = declared_set_up_s(self._setting)
-        cost = replace(job.cost, set_up_s=self._declared_s, in_steps=tuple(set_up_steps(plan)))
-        return replace(job, steps=lit_steps(job.steps, plan), synchronised=True, cost=cost)
-
     # What happens.
 
     def _note(self, record: Record) -> None:
-        self._records.append(record)
+        self._keep(record)
         self._engine.pause()
+
+    def _keep(self, record: Record) -> None:
+        self._records.append(record)
 
     def _iteration_done(self, job: str, index: int, now_s: float) -> None:
         ranks = self._ranks[job]
         found = self._sim.results[job].iterations[-1]
         columns = (found.begin_s.tolist(), found.computed_s.tolist(), found.end_s.tolist())
-        still = None if job in self._averaged else self._still
+        still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
             stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
             self._note(
@@ -432,23 +317,7 @@ class SimulatedLab:
             )
         if self._still is not None:
             self._still.forget(ranks, float(found.end_s.min()))
-        if self._ring is not None:
-            self._note_set_ups(job, index, float(found.computed_s.max()))
-
-    def _note_set_ups(self, name: str, index: int, begin_s: float) -> None:
-        job = self._sim.runs[name].job
-        step_s = synchronous(self._sim.network, job.ranks, job.steps, job.vector_bytes, job.cost).step_s
-        begins_s = (np.cumsum(step_s) - step_s).tolist()
-        for number, changed in enumerate(job.cost.in_steps):
-            if changed:
-                self._set_ups.append(
-                    {
-                        "t": begin_s + begins_s[number],
-                        "step": index * len(job.cost.in_steps) + number,
-                        "total_s": self._declared_s,
-                        "write_s": None,
-                    }
-                )
+        self._carrier.iterated(self._sim, job, index, float(found.computed_s.max()))
 
     def _job_over(self, job: str) -> None:
         failed = self._sim.results[job].failed
@@ -456,26 +325,6 @@ class SimulatedLab:
         gpus = [*self._ranks[job]]
         self._note(
             JobState(t=self.now_s(), run=self._plan.name, job=job, state=state, gpus=gpus, reason=failed)
-        )
-
-    def _flow_done(self, gpu: str, flow: Finished) -> None:
-        self._records.append(
-            Flow(
-                t=flow.close_s,
-                run=self._plan.name,
-                gpu=gpu,
-                flow=next(self._numbers),
-                peer=str(flow.peer),
-                port=flow.port,
-                wavelength=flow.wavelength,
-                waited=flow.waited,
-                t_open=flow.opened_s,
-                t_request=flow.request_s,
-                t_grant=flow.grant_s,
-                t_lit=flow.lit_s,
-                t_close=flow.close_s,
-                t_released=flow.released_s,
-            )
         )
 
     # What is made to happen.
@@ -593,7 +442,7 @@ class SimulatedLab:
         """The GPU that takes a lost one's place: the first free one of the job's spares, or of all."""
         results = self._sim.results
         taken = {gpu for n, ranks in self._ranks.items() if math.isnan(results[n].end_s) for gpu in ranks}
-        free = [gpu for gpu in job.spares or self._fabric.gpus if gpu not in taken | self._lost_gpus]
+        free = [gpu for gpu in job.spares or self._carrier.plane.nodes if gpu not in taken | self._lost_gpus]
         return free[0] if free else None
 
     def _regroup(self, event: EventPlan) -> None:
@@ -638,12 +487,3 @@ class SimulatedLab:
 
 #: Why a job that was cancelled has ended.
 _CANCELLED = "cancelled"
-
-
-def _sent(steps: Steps) -> dict[int, int]:
-    """Transfers that each rank sends in an all-reduce."""
-    found: dict[int, int] = {}
-    for step in steps:
-        for source in step.sources.tolist():
-            found[source] = found.get(source, 0) + 1
-    return found

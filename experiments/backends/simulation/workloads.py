@@ -79,7 +79,7 @@ class WorkloadRun:
         self._workload = job.workload
         self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
         self._network, self._failed = network, False
-        self._divided: Reallocation | None = None
+        self._reallocation: Reallocation | None = None
         self._lightpath_bps = math.nan
         self._execution = Execution(
             engine, network, gpus, job.workload, iterations=job.iterations, how=how(job), cost=cost,
@@ -99,14 +99,14 @@ class WorkloadRun:
         division = LightDivision(one, self._network, share, turns=classes)
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
         self._lightpath_bps = division.rate_bps
-        self._divided = Reallocation(
+        self._reallocation = Reallocation(
             self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division,
             decision_s=one.decision_s, trace=not classes,
         )  # fmt: skip
 
     def begin(self) -> None:
-        if self._divided is not None:
-            self._divided.begin()
+        if self._reallocation is not None:
+            self._reallocation.begin()
         self._execution.begin()
 
     def give_up(self) -> None:
@@ -143,14 +143,14 @@ class WorkloadRun:
 
     def _end(self, state: str, reason: str | None) -> None:
         run, job, gpus = self._plan.name, self._job.name, [*self._gpus]
-        if (divided := self._divided) is not None:
+        if (light := self._reallocation) is not None:
             self._note(
                 Divisions(
-                    t=self._engine.now_s, run=run, job=job, decisions=divided.decisions, dark_s=divided.dark_s
+                    t=self._engine.now_s, run=run, job=job, decisions=light.decisions, dark_s=light.dark_s
                 )
             )
-            if divided.made is not None:
-                self._note(self._given(divided.made))
+            if light.made is not None:
+                self._note(self._given(light.made))
         self._note(JobState(t=self._engine.now_s, run=run, job=job, state=state, gpus=gpus, reason=reason))
 
     def _given(self, made: Sequence[tuple[float, FloatArray, FloatArray]]) -> LightGiven:

@@ -16,7 +16,6 @@ from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, t
 from ringlight.experiments.report.view import Draw, View
 from ringlight.fabric.averagers import Averaging, averaging_of
 from ringlight.fabric.photonics import Carried, carried
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.units import format_size
 
 ORDER = 3
@@ -44,8 +43,7 @@ def wanted(view: View) -> Sequence[_Shown]:
     """One for each number of levels, of the fewest servers."""
     found: dict[bool, _Shown] = {}
     for run, job in _jobs(view):
-        loop = job.plan.training
-        if loop is None or not parse_collective(loop.collective).averaged:
+        if not job.plan.averaged:
             continue
         averaging = averaging_of(run.plan.setting.fabric, job.gpus)
         two = averaging.above is not None
@@ -56,7 +54,7 @@ def wanted(view: View) -> Sequence[_Shown]:
             continue
         other = _beside(view, run)
         titles = run.plan.title.split(" · ")[0], other[0] if other else ""
-        bytes_of = carried(averaging, loop.gradient_bytes)
+        bytes_of = carried(averaging, job.plan.loop.gradient_bytes)
         name = "two-levels" if two else "one-level"
         found[two] = _Shown(name, averaging, bytes_of, titles, other[1] if other else None)
     return list(found.values())
@@ -71,7 +69,7 @@ def _beside(view: View, run: Run) -> tuple[str, float] | None:
     sends."""
     for other, job in _jobs(view):
         same = other.plan.setting.fabric == run.plan.setting.fabric
-        if same and job.plan.training and not parse_collective(job.plan.training.collective).averaged:
+        if same and job.plan.training and not job.plan.averaged:
             figures = view.at(other.plan.arm, f"job {job.name}", other.plan.point)
             sent = figures.number("port_sent")
             if sent is not None:

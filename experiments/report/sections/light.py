@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.metrics.light import FORBIDDEN
-from ringlight.experiments.analysis.prediction import grid_of, nic_rate_bps
+from ringlight.experiments.analysis.prediction import nic_rate_bps
 from ringlight.experiments.record.events import Flow
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report import charts
@@ -20,6 +20,7 @@ from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
 from ringlight.fabric.grid import LightUse, lines, position
+from ringlight.fabric.planes.grids import GridPlane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Grid
 from ringlight.fabric.units import format_rate
@@ -37,7 +38,7 @@ _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agent
 
 def wanted(view: View) -> list[Run]:
     runs = view.first.values()
-    return [run for run in runs if grid_of(run.plan.setting.fabric) is not None and run.lit_flows]
+    return [run for run in runs if run.plan.on(GridPlane) is not None and run.lit_flows]
 
 
 def render(view: View, draw: Draw) -> str:
@@ -123,8 +124,9 @@ def counted(found: Sequence[Figures], names: Sequence[str], zero: Collection[str
 
 
 def _figures(view: View, draw: Draw, run: Run) -> str:
-    grid = grid_of(run.plan.setting.fabric)
-    assert grid is not None
+    plane = run.plan.on(GridPlane)
+    assert plane is not None
+    grid = plane.grid
     arm, how = run.plan.arm, f"{view.label.capitalize()}, time as emulated."
     index, steps = lit_steps_of_all(run)
     figures = []

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc
 
-from ringlight.experiments.analysis.prediction import nic_rate_bps, ring_of
+from ringlight.experiments.analysis.prediction import nic_rate_bps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import (
     arrow,
@@ -27,6 +27,7 @@ from ringlight.experiments.report.page import NOTHING, table_of, tag, text
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
+from ringlight.fabric.planes.rings import RingPlane
 from ringlight.fabric.rings import CLOCKWISE
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
@@ -59,7 +60,7 @@ _COLLECTIVES = {
 
 def wanted(view: View) -> list[Run]:
     """First runs with one job that a ring carries."""
-    return [run for run in _all(view) if ring_of(run.plan.setting.fabric) is not None]
+    return [run for run in _all(view) if run.plan.on(RingPlane) is not None]
 
 
 def _all(view: View) -> list[Run]:
@@ -135,8 +136,8 @@ def _over_model(view: View, run: Run) -> str:
 
 def _set_anew(run: Run) -> bool:
     """Whether every step sets all of its light anew."""
-    ring = ring_of(run.plan.setting.fabric)
-    return ring is not None and ring.reconfigure == "each-step"
+    plane = run.plan.on(RingPlane)
+    return plane is not None and plane.ring.reconfigure == "each-step"
 
 
 def _light(view: View, draw: Draw) -> str:
@@ -163,8 +164,8 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
         told = f"The light {how} {sets:.0f} times in each all-reduce {tag('analytic')}."
         if declared is not None:
             told += f" The switches' profile says that this takes {seconds(declared)}."
-    drawn, ring, job = "", ring_of(run.plan.setting.fabric), _job(run)
-    if ring is not None and number < _MOST_PICTURES and len(job.gpus) <= _MOST_NODES:
+    drawn, plane, job = "", run.plan.on(RingPlane), _job(run)
+    if plane is not None and number < _MOST_PICTURES and len(job.gpus) <= _MOST_NODES:
         caption = f"{run.plan.title}: likewise."
         if number == 0:
             caption = (
@@ -172,7 +173,7 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
                 "receiver, clockwise outside the ring and counter-clockwise inside, its colour the "
                 "wavelength. Neighbouring steps with the same light are drawn once."
             )
-        plan = plan_ring(run.plan.setting.fabric, ring, steps_named(job.plan.loop.collective, len(job.gpus)))
+        plan = plan_ring(plane.fabric, plane.ring, steps_named(job.plan.loop.collective, len(job.gpus)))
         drawn = draw(f"ring-{at.arm}", caption, _lights, plan)
     set_ups = times(at, "set-up", ("setup", "setup_write"))
     return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"
@@ -186,7 +187,7 @@ def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
     most = 0.0
     for y, run in enumerate(runs):
         took, ideal_s, model_s = _times(view, run)
-        took, colour = took or 0.0, PALETTE[1] if ring_of(run.plan.setting.fabric) else QUIET
+        took, colour = took or 0.0, PALETTE[1] if run.plan.on(RingPlane) else QUIET
         axis.barh(y, took, height=0.55, color=colour, linewidth=0, alpha=0.85)
         most = max(most, took)
         if ideal_s is not None and model_s is not None:

@@ -17,6 +17,7 @@ from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import note, sheet
 from ringlight.experiments.report.drawing import QUIET, job_colours
 from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.topology import circuit_switches
 from ringlight.fabric.units import format_rate
 
 ORDER = 4
@@ -69,8 +70,7 @@ def lit(run: Run) -> frozenset[frozenset[str]]:
 
 def _has_circuits(run: Run, job: str) -> bool:
     fabric, mine = run.plan.setting.fabric, run.jobs.get(job)
-    circuits = fabric.optical_switches and not fabric.grids and not fabric.rings
-    return bool(circuits and mine is not None and mine.end is not None and mine.iterations)
+    return bool(circuit_switches(fabric) and mine is not None and mine.end is not None and mine.iterations)
 
 
 def _figure(name: str, runs: Sequence[Run], rates: Sequence[PortRate]) -> Figure:

@@ -18,7 +18,7 @@ from ringlight.experiments.report.charts import centred, key, legend, sheet
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
 from ringlight.experiments.report.sections.throughput import lit, pairs
 from ringlight.experiments.report.view import Draw, View
-from ringlight.fabric.topology import Fabric, Port, optical_neighbour
+from ringlight.fabric.topology import Fabric, Port, circuit_switches, optical_neighbour
 from ringlight.fabric.units import format_rate
 
 ORDER = 2
@@ -62,8 +62,8 @@ def render(view: View, draw: Draw) -> str:
 
 def _readable(fabric: Fabric) -> bool:
     switches = len(fabric.packet_switches)
-    plain = bool(fabric.optical_switches) and not fabric.grids and not fabric.rings
-    return plain and len(fabric.gpus) <= _MOST_GPUS and 0 < switches <= _MOST_SWITCHES
+    moved = bool(circuit_switches(fabric))
+    return moved and len(fabric.gpus) <= _MOST_GPUS and 0 < switches <= _MOST_SWITCHES
 
 
 def _figure(before: Shown, after: Shown) -> Figure:

@@ -91,8 +91,11 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
 
 def remedy(fabric: Fabric, source: str, target: str) -> str:
     """How one gets light between two GPUs, in a few words: by a job that has it and waits."""
-    ring = next((ring for ring in fabric.rings.values() if source in ring.nodes), None)
-    ranks = (source, target) if ring is None else ring.nodes
+    # Here, as it needs numpy, which takes longer to load than all else that a hand in a lab needs.
+    from ringlight.fabric.planes.choice import plane_of
+
+    plane = plane_of(fabric, (source,))
+    ranks = plane.nodes if plane.whole else (source, target)
     return f"a job makes some and keeps it: ringlight job submit light --ranks {','.join(ranks)} --hold"
 
 

@@ -1,0 +1,136 @@
+"""The contract of a plane: what carries a job's bytes.
+
+Language, models, metrics and backends ask the plane of a job (``fabric.planes.choice.plane_of``), never the
+fabric, what it is made of. Everything here is pure. Seconds and bits per second are those of the real fabric,
+unless a method is told by how much the emulation stretches time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from ringlight.fabric.cost import byte_time
+from ringlight.fabric.grid import LightUse
+from ringlight.fabric.kinds import bus_factor
+from ringlight.fabric.steps import Steps
+from ringlight.fabric.topology import CrossConnects, Fabric, Port
+
+
+class Division(NamedTuple):
+    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, it is decided
+    for ``decision_s``, and then all light is dark for ``dark_s``."""
+
+    interval_s: float
+    dark_s: float
+    decision_s: float
+
+
+@dataclass(frozen=True)
+class Plane:
+    """``name``: of the grid, ring, … in its fabric; ``nodes``: the GPUs that it joins."""
+
+    fabric: Fabric
+    name: str
+    nodes: tuple[str, ...]
+
+    #: What users call it, and the key of requests and documents that name one.
+    kind: ClassVar[str]
+    #: Whether ranks may send what they said to any other at any time, and ask nobody for light.
+    standing: ClassVar[bool] = False
+    #: Whether its bytes take links that other jobs' packets take, too.
+    shared: ClassVar[bool] = False
+    #: Whether its light is set between steps, so that all ranks move in step.
+    stepped: ClassVar[bool] = False
+    #: Whether each pair of ranks has a lightpath of its own, and a transfer may take several side by side.
+    lightpaths: ClassVar[bool] = False
+    #: Whether it sums what ranks send, so that they send each other no chunks.
+    sums: ClassVar[bool] = False
+    #: Whether a job needs all its nodes.
+    whole: ClassVar[bool] = False
+    #: Whether it has parts that can be cut, killed or moved one by one.
+    parts: ClassVar[bool] = True
+    #: Whether there is a model of its times.
+    modelled: ClassVar[bool] = True
+    #: Why a program that tells nobody what it sends cannot run here; empty where it can.
+    untold: ClassVar[str] = ""
+
+    @property
+    def built(self) -> Literal["", "once", "anew"]:
+        """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
+        return ""
+
+    @property
+    def division(self) -> Division | None:
+        """How often light is divided anew, if it is."""
+        return None
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """What decides what a training ends with, besides what is asked of the workers."""
+        return {}
+
+    @property
+    def degree(self) -> int | None:
+        """To how many others a GPU can send in the whole job; None where there is no such bound."""
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
+        """Free nodes for a job of so many ranks; None where any will do. Raises ValueError."""
+        return None
+
+    def check_size(self, ranks: int) -> None:
+        """Raises ValueError for a number of ranks that it cannot have."""
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        """Raises ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
+
+    def fitted(self, collective: str, ranks: int) -> str:
+        """A collective's name with what the plane decides where it does not say."""
+        return collective
+
+    def rate_bps(self, gpu: str) -> float:
+        """The rate of a GPU's slowest port."""
+        onic = self.fabric.onics.get(gpu)
+        ports = range(1 if onic is None else onic.ports)
+        return min(self.fabric.link_at[Port(gpu, number)].rate_bps for number in ports)
+
+    def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
+        """Seconds of an all-reduce with every port, or every lightpath, at its full rate and no waiting."""
+        rate_bps = min(self.rate_bps(gpu) for gpu in ranks)
+        return vector_bytes * byte_time(collective, len(ranks), lightpaths=self.lightpaths) / rate_bps
+
+    def alone_s(
+        self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
+    ) -> float:
+        """The same by the model, as if nothing else were there, waits for light left out; ``circuits``: what
+        optical circuit switches pass. Raises ValueError where there is no path."""
+        return self.ideal_s(ranks, collective, vector_bytes)
+
+    def payload_bytes(self, vector_bytes: int) -> float:
+        """Bytes that a rank has to tell of its vector."""
+        return float(vector_bytes)
+
+    def bus_factor(self, ranks: int, vector_bytes: int) -> float:
+        """Bus bandwidth of an all-reduce over its algorithm bandwidth (``fabric.kinds.bus_factor``)."""
+        return bus_factor("all-reduce", ranks)
+
+    def set_ups(self, ranks: int, collective: str) -> int:
+        """Steps of an all-reduce that wait once for light."""
+        return 0
+
+    def use(self, ranks: Sequence[str], collective: str) -> LightUse | None:
+        """What an all-reduce asks of tuned lasers and receivers, where there are any."""
+        return None
+
+    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+        """About what such a step waits, as declared, in emulated seconds.
+
+        ``time``: emulated seconds in one of the fabric; ``control_s``: delay of each control message and
+        ``tuning_s``: tuning time of lasers by GPU, both emulated.
+        """
+        return 0.0

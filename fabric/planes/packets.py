@@ -1,0 +1,31 @@
+"""Packets: over GPUs' NICs, packet switches, and circuits through optical switches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ringlight.fabric.cost import steps_time
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import CrossConnects, Fabric
+
+
+class PacketPlane(Plane):
+    """All GPUs without an O-NIC."""
+
+    kind: ClassVar[str] = "packets"
+    standing: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "packet switches and circuits"
+
+    def alone_s(
+        self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
+    ) -> float:
+        return steps_time(self.fabric, circuits, ranks, steps_named(collective, len(ranks)), vector_bytes)
+
+
+def packets(fabric: Fabric) -> PacketPlane:
+    return PacketPlane(fabric, "", tuple(gpu for gpu in fabric.gpus if gpu not in fabric.onics))

@@ -1,0 +1,56 @@
+"""Interconnects that are described as wholes, their light divided by demand where they have any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ringlight.fabric.interconnect import Interconnect, OneShot, ParallelOcs, divided_anew
+from ringlight.fabric.planes.base import Division, Plane
+from ringlight.fabric.topology import Fabric
+
+
+@dataclass(frozen=True)
+class WholePlane(Plane):
+    """All of a fabric in which nothing is written out port by port."""
+
+    interconnect: Interconnect
+
+    kind: ClassVar[str] = "interconnect"
+    standing: ClassVar[bool] = True
+    modelled: ClassVar[bool] = False
+    parts: ClassVar[bool] = False
+    untold: ClassVar[str] = "is lit for what jobs say that they send"
+
+    @property
+    def built(self) -> Literal["", "once", "anew"]:
+        if self.division is not None:
+            return "anew"
+        return "once" if isinstance(self.interconnect, ParallelOcs | OneShot) else ""
+
+    @property
+    def division(self) -> Division | None:
+        one = self.interconnect
+        if not divided_anew(one) or one.interval_s is None:
+            return None
+        return Division(one.interval_s, one.dark_s, one.decision_s)
+
+    @property
+    def degree(self) -> int | None:
+        one = self.interconnect
+        return one.switches if isinstance(one, ParallelOcs) and self.built == "once" else None
+
+    def __str__(self) -> str:
+        return self.name or "the interconnect"
+
+    def rate_bps(self, gpu: str) -> float:
+        """All that the GPU can send at once."""
+        return self.interconnect.gpu_bps
+
+
+def wholes(fabric: Fabric) -> list[WholePlane]:
+    """The only one of a fabric, or none. It has a name where it is plugged together (``fabric.plugged``)."""
+    if fabric.interconnect is None:
+        return []
+    name = "" if fabric.divided is None else fabric.divided.name
+    return [WholePlane(fabric, name, tuple(fabric.gpus), fabric.interconnect)]

@@ -1,0 +1,171 @@
+"""The golden matrix: what every arm of every bundled scenario is told, what it takes, and its light.
+
+Of each arm: what its file's ``check`` says, why the emulation or the simulation refuses it, all figures of
+its simulation, and of an arm that is emulated what the controller is asked for and the light that it plans.
+Sweeps are left out, so an arm has the values that its file has without them. Written anew by
+
+    .venv/bin/python -m tests.matrix [NAME…]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from ringlight.containers.image import ROOT
+from ringlight.controller.bus import EventBus
+from ringlight.controller.demand.site import DemandSite
+from ringlight.controller.errors import ConflictError, InvalidError
+from ringlight.controller.grids.arbiter import Arbiter, plan_document
+from ringlight.controller.rings.site import RingSite, ring_document
+from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.backends.emulation.requests import job_request
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.show import check_document
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.language.text import parse_yaml
+from ringlight.experiments.record.events import Record, RunFailed
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.plugged import plugged
+from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.topology import Fabric
+from ringlight.workloads.traffic import sent
+
+FOLDER = ROOT / "tests" / "golden" / "matrix"
+#: What a file says of more runs than those of its arms as they are.
+OF_SWEEPS = ("sweep", "search", "published", "crossover", "break_even", "compare")
+#: Values in place of a file's own where its runs take too long: fewer GPUs on all fabrics, and
+#: fewer iterations.
+LESS: Mapping[str, Sequence[str]] = {
+    "sip_ml_light": (
+        "fabrics.*.interconnect.gpus=256",
+        "jobs.train.workload.dp=32",
+        "jobs.train.workload.iterations=1",
+    ),
+}
+#: Arms that are not simulated, as they differ from another in nothing but how often light is divided.
+ALIKE: Mapping[str, Sequence[str]] = {"sip_ml_light": ("ocs-seldom", "ring-seldom")}
+
+
+def scenarios() -> dict[str, Path]:
+    """All bundled scenario files by name."""
+    folders = (ROOT / "scenarios", ROOT / "scenarios" / "examples")
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+
+
+def loaded(path: Path) -> Experiment:
+    raw = parse_yaml(path.read_text(), str(path))
+    raw = {key: value for key, value in raw.items() if key not in OF_SWEEPS}
+    for parameter in raw.get("parameters", {}).values():
+        parameter.pop("fitted_to", None)
+    less, fabrics = LESS.get(path.stem, ()), raw.get("fabrics", ())
+    sets = list(dict.fromkeys(line.replace("*", name) for line in less for name in fabrics))
+    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets)
+
+
+def matrix_of(path: Path) -> dict[str, Any]:
+    """The document of one scenario file."""
+    experiment = loaded(path)
+    said = check_document(experiment)
+    arms = {
+        plan.arm: {
+            "check": {key: said["arms"][plan.arm][key] for key in ("refused", "events", "carried")},
+            **({} if plan.arm in ALIKE.get(path.stem, ()) else _simulated(experiment, plan)),
+            **_emulated(plan, said["arms"][plan.arm]["refused"]),
+        }
+        for plan in experiment.plans
+    }
+    return {"fabrics": _digest(said["fabrics"]), "arms": arms}
+
+
+def _simulated(experiment: Experiment, plan: RunPlan) -> dict[str, Any]:
+    backend = SimulationBackend()
+    if backend.refuses(plan) is not None:
+        return {}
+    batches, single = backend.batches([plan])
+    records: list[Record] = [record for batch in batches for record in backend.compute(batch)]
+    for one in single:
+        records += one_alone(backend, one)[0]
+    failed = [record.reason for record in records if isinstance(record, RunFailed)]
+    figures: dict[str, dict[str, Any]] = {}
+    for row in analyse(experiment, records, "simulated").rows:
+        figures.setdefault(row.subject, {})[f"{row.metric} {row.label}"] = row.value
+    return {"simulated": figures, **({"failed": failed} if failed else {})}
+
+
+def _emulated(plan: RunPlan, refused: Mapping[str, str]) -> dict[str, Any]:
+    if "emulation" in refused:
+        return {}
+    fabric = plugged(plan.setting.fabric)
+    jobs: dict[str, Any] = {}
+    for job in plan.jobs:
+        request = job_request(plan, job)
+        light = {kind: _digest(document) for kind, document in _lights(fabric, job, request)}
+        jobs[job.name] = {"request": _digest(request), "light": light}
+    return {"emulated": jobs}
+
+
+def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What each provider would light for a job that nothing else is beside, by its kind."""
+    wanted = request.get("ranks") or request["gpus"]
+    nowhere: Any = SimpleNamespace(entries={})
+    rates: Any = lambda _: sent(job.workload) if job.workload is not None else None  # noqa: E731
+    demand = DemandSite(fabric, nowhere, None, EventBus(), rates, 1.0)
+    rings = RingSite(fabric, nowhere, None, {}, EventBus())
+    arbiter = Arbiter(fabric, nowhere, nowhere, nowhere, EventBus())
+    documents: dict[str, tuple[Any, Any]] = {
+        "interconnect": (demand, demand.plan_document),
+        "ring": (rings, ring_document),
+        "grid": (arbiter, plan_document),
+    }
+    for kind, (provider, document) in documents.items():
+        try:
+            light = provider.plan(wanted, request, {}, request.get(kind))
+        except (InvalidError, ConflictError) as error:
+            yield kind, str(error)
+        else:
+            if light is not None:
+                yield kind, document(light)
+    if job.training is not None and parse_collective(job.training.collective).averaged:
+        found = averaging_of(fabric, job.ranks)
+        names = [one.name for one in found.first]
+        yield "averagers", [names, found.servers, [str(hop) for hop in found.hops]]
+
+
+def _digest(document: Any) -> Any:
+    """A text as it is; of anything else what tells it from others but by rounding."""
+    if isinstance(document, str):
+        return document
+    rounded = json.loads(json.dumps(document), parse_float=lambda text: f"{float(text):.9g}")
+    return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def written(document: Mapping[str, Any]) -> str:
+    """A document as it stands in the folder: an arm's parts a line each."""
+    arms = ",\n".join(
+        f"{json.dumps(arm)}: {{\n"
+        + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in parts.items())
+        + "\n}"
+        for arm, parts in document["arms"].items()
+    )
+    return f'{{"fabrics": {json.dumps(document["fabrics"])}, "arms": {{\n{arms}\n}}}}\n'
+
+
+def main(names: Sequence[str]) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, path in scenarios().items():
+        if not names or name in names:
+            (FOLDER / f"{name}.json").write_text(written(matrix_of(path)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
