@@ -45,7 +45,7 @@ def render(view: View, draw: Draw) -> str:
     paths = list(dict.fromkeys(path for row in rows for path in row.point))
     what, where = upper_first(called(search.metric)), short(search.along, [search.along, *paths])
     caption = f"{what} with the best {where} of each arm, {view.label}."
-    picture = draw("search", caption, _figure(view, rows, paths)) if _across(rows, paths) else ""
+    picture = draw("search", caption, _figure, view, rows, paths) if _across(rows, paths) else ""
     whole = {key_of(row.point): row.point for row in rows if len(row.point) == len(paths)}
     arms = [arm for arm in view.arms if any(row.arm == arm for row in rows)]
     columns: Columns[Point] = [(text(short(path, paths)), _said(path)) for path in paths]
