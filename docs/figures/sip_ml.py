@@ -117,7 +117,7 @@ def _once(arm: str) -> Figure:
 
 
 def _best_of(found: Sequence[float]) -> tuple[float, float]:
-    """Of times, each followed by its interval, the least and where that is."""
+    """The least of times that are each followed by their interval, and that interval."""
     return min(zip(found[::2], found[1::2], strict=True))
 
 

@@ -316,7 +316,7 @@ def _of_override(
             return f"{override.where}{key.removeprefix(override.path)}: {what}"
     at = ", ".join(f"{path} = {value}" for path, value in point.items())
     run = f"arm {arm}" if spec.arms else "a run"
-    return f"{problem} (in {run}{f' with {at}' if at else ''})" if at or spec.arms else problem
+    return f"{problem} (in {run}{f' where sweep has {at}' if at else ''})" if at or spec.arms else problem
 
 
 def _arms(spec: FileSpec) -> dict[str, list[_Override]]:

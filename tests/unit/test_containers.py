@@ -342,7 +342,7 @@ def test_the_end_of_a_container_is_told_though_the_controller_went_away_meanwhil
     answers: Any = Answers()
     nothing: Any = None
     lab = emulation.EmulatedLab(plan.setting, processes, answers, nothing, nothing, nothing)
-    lab._now = emulation._Run(plan, nothing, nothing, nothing)
+    lab._now = emulation._Run(plan, nothing, nothing, nothing, nothing)
     job = emulation._Job(plan.job("own"), "own", {}, state="RUNNING", released=True)
     answers.away.add("/v1/jobs/own/output/0")
     with pytest.raises(Unreachable):

@@ -181,7 +181,7 @@ def test_a_parameter_is_swept_through_everything_that_refers_to_it() -> None:
     assert [plan.setting.fabric.links[0].rate_bps for plan in found.values()] == [10e9, 25e9]
     said = refused("sweep: {parameters.nic.value: [10 Gbit/s, 25 s]}")
     assert said.startswith("fabric.links[0].rate: '25 s' is not a rate")
-    assert said.endswith("(from parameters.nic) (in a run with parameters.nic.value = 25 s)")
+    assert said.endswith("(from parameters.nic) (in a run where sweep has parameters.nic.value = 25 s)")
     assert refused("arms: {a: {'fabric.links[0].rate.x': 1}}").startswith("arms.a.fabric.links[0].rate.x: ")
 
 

@@ -170,7 +170,8 @@ def wrong_paths(raw: dict[str, Any]) -> Iterator[Mistake]:
         ):
             yield changed(raw, ("arms", arm, path), 1), f"arms.{arm}.{path}:"
     yield {**raw, "sweep": {"training.itrations": [1]}}, "sweep.training.itrations[0]:"
-    yield {**raw, "sweep": {"training.batch": [4, 0]}}, "sweep.training.batch[1]:"
+    if "training" in raw:
+        yield {**raw, "sweep": {"training.batch": [4, 0]}}, "sweep.training.batch[1]:"
 
 
 def trained(raw: dict[str, Any]) -> dict[str, Any]:
