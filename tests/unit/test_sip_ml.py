@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.analysis.result import Analysis, analyse
@@ -173,11 +175,12 @@ def test_the_page_says_which_division_won(analysis: Analysis) -> None:
     assert search.wanted(view)
     drawn: list[str] = []
 
-    def draw(name: str, caption: str, figure: object) -> str:
+    def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any) -> str:
         drawn.append(name)
+        assert figure(*args).axes
         return ""
 
-    page = search.render(view, draw)  # type: ignore[arg-type]
+    page = search.render(view, draw)
     assert drawn == ["search"]
     won = int(at(analysis, "servers", "jct_best_at"))
     assert page.count(f"({won})</span>") + page.count(f"({won})</td>") >= len(RATES)
