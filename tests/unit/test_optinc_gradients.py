@@ -32,14 +32,14 @@ def gradients(draw: st.DrawFn) -> list[np.ndarray]:
 
 
 @given(gradients(), st.sampled_from([8, 16]), st.integers(1, 4))
-def test_identical_ranks_get_their_gradient_back_within_a_step_and_a_half(
+def test_identical_ranks_get_their_gradient_back_within_two_steps(
     ranks: list[np.ndarray], bits: int, block: int
 ) -> None:
-    """The highest code stays free, so values at the upper end of a block are off by more than a step."""
+    """The highest code stays free, so values at the upper end of a block are off by up to two steps."""
     same = [ranks[0]] * len(ranks)
     mean = mean_by(exact(Coding(bits, len(same))), same, bits, block=block)
     step = steps(blocks.exponents(ranks[0], block), bits, ranks[0].size, block)
-    assert (np.abs(mean.astype(float) - ranks[0]) <= 1.5 * step * (1 + 1e-6)).all()
+    assert (np.abs(mean.astype(float) - ranks[0]) <= 2 * step * (1 + 1e-6)).all()
 
 
 @given(gradients())
