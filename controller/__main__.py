@@ -36,6 +36,9 @@ from ringlight.fabric.topology import Fabric, circuit_switches
 
 log = logging.getLogger("controller")
 
+#: Longest time that a thread keeps the interpreter while another wants it, seconds.
+_SWITCH_S = 0.001
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
@@ -163,9 +166,10 @@ def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stop
         server.start()
     # What the start has made stays: no full collection shall look through it again while a call waits.
     gc.freeze()
-    # Needed by the first regroup, which should not wait for it, and by nothing before.
+    # A thread that a call needs waits no longer than this for one that computes.
+    sys.setswitchinterval(_SWITCH_S)
     if circuit_switches(controller.fabric):
-        threading.Thread(target=import_module, args=("scipy.optimize",), name="solver", daemon=True).start()
+        threading.Thread(target=_load_solver, name="solver", daemon=True).start()
     host, port = rest.getsockname()[:2]
     log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
     while not stopped.wait(0.5):
@@ -173,6 +177,12 @@ def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stop
             raise StartError("the REST server ended by itself")
     controller.bus.close()
     server.stop()
+
+
+def _load_solver() -> None:
+    """Import what the first regroup needs, which should not wait for it, and nothing before."""
+    import_module("scipy.optimize")
+    gc.freeze()
 
 
 def read_fabric(path: Path) -> Fabric:

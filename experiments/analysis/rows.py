@@ -23,7 +23,7 @@ WORTH: Mapping[Standing, str] = {
     "identity": "ours follows by arithmetic from what went in and could not have come out otherwise",
     "range": "our settings spread so widely that some agree whatever is true",
     "unjudged": "the scenario does not say",
-    "free": "nothing is published",
+    "free": "nothing is published that is of the same thing",
 }
 Value = float | int | bool | str | None
 

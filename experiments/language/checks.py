@@ -570,8 +570,8 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
 
 
 def _check_standing_of(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
-    """A figure from which a parameter was derived cannot be anything but fitted."""
-    for name in spec.fitted_by(figure) if figure.standing is not None else ():
+    """A figure from which a parameter was derived cannot be a prediction, an identity or a range."""
+    for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
         raise ValueError(f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it")
 
 

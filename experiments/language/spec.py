@@ -353,7 +353,8 @@ class PublishedSpec(Strict):
     ``at``: values of swept paths; the figure is the mean over them. ``over_at``: of the other arm, one for
     each, where its paths are others.
 
-    ``standing``: what agreement is worth, with the reason (``why``), where no parameter is ``fitted_to`` it.
+    ``standing``: what agreement is worth, with the reason (``why``), where no parameter is ``fitted_to`` it;
+    ``free`` for a row that no parameter was derived from although one is fitted to others of its metric.
     """
 
     arm: str
@@ -366,7 +367,7 @@ class PublishedSpec(Strict):
     range: tuple[Published, Published] | None = None
     words: Words | None = None
     source: Words | None = None
-    standing: Literal["predicted", "identity", "range"] | None = None
+    standing: Literal["predicted", "identity", "range", "free"] | None = None
     why: Words | None = None
 
     @model_validator(mode="after")
@@ -438,6 +439,8 @@ class FileSpec(Strict):
 
     def fitted_by(self, figure: PublishedSpec) -> tuple[str, ...]:
         """Names of the parameters that were derived from a published figure."""
+        if figure.standing == "free":
+            return ()
         key = f"{figure.arm}.{figure.metric}"
         return tuple(name for name, parameter in self.parameters.items() if key in parameter.fitted_to)
 

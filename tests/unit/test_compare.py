@@ -16,6 +16,7 @@ from scipy import stats
 
 from ringlight.experiments.analysis.compare import break_even_rows, comparison_rows
 from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.published import standing_of
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.analysis.rows import Row, Standing, as_csv, as_json, from_json, where
 from ringlight.experiments.analysis.statistics import half_width, over_repeats
@@ -273,6 +274,18 @@ def test_a_standing_that_does_not_fit_is_refused(figure: str, wrong: str) -> Non
             + f"published:\n  - {{arm: near, metric: jct, value: 2 s, {figure}}}\n"
         )
     assert wrong in str(caught.value)
+
+
+def test_a_figure_of_another_thing_is_free_beside_fitted_ones() -> None:
+    spec = experiment(
+        ARMS
+        + "paper: {citation: A paper}\n"
+        + "parameters: {x: {value: 1, source: derived, why: so, fitted_to: [near.jct]}}\n"
+        + "published:\n"
+        + "  - {arm: near, metric: jct, value: 2 s}\n"
+        + "  - {arm: near, metric: jct, value: 3 s, standing: free, why: It is of another lab}\n"
+    ).spec
+    assert [standing_of(figure, spec) for figure in spec.published] == ["fitted", "free"]
 
 
 @pytest.mark.parametrize("path", sorted(bundled("wrht").parent.glob("*.yaml")), ids=lambda path: path.stem)
