@@ -19,6 +19,7 @@ from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.acceptance.network import Network, run
 from ringlight.testbed.acceptance.rig import Rig
 from ringlight.testbed.acceptance.rigs.emulated import HOSTS, PROFILE, SIZE, START_S, forget
+from ringlight.testbed.emulation.netlink import set_ipv6_off
 from ringlight.testbed.lab import new_lab
 
 
@@ -83,6 +84,8 @@ class OpenFlowRig(Rig):
         command += [f"other_config:datapath-id={self.DPID:016x}", "other_config:disable-in-band=true"]
         command += ["protocols=OpenFlow13", f"external_ids:ringlight={self._lab.id}"]
         for port, end in enumerate(ends, start=1):
+            # An IPv6 stack at the switch's end would send neighbour discovery down the fibre by itself.
+            set_ipv6_off(end)
             run("ip", "link", "set", end, "up")
             command += ["--", "add-port", br, end, "--", "set", "interface", end, f"ofport_request={port}"]
         run("ovs-vsctl", "--timeout=15", *command)
