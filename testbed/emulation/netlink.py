@@ -35,6 +35,8 @@ from typing import Any, Literal, TypeVar
 from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins as _queueing_disciplines
 
+from ringlight.testbed.emulation.optical.netns import set_ipv6_off
+
 # pyroute2 knows pfifo but not bfifo, whose option is the same number, counted in bytes instead of packets.
 _queueing_disciplines.setdefault("bfifo", _queueing_disciplines["pfifo"])
 
@@ -186,13 +188,6 @@ def _set_here(settings: Mapping[str, str]) -> None:
     for key, value in settings.items():
         with failing(f"net.{key.replace('/', '.')}={value}"):
             (_SYSCTLS / key).write_text(value)
-
-
-def set_ipv6_off(name: str) -> None:
-    """No IPv6 on one interface of the calling thread's namespace, where the kernel has IPv6 at all."""
-    path = _SYSCTLS / "ipv6/conf" / name / "disable_ipv6"
-    if path.exists():
-        path.write_text("1")
 
 
 def set_checksum_offload_off(name: str) -> None:

@@ -41,6 +41,7 @@ from ringlight.testbed.emulation.netlink import NetworkError, failing
 from ringlight.testbed.emulation.nodes import ShellLess
 from ringlight.testbed.emulation.onic.datapath import OnicDatapath
 from ringlight.testbed.emulation.onic.tables import CONTROL, HOST, HOST_NAME, QUEUE
+from ringlight.testbed.emulation.optical.netns import set_ipv6_off
 from ringlight.testbed.lab import Lab
 
 #: What the control network is called in an O-NIC's namespace.
@@ -197,7 +198,7 @@ class ControlNetwork:
         def inside() -> None:
             with IPRoute() as here:
                 for key in ("all", "default"):
-                    netlink.set_ipv6_off(key)
+                    set_ipv6_off(key)
                 with failing("control network"):
                     here.link("add", ifname=BRIDGE, kind="bridge", mtu=netlink.MTU_BYTES)
                 bridge = netlink.set_up(here, BRIDGE)

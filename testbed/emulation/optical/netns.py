@@ -154,14 +154,19 @@ class LinkWatcher:
                     self.links.pop(link.ifindex, None)
 
 
+def set_ipv6_off(name: str) -> None:
+    """No IPv6 on one interface of the calling thread's namespace, where the kernel has IPv6 at all."""
+    switch = Path("/proc/sys/net/ipv6/conf", name, "disable_ipv6")
+    if switch.exists():
+        switch.write_text("1")
+
+
 def set_up(link: Link) -> None:
     """Brings an interface of the namespace that the thread is in up, without an IPv6 stack on it.
 
     An optical port has no stack of its own, and must not send neighbour discovery down the fibre.
     """
-    switch = Path(f"/proc/sys/net/ipv6/conf/{link.name}/disable_ipv6")
-    if switch.exists():
-        switch.write_text("1")
+    set_ipv6_off(link.name)
     body = _IFINFO.pack(socket.AF_UNSPEC, 0, link.ifindex, IFF_UP, IFF_UP)
     header = _HEADER.pack(_HEADER.size + len(body), _RTM_NEWLINK, _NLM_F_REQUEST | _NLM_F_ACK, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
