@@ -82,9 +82,7 @@ OF_CONTROLLER = {
     "packets": ("openflow",),
     "jobs": (),
     "circuits": ("openflow", "optical", "packets", "jobs"),
-    "grids": ("onic", "circuits", "jobs"),
-    "rings": ("onic", "optical", "circuits", "jobs"),
-    "demand": ("optical", "circuits", "jobs"),
+    "light": ("onic", "optical", "circuits", "jobs"),
 }
 MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
 for _room, _others in OF_CONTROLLER.items():
@@ -328,7 +326,7 @@ OF_KINDS = (
     *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.zoo", "fabric.allocation"),
     *("fabric.grid", "fabric.rings", "fabric.wdm", "fabric.wrht", "fabric.averagers", "fabric.photonics"),
     *("fabric.interconnect", "fabric.plugged", "fabric.lightpaths"),
-    *("controller.grids", "controller.rings", "controller.demand", "controller.onic"),
+    *("controller.light", "controller.onic"),
     *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averagers"),
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
     *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),
