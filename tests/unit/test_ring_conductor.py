@@ -127,7 +127,7 @@ def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
         time.sleep(0.001)
     second = stage.conductor.changes[1]
     assert second.step == 1
-    assert 0 < second["write_s"] <= second["total_s"]
+    assert 0 < second.write_s <= second.total_s
     assert stage.conductor.statistics().total.max_s >= second.total_s
 
 
