@@ -42,8 +42,10 @@ def main(directory: Path) -> int:
             from ringlight.containers.worker.linktest import linktest as workload
         elif spec.workload == "container":
             from ringlight.containers.worker.holder import hold as workload
+        elif spec.workload == "graph":
+            from ringlight.containers.worker.run import run_graph as workload
         else:
-            from ringlight.containers.worker.run import run as workload
+            from ringlight.containers.worker.gradients import train as workload
         workload(spec, directory, events)
     except BadSpec as error:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ringlight.containers.worker.averaged import summed_of
 from ringlight.containers.worker.checkpoint import Checkpoint
+from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.model import Replica, fingerprint
 from ringlight.containers.worker.optinc import reducing_at
@@ -20,14 +21,24 @@ from ringlight.containers.worker.payload import Payload, RankGraph
 from ringlight.containers.worker.posted import Posted
 from ringlight.containers.worker.rendezvous import Line, Lines
 from ringlight.containers.worker.ring_of_bits import RingOfBits
+from ringlight.containers.worker.run import run
 from ringlight.containers.worker.spec import WorkerSpec
-from ringlight.containers.worker.transport import Reduce, RunReport, Transport, partners
-from ringlight.fabric.collectives import all_reduce
+from ringlight.containers.worker.transport import Reduce, RunReport
 from ringlight.fabric.schedules import parse_collective
+from ringlight.workloads.graph import Kind, data_parallel_loop
+
+
+def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+    """Train, as a graph. Raises what :func:`run` and :class:`Gradients` raise."""
+    # Whole numbers go round a ring; averagers add without a schedule.
+    whole = parse_collective(spec.collective).bits is not None and spec.averager is None
+    algorithm = "ring" if whole else spec.collective
+    loop = data_parallel_loop(spec.world_size, spec.compute_s, spec.gradient_bytes, algorithm)
+    run(spec, directory, events, loop, Gradients)
 
 
 class Gradients(Payload):
-    """The training of one rank. ``flows``: its O-NIC, where it asks for light.
+    """The training of one rank; arguments are those of :class:`Payload`.
 
     Its methods raise ArithmeticError for a wrong sum, PeerLost, AveragingFailed, ConnectionError (no O-NIC's
     agent), BadCheckpoint, OSError (a checkpoint cannot be written).
@@ -36,12 +47,7 @@ class Gradients(Payload):
     def __init__(
         self, spec: WorkerSpec, graph: RankGraph, posted: Posted | None, flows: Flows | None
     ) -> None:
-        super().__init__(spec, graph, posted)
-        self._flows = flows
-        self._bits = parse_collective(spec.collective).bits
-        self._schedule = None
-        if spec.averager is None:
-            self._schedule = all_reduce("ring" if self._bits else spec.collective, spec.world_size)
+        super().__init__(spec, graph, posted, flows)
         self._replica = Replica(
             spec.rank,
             spec.world_size,
@@ -59,49 +65,43 @@ class Gradients(Payload):
             if spec.resume:
                 self._replica.parameters = self._checkpoint.read(spec.resume)
 
-    @property
-    def _ways(self) -> Lines:
-        """Averagers need a connection to every other rank, on which the ranks tell their scales."""
-        others = set(range(self._spec.world_size)) - {self._spec.rank}
-        to, from_ = (others, others) if self._schedule is None else partners(self._schedule, self._spec.rank)
-        return Lines.of(self._spec, to, from_)
-
     def lines(self) -> dict[Line, bool]:
-        return self._ways.sending()
+        """With averagers a connection to every other rank, on which the ranks tell their scales."""
+        return super().lines() if self._spec.averager is None else self._others().sending()
+
+    def _others(self) -> Lines:
+        others = set(range(self._spec.world_size)) - {self._spec.rank}
+        return Lines.of(self._spec, others, others)
 
     @contextlib.contextmanager
     def over(self, connections: Mapping[Line, socket.socket]) -> Iterator[None]:
-        to, into = ({peer: connections[line] for peer, line in way.items()} for way in self._ways)
-        with self._reducing(to, into) as self._reduce:
+        with super().over(connections), contextlib.ExitStack() as stack:
+            # Made before the release, so that the first all-reduce takes no longer than others.
+            self._reduce = self._reducing(stack)
             yield
 
-    def _reducing(
-        self, to: Mapping[int, socket.socket], into: Mapping[int, socket.socket]
-    ) -> contextlib.AbstractContextManager[Reduce]:
+    def _reducing(self, stack: contextlib.ExitStack) -> Reduce | None:
         """What all-reduces vectors: averagers, a ring of whole numbers, or a schedule of sums."""
-        spec, posted = self._spec, self._posted
+        spec = self._spec
         if spec.averager is not None:
-            return reducing_at(spec.averager, spec, to)
-        length, timeout_s = len(self._replica.buffer), spec.peer_timeout_s
-        begins = None if posted is None else posted.add
-        if self._bits is not None:
-            return _by(
-                RingOfBits(self._bits, spec.rank, spec.world_size, to, length, timeout_s, into, begins)
-            )
-        assert self._schedule is not None
-        return _by(
-            Transport(
-                self._schedule,
-                spec.rank,
-                to,
-                length,
-                timeout_s,
-                self._flows,
-                spec.peers,
-                into=into,
-                on_begin=begins,
-            )
+            ways = {peer: self._wired[line] for peer, line in self._others().out.items()}
+            return stack.enter_context(reducing_at(spec.averager, spec, ways))
+        if not (collectives := self._graph.of_kind(Kind.COLLECTIVE)):
+            return None
+        if (bits := parse_collective(spec.collective).bits) is None:
+            return self.transport(collectives[0], self.bounds(collectives[0])).run
+        to, into = self.sockets(collectives[0])
+        ring = RingOfBits(
+            bits,
+            spec.rank,
+            spec.world_size,
+            to,
+            len(self._replica.buffer),
+            spec.peer_timeout_s,
+            into,
+            None if self.posted is None else self.posted.add,
         )
+        return stack.enter_context(contextlib.closing(ring)).run
 
     def compute(self, iteration: int) -> bool:
         self._loss = self._replica.compute(iteration)
@@ -109,6 +109,7 @@ class Gradients(Payload):
 
     def collective(self, iteration: int, k: int) -> tuple[Callable[[], RunReport], Callable[[], int]]:
         def run() -> RunReport:
+            assert self._reduce is not None
             self._report = self._reduce(self._replica.buffer)
             return self._report
 
@@ -133,9 +134,3 @@ class Gradients(Payload):
             "loss_last": self._replica.loss(),
             "accuracy": self._replica.accuracy(),
         }
-
-
-@contextlib.contextmanager
-def _by(transport: Transport | RingOfBits) -> Iterator[Reduce]:
-    with contextlib.closing(transport):
-        yield transport.run

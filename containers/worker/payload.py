@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.posted import Posted
 from ringlight.containers.worker.rendezvous import Line, Lines
 from ringlight.containers.worker.spec import WorkerSpec
@@ -41,7 +42,8 @@ class Mismatch(ArithmeticError):
 class RankGraph:
     """A rank's part of a workload. ``groups``: by communicator slot its ranks; ``peers``: by slot.
 
-    ``after`` [operations]: what each comes after.
+    ``after`` [operations]: what each comes after. Raises ValueError for what cannot be executed: it would be
+    waited for without end.
     """
 
     def __init__(self, workload: Workload, rank: int) -> None:
@@ -52,9 +54,9 @@ class RankGraph:
         self.peers: list[int] = workload.peers[rank].tolist()
         after = np.split(self.program.after, self.program.after_offsets[1:-1])
         self.after: list[list[int]] = [one.tolist() for one in after[: len(self.program)]]
+        self._check()
 
-    def check(self) -> None:
-        """Raises ValueError for what cannot be executed: it would be waited for without end."""
+    def _check(self) -> None:
         program = self.program
         if not len(program):
             raise ValueError(f"rank {self.rank} has no operations")
@@ -67,6 +69,10 @@ class RankGraph:
                 k = int(bad.argmax())
                 raise ValueError(f"operation {k} ({self.name(k)}) {rule}")
 
+    def group(self, k: int) -> list[int]:
+        """The ranks that take part in collective ``k``."""
+        return self.groups[int(self.program.slot[k])]
+
     def of_kind(self, kind: Kind) -> list[int]:
         return [int(k) for k in np.flatnonzero(self.program.kind == kind)]
 
@@ -77,11 +83,13 @@ class RankGraph:
 class Payload:
     """What operations of a rank's graph carry; a hook for each thing that payload of another kind does.
 
-    ``posted``: where transfers are counted as they begin. Not for several threads but where a method says so.
+    ``posted``: where transfers are counted as they begin. ``flows``: the O-NIC, where light is asked for.
     """
 
-    def __init__(self, spec: WorkerSpec, graph: RankGraph, posted: Posted | None) -> None:
-        self._spec, self._graph, self._posted = spec, graph, posted
+    def __init__(
+        self, spec: WorkerSpec, graph: RankGraph, posted: Posted | None, flows: Flows | None
+    ) -> None:
+        self._spec, self._graph, self.posted, self._flows = spec, graph, posted, flows
         self._call: list[int] = calls(graph.program).tolist()
         self._wired: Mapping[Line, socket.socket] = {}
         self._buffers: dict[int, Array] = {}
@@ -92,9 +100,7 @@ class Payload:
         """Connections of the rank's collectives, and whether it sends payload on each. Raises ValueError."""
         found: dict[Line, bool] = {}
         for k in self._graph.of_kind(Kind.COLLECTIVE):
-            slot = int(self._graph.program.slot[k])
-            schedule = _schedule(*self._shape(k))
-            for line, sends in self._lines(slot, schedule).sending().items():
+            for line, sends in self._lines(k).sending().items():
                 found[line] = sends or found.get(line, False)
         return found
 
@@ -117,18 +123,17 @@ class Payload:
         """Prepare a collective: what runs it, and what counts the parts of its result once they are found
         right, or raises Mismatch. Streams may call it at once."""
         program, graph = self._graph.program, self._graph
-        what, slot, size = self._what(k), int(program.slot[k]), int(program.bytes[k])
-        group = graph.groups[slot]
+        what, slot, group = self._what(k), int(program.slot[k]), graph.group(k)
         mine, key = group.index(graph.rank), (graph.numbers[slot], self._call[k], iteration)
-        schedule = _schedule(*self._shape(k))
+        schedule = self._schedule(k)
         before, after = _terms(what.kind, len(group), schedule.chunks, what.root)
-        bounds = _bounds(what, schedule, len(group), size, key)
+        bounds = self.bounds(k, key)
         here = local_bounds(schedule, mine, bounds, before[mine] | after[mine])
         vector = self._buffer(slot, here[-1])
         for first, end, ranks in _parts(before[mine], np.eye(len(group), dtype=bool)[:, [mine]]):
             count = here[end] - here[first]
             vector[here[first] : here[end]] = contribution(ranks, key, bounds[first], count)
-        transport = self._transport(slot, self._shape(k), here, mine)
+        transport = self.transport(k, here)
 
         def check() -> int:
             parts = list(_parts(after[mine], before))
@@ -155,44 +160,65 @@ class Payload:
         """What the last event says besides what was moved; ``checked``: parts of results that were right."""
         return {"results_checked": checked}
 
-    def _what(self, k: int) -> Collective:
-        return self._graph.workload.collectives[int(self._graph.program.collective[k])]
+    def bounds(self, k: int, key: tuple[int, ...] = ()) -> list[int]:
+        """Bounds of a collective's chunks, in elements; ``key``: by which an all-to-all-v is drawn."""
+        what, ranks, size = self._what(k), len(self._graph.group(k)), int(self._graph.program.bytes[k])
+        sizes: Sequence[Sequence[int]] | IntArray | None = what.sizes
+        if what.split is not None:
+            sizes = split_bytes(what.split, ranks, size, key)
+        if sizes is not None:
+            return [elements(begin) for begin in matrix_bounds(sizes).tolist()]
+        pairs = chunk_bounds(elements(vector_bytes(what.kind, ranks, size)), self._schedule(k).chunks)
+        return [0, *(end for _, end in pairs)]
 
-    def _shape(self, k: int) -> _Shape:
-        ranks = len(self._graph.groups[int(self._graph.program.slot[k])])
-        return self._what(k)._replace(split=None, sizes=None), ranks
-
-    def _lines(self, slot: int, schedule: Schedule) -> Lines:
-        group = self._graph.groups[slot]
-        to, from_ = partners(schedule, group.index(self._graph.rank))
-        return Lines.of(self._spec, [group[peer] for peer in to], [group[peer] for peer in from_], slot)
-
-    def _buffer(self, slot: int, length: int) -> Array:
-        if len(self._buffers.get(slot, ())) < length:
-            self._buffers[slot] = np.empty(length, dtype=np.float32)
-        return self._buffers[slot][:length]
-
-    def _transport(self, slot: int, shape: _Shape, bounds: Sequence[int], mine: int) -> Transport:
+    def transport(self, k: int, bounds: Sequence[int]) -> Transport:
         """Transport of a collective, kept for further calls with the same chunks."""
-        key, kept = (*shape, tuple(bounds)), self._transports[slot]
+        group, kept = self._graph.group(k), self._transports[int(self._graph.program.slot[k])]
+        key = (_shape(self._what(k)), tuple(bounds))
         found = kept.pop(key, None)
         if found is None:
-            group, schedule, posted = self._graph.groups[slot], _schedule(*shape), self._posted
-            lines = self._lines(slot, schedule)
+            posted, (to, into) = self.posted, self.sockets(k)
             found = Transport(
-                schedule,
-                mine,
-                {group.index(peer): self._wired[line] for peer, line in lines.out.items()},
+                self._schedule(k),
+                group.index(self._graph.rank),
+                to,
                 bounds[-1],
                 self._spec.peer_timeout_s,
+                self._flows,
+                [self._spec.peers[rank] for rank in group],
                 bounds=bounds,
-                into={group.index(peer): self._wired[line] for peer, line in lines.into.items()},
+                into=into,
                 on_begin=None if posted is None else lambda peer, size: posted.add(group[peer], size),
             )
         kept[key] = found
         if len(kept) > _KEPT:
             kept.pop(next(iter(kept))).close()
         return found
+
+    def sockets(self, k: int) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
+        """Connections for payload to other ranks of a collective's group, and from them."""
+        group = self._graph.group(k)
+        to, into = (
+            {group.index(peer): self._wired[line] for peer, line in way.items()} for way in self._lines(k)
+        )
+        return to, into
+
+    def _what(self, k: int) -> Collective:
+        return self._graph.workload.collectives[int(self._graph.program.collective[k])]
+
+    def _schedule(self, k: int) -> Schedule:
+        return _schedule(_shape(self._what(k)), len(self._graph.group(k)))
+
+    def _lines(self, k: int) -> Lines:
+        group = self._graph.group(k)
+        to, from_ = partners(self._schedule(k), group.index(self._graph.rank))
+        slot = int(self._graph.program.slot[k])
+        return Lines.of(self._spec, [group[peer] for peer in to], [group[peer] for peer in from_], slot)
+
+    def _buffer(self, slot: int, length: int) -> Array:
+        if len(self._buffers.get(slot, ())) < length:
+            self._buffers[slot] = np.empty(length, dtype=np.float32)
+        return self._buffers[slot][:length]
 
 
 def contribution(ranks: Iterable[int], key: tuple[int, ...], first: int, count: int) -> Array:
@@ -218,8 +244,9 @@ def _place(rank: int, key: tuple[int, ...]) -> int:
     return (place + rank * 1291) % PERIOD
 
 
-#: What a collective's schedule follows from: all but how bytes divide, and the ranks of its group.
-_Shape = tuple[Collective, int]
+def _shape(what: Collective) -> Collective:
+    """What a collective's schedule follows from: all but how bytes divide."""
+    return what._replace(split=None, sizes=None)
 
 
 @lru_cache(_KEPT)
@@ -231,17 +258,6 @@ def _terms(kind: str, ranks: int, chunks: int, root: int) -> tuple[BoolArray, Bo
 @lru_cache(_KEPT)
 def _schedule(what: Collective, ranks: int) -> Schedule:
     return schedule_of(what.steps(ranks))
-
-
-def _bounds(what: Collective, schedule: Schedule, ranks: int, size: int, key: tuple[int, ...]) -> list[int]:
-    """Bounds of the chunks, in elements."""
-    sizes: Sequence[Sequence[int]] | IntArray | None = what.sizes
-    if what.split is not None:
-        sizes = split_bytes(what.split, ranks, size, key)
-    if sizes is not None:
-        return [elements(begin) for begin in matrix_bounds(sizes).tolist()]
-    pairs = chunk_bounds(elements(vector_bytes(what.kind, ranks, size)), schedule.chunks)
-    return [0, *(end for _, end in pairs)]
 
 
 def elements(size: int) -> int:

@@ -7,6 +7,7 @@ whose sums are known beforehand, to which every result is compared, or a trainin
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import sys
@@ -20,7 +21,6 @@ import numpy as np
 
 from ringlight.containers.worker.beacon import Beacons
 from ringlight.containers.worker.events import EventLog
-from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.messages import Receiver, Sender
 from ringlight.containers.worker.nics import carried, carried_since
 from ringlight.containers.worker.payload import Payload, RankGraph, contribution, elements
@@ -30,7 +30,8 @@ from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
 from ringlight.containers.worker.transport import retransmits
-from ringlight.workloads.graph import Kind, Workload, covered_s, data_parallel_loop
+from ringlight.workloads.graph import Kind, Workload, covered_s
+from ringlight.workloads.packed import unpack
 
 #: The workload's file in the worker's directory.
 FILE = "workload"
@@ -40,32 +41,45 @@ _MESSAGES = 1 << 20
 _SWITCH_S = 0.0005
 
 
-def run(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+def run_graph(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+    """Execute the graph that the server agent wrote into ``directory``; its payload are known numbers.
+
+    Raises BadSpec (it cannot be read), and as :func:`run`.
+    """
+    try:
+        workload = unpack((directory / FILE).read_bytes())
+    except ValueError as error:
+        raise BadSpec(f"{FILE}: {error}") from None
+    if workload.ranks != spec.world_size:
+        raise BadSpec(f"{FILE}: it is for {workload.ranks} ranks, and the job has {spec.world_size}")
+    run(spec, directory, events, workload, Payload)
+
+
+def run(
+    spec: WorkerSpec, directory: Path, events: EventLog, workload: Workload, carries: type[Payload]
+) -> None:
     """Connect, wait for the release, execute the graph ``spec.iterations`` times, and write the events.
 
     Raises PeerLost, NoConnection, ArithmeticError (a wrong result), TimeoutError (never released), BadSpec
-    (the workload cannot be read), and what the payload raises.
+    (the workload cannot be executed), and what the payload raises.
     """
-    with onic(spec) as flows:
-        _run(spec, directory, events, flows)
-
-
-def _run(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | None) -> None:
-    graph = RankGraph(_workload(spec, directory), spec.rank)
-    posted = Posted(directory / POSTED, spec.world_size) if spec.posted else None
-    try:
-        graph.check()
-        payload = _payload(spec, graph, posted, flows)
-        lines = payload.lines() | _message_lines(graph)
-    except ValueError as error:
-        raise BadSpec(f"{FILE}: {error}") from None
-    deadline = time.monotonic() + spec.connect_timeout_s
-    with listen(spec, deadline) as listener:
-        connections = connect_all(spec, lines, listener)
-    try:
+    with contextlib.ExitStack() as stack:
+        flows = stack.enter_context(onic(spec))
+        posted = Posted(directory / POSTED, spec.world_size) if spec.posted else None
+        try:
+            graph = RankGraph(workload, spec.rank)
+            payload = carries(spec, graph, posted, flows)
+            lines = payload.lines() | _message_lines(graph)
+        except ValueError as error:
+            raise BadSpec(f"{FILE}: {error}") from None
+        deadline = time.monotonic() + spec.connect_timeout_s
+        with listen(spec, deadline) as listener:
+            connections = connect_all(spec, lines, listener)
+        for connection in connections.values():
+            stack.callback(connection.close)
         by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
         with payload.over(connections), Beacons(spec) as beacons:
-            rank = _Rank(spec, graph, payload, connections, events, posted)
+            rank = _Rank(spec, graph, payload, connections, events)
             events.write("ready", local=spec.address, connections=describe(by_rank))
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
@@ -86,33 +100,6 @@ def _run(spec: WorkerSpec, directory: Path, events: EventLog, flows: Flows | Non
             beacon_gaps=beacons.gaps,
             **told(posted),
         )
-    finally:
-        for connection in connections.values():
-            connection.close()
-
-
-def _workload(spec: WorkerSpec, directory: Path) -> Workload:
-    """The graph that the server agent wrote, or a training's loop. Raises BadSpec."""
-    if spec.workload == "train":
-        return data_parallel_loop(spec.world_size, spec.compute_s, spec.gradient_bytes, spec.collective)
-    from ringlight.workloads.packed import unpack
-
-    try:
-        workload = unpack((directory / FILE).read_bytes())
-    except ValueError as error:
-        raise BadSpec(f"{FILE}: {error}") from None
-    if workload.ranks != spec.world_size:
-        raise BadSpec(f"{FILE}: it is for {workload.ranks} ranks, and the job has {spec.world_size}")
-    return workload
-
-
-def _payload(spec: WorkerSpec, graph: RankGraph, posted: Posted | None, flows: Flows | None) -> Payload:
-    if spec.workload == "train":
-        # Imported here, as a graph needs no model.
-        from ringlight.containers.worker.gradients import Gradients
-
-        return Gradients(spec, graph, posted, flows)
-    return Payload(spec, graph, posted)
 
 
 def _message_lines(graph: RankGraph) -> dict[Line, bool]:
@@ -159,7 +146,6 @@ class _Rank:
         payload: Payload,
         connections: Mapping[Line, socket.socket],
         events: EventLog,
-        posted: Posted | None,
     ) -> None:
         self._spec, self._graph, self._payload, self._events = spec, graph, payload, events
         self.checked = self.sent = self.received = self.lent = 0
@@ -170,7 +156,7 @@ class _Rank:
         self._receivers: dict[int, Receiver] = {}
         for line, connection in sorted(connections.items()):
             if line == _message_line(graph, line.peer, Kind.SEND):
-                self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s, posted)
+                self._senders[line.peer] = Sender(line.peer, connection, spec.peer_timeout_s, payload.posted)
             elif line == _message_line(graph, line.peer, Kind.RECEIVE):
                 self._receivers[line.peer] = Receiver(line.peer, connection, spec.peer_timeout_s)
             else:
