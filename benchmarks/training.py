@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
 PLACED = ("resnet50", "transformer-big", "gpt2-medium")
 PARTS = ("layers", "mixtral", "gpt3", *PLACED)
 PER_LEAF, RATE_BPS, LATENCY_S = 32, 400e9, 1e-6
@@ -153,7 +155,7 @@ def _on_leaf_spine(workload: Any, paths: Any) -> dict[str, Any]:
 def apart(part: str, *arguments: str) -> Any:
     """One part in a process of its own, with the time and memory that all of it took."""
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     }
     begin = time.perf_counter()
     done = subprocess.run(

@@ -30,11 +30,10 @@ from ringlight.workloads.graph import Kind, data_parallel_loop
 
 def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
     """Train, as a graph. Raises what :func:`run` and :class:`Gradients` raise."""
-    # Whole numbers go round a ring; averagers add without a schedule.
-    whole = parse_collective(spec.collective).bits is not None and spec.averager is None
-    algorithm = "ring" if whole else spec.collective
+    # Whole numbers go round a ring.
+    algorithm = spec.collective if parse_collective(spec.collective).bits is None else "ring"
     loop = data_parallel_loop(spec.world_size, spec.compute_s, spec.gradient_bytes, algorithm)
-    run(spec, directory, events, loop, Gradients)
+    run(spec, directory, events, loop, Gradients if spec.averager is None else AveragedGradients)
 
 
 class Gradients(Payload):
@@ -65,14 +64,6 @@ class Gradients(Payload):
             if spec.resume:
                 self._replica.parameters = self._checkpoint.read(spec.resume)
 
-    def lines(self) -> dict[Line, bool]:
-        """With averagers a connection to every other rank, on which the ranks tell their scales."""
-        return super().lines() if self._spec.averager is None else self._others().sending()
-
-    def _others(self) -> Lines:
-        others = set(range(self._spec.world_size)) - {self._spec.rank}
-        return Lines.of(self._spec, others, others)
-
     @contextlib.contextmanager
     def over(self, connections: Mapping[Line, socket.socket]) -> Iterator[None]:
         with super().over(connections), contextlib.ExitStack() as stack:
@@ -81,11 +72,8 @@ class Gradients(Payload):
             yield
 
     def _reducing(self, stack: contextlib.ExitStack) -> Reduce | None:
-        """What all-reduces vectors: averagers, a ring of whole numbers, or a schedule of sums."""
+        """What all-reduces vectors, a ring of whole numbers or a schedule of sums; None for a single rank."""
         spec = self._spec
-        if spec.averager is not None:
-            ways = {peer: self._wired[line] for peer, line in self._others().out.items()}
-            return stack.enter_context(reducing_at(spec.averager, spec, ways))
         if not (collectives := self._graph.of_kind(Kind.COLLECTIVE)):
             return None
         if (bits := parse_collective(spec.collective).bits) is None:
@@ -134,3 +122,20 @@ class Gradients(Payload):
             "loss_last": self._replica.loss(),
             "accuracy": self._replica.accuracy(),
         }
+
+
+class AveragedGradients(Gradients):
+    """The sums come from averagers; ranks tell the scales of blocks on connections to every other rank."""
+
+    def lines(self) -> dict[Line, bool]:
+        return self._others().sending()
+
+    def _others(self) -> Lines:
+        others = set(range(self._spec.world_size)) - {self._spec.rank}
+        return Lines.of(self._spec, others, others)
+
+    def _reducing(self, stack: contextlib.ExitStack) -> Reduce:
+        place = self._spec.averager
+        assert place
+        ways = {peer: self._wired[line] for peer, line in self._others().out.items()}
+        return stack.enter_context(reducing_at(place, self._spec, ways))
