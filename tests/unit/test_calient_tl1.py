@@ -22,7 +22,7 @@ from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import CALIENT_S320, IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.calient import CircuitError, port_number
 from ringlight.testbed.emulation.optical.calient_tl1 import PAGE_ROWS, CalientTl1Session
-from ringlight.testbed.emulation.optical.device import NS, Connect, OpticalDevice, SetAdmin
+from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
@@ -281,7 +281,7 @@ def test_the_driver_moves_light(model: ModelSwitch, driver: OpticalSwitchDriver)
 
 
 def test_what_others_have_made(model: ModelSwitch, driver: OpticalSwitchDriver) -> None:
-    model.device.submit(0, Connect(((1, SIZE + 2),)))
+    model.device.submit(0, Rewire(((1, SIZE + 2),)))
     with_light = driver.open()
     assert with_light.vendor == "Calient"
     assert set(driver.snapshot().cross_connects) == {XC(1, SIZE + 2)}

@@ -23,10 +23,9 @@ from typing import Any, Literal
 from ringlight.fabric.optical_profiles import PortNames
 from ringlight.testbed.emulation.optical.device import (
     Admin,
-    Connect,
     DeviceError,
-    Disconnect,
     OpticalDevice,
+    Rewire,
     Ticket,
     Wire,
 )
@@ -287,7 +286,7 @@ class Circuits:
         wires = tuple(wire for circuit in circuits for wire in circuit.wires(self._size))
         if not wires:
             return Ticket(done=True)
-        ticket = self._device.submit(now_ns, Connect(wires) if on else Disconnect(wires))
+        ticket = self._device.submit(now_ns, Rewire(wires) if on else Rewire(remove=wires))
         for circuit in circuits:
             circuit.ticket, circuit.after, circuit.otherwise = ticket, after, otherwise
         return ticket

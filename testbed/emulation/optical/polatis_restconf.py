@@ -39,10 +39,10 @@ from xml.sax.saxutils import escape
 
 from ringlight.testbed.emulation.optical.device import (
     Command,
-    ConnectOnly,
     DeviceError,
     Fault,
     Recovery,
+    Rewire,
     SetAdmin,
     SetLabel,
     SetRecovery,
@@ -223,7 +223,7 @@ class PolatisRestconfSession(HttpSession):
             command, status = self._startup(request, target), 204
         else:
             pairs, status = self._change(request, target)
-            command = ConnectOnly(tuple(Wire(*pair) for pair in pairs.items()))
+            command = Rewire(tuple(Wire(*pair) for pair in pairs.items()), only=True)
         location = {}
         if method == "POST":
             created = pairs.keys() - self._pairs().keys()

@@ -42,16 +42,13 @@ from dataclasses import dataclass
 
 from ringlight.testbed.emulation.optical.device import (
     Admin,
+    Clear,
     Command,
-    Connect,
-    ConnectOnly,
     DeviceError,
-    Disconnect,
-    DisconnectAll,
-    DisconnectIngress,
     Fault,
     OpticalDevice,
     Pairs,
+    Rewire,
     SetAdmin,
     Ticket,
     Wire,
@@ -376,19 +373,11 @@ def _pairs(parameters: str, coloured: bool) -> Pairs:
     return tuple(Wire(*pair) for pair in zip(*ports, strict=True))
 
 
-def _connect(parameters: str, coloured: bool) -> Command:
-    return Connect(_pairs(parameters, coloured))
-
-
-def _connect_only(parameters: str, coloured: bool) -> Command:
-    return ConnectOnly(_pairs(parameters, coloured))
-
-
 def _subtract(parameters: str, coloured: bool) -> Command:
     lists = _split_lists(parameters)
     if len(lists) == 2 and not parse_ports(lists[1]):
-        return DisconnectIngress(parse_ports(lists[0]))
-    return Disconnect(_pairs(parameters, coloured))
+        return Clear(parse_ports(lists[0]), ingress=True)
+    return Rewire(remove=_pairs(parameters, coloured))
 
 
 def _set_admin(enabled: bool) -> Maker:
@@ -423,11 +412,13 @@ _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
     ("SYSTem", "ERRor", "ALL"): ScpiSession._all_errors,
 }
 _COMMANDS: dict[tuple[str, ...], Maker] = {
-    ("*RST",): _no_parameters(DisconnectAll()),
-    ("OXC", "SWITch", "CONNect", "ADD"): _connect,
-    ("OXC", "SWITch", "CONNect", "ONLY"): _connect_only,
+    ("*RST",): _no_parameters(Rewire(only=True)),
+    ("OXC", "SWITch", "CONNect", "ADD"): lambda parameters, coloured: Rewire(_pairs(parameters, coloured)),
+    ("OXC", "SWITch", "CONNect", "ONLY"): lambda parameters, coloured: Rewire(
+        _pairs(parameters, coloured), only=True
+    ),
     ("OXC", "SWITch", "CONNect", "SUB"): _subtract,
-    ("OXC", "SWITch", "DISConnect", "ALL"): _no_parameters(DisconnectAll()),
+    ("OXC", "SWITch", "DISConnect", "ALL"): _no_parameters(Rewire(only=True)),
     ("OXC", "SWITch", "PORT", "ENABle"): _set_admin(True),
     ("OXC", "SWITch", "PORT", "DISable"): _set_admin(False),
 }

@@ -27,14 +27,14 @@ from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY
 from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from ringlight.testbed.emulation.optical.device import (
     NS,
-    Boot,
     Dark,
     Effect,
     Gate,
-    Label,
     Light,
     OpticalDevice,
     Recovery,
+    SetLabel,
+    SetRecovery,
     Stored,
 )
 from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
@@ -124,9 +124,9 @@ def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: i
                     late_ns = max(late_ns, time.monotonic_ns() - decided_ns)
             case Gate(port, admin):
                 datapath.set_admin(port, admin)
-            case Label(port, label):
+            case SetLabel(port, label):
                 datapath.set_label(port, label)
-            case Boot(recovery):
+            case SetRecovery(recovery):
                 datapath.set_recovery(recovery)
     return late_ns
 
@@ -317,11 +317,11 @@ class OpticalSwitchServer:
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
         """What the light paths do not have yet of what the device has since it was started."""
-        told: list[Effect] = [] if self._settings.recovery is None else [Boot(self._settings.recovery)]
+        told: list[Effect] = [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
         if before.recovery is Recovery.MAINTAIN:
             return told
         wires = self.device.cross_connects()
-        gone = before.cross_connects.keys() - {(wire.ingress, wire.wavelength) for wire in wires}
+        gone = before.cross_connects.keys() - {wire.spot for wire in wires}
         return [*told, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
 
     @property
