@@ -145,10 +145,14 @@ class Circuits:
         self._device = device
         self._size = device.size
         self.names = device.profile.port_names
-        self._known = [self._circuit(**row) for row in device.notes.get(NOTES, [])]
+        self._known = [self.remembered(**row) for row in device.notes.get(NOTES, [])]
         device.memories[NOTES] = lambda: [_row(circuit) for circuit in self.all() if circuit.ticket is None]
 
-    def _circuit(
+    def new(self, source: int, destination: int, two_way: bool, *more: Any) -> Circuit:
+        """One that is not provisioned yet; ``more``: group, name, and whether it goes without light."""
+        return Circuit(source, destination, two_way, *more, names=self.names)
+
+    def remembered(
         self,
         source: int,
         destination: int,
@@ -161,8 +165,7 @@ class Circuits:
         """One that was remembered. Raises ValueError and, for what it does not know, TypeError."""
         if not 1 <= source <= self._size or not 1 <= destination <= self._size:
             raise ValueError(f"there is no circuit {source}>{destination}")
-        named = self.names
-        return Circuit(source, destination, two_way, str(group), str(name), nolight, active, names=named)
+        return self.new(source, destination, two_way, str(group), str(name), nolight, active)
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
@@ -176,6 +179,28 @@ class Circuits:
     def name(self, port: int) -> str:
         """The name of a faceplate port."""
         return port_name(port, self.names)
+
+    def read(self, conn: str) -> tuple[int, int, bool]:
+        """Faceplate ports of ``1.1.1>1.2.1``, or both ways ``1.1.1-1.2.1``. Raises CircuitError."""
+        source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
+        return self.number(source), self.number(destination), way == "-"
+
+    def power(self, port: int, now_ns: int) -> str:
+        """What the monitor of a device's port reads (dBm), ``NONE`` without light."""
+        power = self._device.power_dbm(port, now_ns)
+        return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
+
+    def by_port(self) -> dict[int, list[Circuit]]:
+        """The circuits of each faceplate port that has some."""
+        found: dict[int, list[Circuit]] = {}
+        for circuit in self.all():
+            for port in {circuit.source, circuit.destination}:
+                found.setdefault(port, []).append(circuit)
+        return found
+
+    def idle(self, found: Iterable[Circuit | None]) -> list[Circuit]:
+        """Circuits without repetition, and without those that another command is busy with."""
+        return list({id(one): one for one in found if one is not None and one.ticket is None}.values())
 
     def all(self) -> list[Circuit]:
         """Every circuit, as the light is now, in order of their ports."""
@@ -212,13 +237,12 @@ class Circuits:
                 index[ends[::-1], True] = circuit
         found: list[Circuit | None] = []
         for conn in conns:
-            source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
             try:
-                ends = self.number(source), self.number(destination)
+                source, destination, two_way = self.read(conn)
             except CircuitError:
                 found.append(None)
             else:
-                found.append(index.get((ends, way == "-")))
+                found.append(index.get(((source, destination), two_way)))
         return found
 
     def provision(self, wanted: Sequence[Circuit]) -> list[bool]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
@@ -57,8 +56,8 @@ class HttpError(Exception):
         self.status = status
 
 
-def basic_user(request: Request, users: Mapping[str, str]) -> str | None:
-    """The user that the request names with the right password; None for anybody else."""
+def basic_login(request: Request) -> tuple[str, str] | None:
+    """User and password of basic authentication; None without any."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -66,10 +65,7 @@ def basic_user(request: Request, users: Mapping[str, str]) -> str | None:
         user, _, password = base64.b64decode(token.strip(), validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
         return None
-    right = users.get(user)
-    if right is None or not hmac.compare_digest(right.encode(), password.encode()):
-        return None
-    return user
+    return user, password
 
 
 class HttpSession:

@@ -12,7 +12,6 @@ and again with `CL` when they are over.
 
 from __future__ import annotations
 
-import hmac
 import re
 from abc import ABC, abstractmethod
 from collections import deque
@@ -273,10 +272,7 @@ class Tl1Session(ABC):
     def _log_in(self, command: Command, now_ns: int) -> Answer:
         user = unquoted(command.aid)
         password = unquoted(command.blocks[1]) if len(command.blocks) > 1 else ""
-        users = self.switch.users
-        known = users.get(user)
-        right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
-        if not user or not (right or not users):
+        if not user or not self.switch.admits(user, password):
             raise Denial("PIUI")
         if self._user is None:
             self._user = user
