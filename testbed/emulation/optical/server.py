@@ -42,7 +42,7 @@ from ringlight.testbed.emulation.optical.faults import Faults
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
-from ringlight.testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
+from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread, listen
 from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
 
@@ -65,6 +65,8 @@ LONGEST_S = 3600.0
 #: Longest that another thread waits for the switch to come to it, seconds.
 ASK_S = 5.0
 Answer = TypeVar("Answer")
+#: Light paths, and what a device remembers of them over a restart.
+LightPaths = Datapath | ModelledPaths
 _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 
 
