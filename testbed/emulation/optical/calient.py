@@ -16,7 +16,7 @@ for; the state words while mirrors move (:class:`Condition`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -132,10 +132,8 @@ class Circuit:
         return [Wire(into, size + out) for into, out in self.halves()]
 
 
-def _row(circuit: Circuit) -> dict[str, Any]:
-    """A circuit as it is remembered."""
-    keys = ("source", "destination", "two_way", "group", "name", "nolight", "active")
-    return {key: getattr(circuit, key) for key in keys}
+#: What is remembered of a circuit.
+_KEPT = ("source", "destination", "two_way", "group", "name", "nolight", "active")
 
 
 class Circuits:
@@ -145,27 +143,32 @@ class Circuits:
         self._device = device
         self._size = device.size
         self.names = device.profile.port_names
-        self._known = [self.remembered(**row) for row in device.notes.get(NOTES, [])]
-        device.memories[NOTES] = lambda: [_row(circuit) for circuit in self.all() if circuit.ticket is None]
+        self._known = [self._remembered(row) for row in device.notes.get(NOTES, [])]
+        device.memories[NOTES] = lambda: [
+            {key: getattr(circuit, key) for key in _KEPT} for circuit in self.all() if circuit.ticket is None
+        ]
 
-    def new(self, source: int, destination: int, two_way: bool, *more: Any) -> Circuit:
-        """One that is not provisioned yet; ``more``: group, name, and whether it goes without light."""
-        return Circuit(source, destination, two_way, *more, names=self.names)
-
-    def remembered(
+    def new(
         self,
         source: int,
         destination: int,
         two_way: bool,
-        group: str,
-        name: str,
-        nolight: bool,
-        active: bool,
+        group: str = GROUP,
+        name: str = "",
+        nolight: bool = True,
+        active: bool = False,
     ) -> Circuit:
-        """One that was remembered. Raises ValueError and, for what it does not know, TypeError."""
-        if not 1 <= source <= self._size or not 1 <= destination <= self._size:
-            raise ValueError(f"there is no circuit {source}>{destination}")
-        return self.new(source, destination, two_way, str(group), str(name), nolight, active)
+        """A circuit that is not provisioned yet, or one that was remembered."""
+        return Circuit(source, destination, two_way, group, name, nolight, active, names=self.names)
+
+    def _remembered(self, row: Mapping[str, Any]) -> Circuit:
+        """Raises ValueError and, for what it does not know, TypeError."""
+        if missing := [key for key in _KEPT if key not in row]:
+            raise ValueError(f"{missing[0]} is missing")
+        found = self.new(**row)
+        if not 1 <= found.source <= self._size or not 1 <= found.destination <= self._size:
+            raise ValueError(f"there is no circuit {found.source}>{found.destination}")
+        return found
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
