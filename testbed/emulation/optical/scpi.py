@@ -293,24 +293,12 @@ class ScpiSession:
 
     # Queries
 
-    def _idn(self, parameters: str, now_ns: int) -> str:
-        return self._identity
-
-    def _opc(self, parameters: str, now_ns: int) -> str:
-        return "1"
-
-    def _size(self, parameters: str, now_ns: int) -> str:
-        return f"{self._device.size},{self._device.size}"
-
     def _connections(self, parameters: str, now_ns: int) -> str:
         wires = self._device.cross_connects()
         lists = [[wire.ingress for wire in wires], [wire.egress for wire in wires]]
         if self._device.wavelengths:
             lists.append([wire.wavelength or 0 for wire in wires])
         return ",".join(format_ports(one) for one in lists)
-
-    def _wavelengths(self, parameters: str, now_ns: int) -> str:
-        return str(self._device.wavelengths)
 
     def _peer(self, parameters: str, now_ns: int) -> str:
         text = parameters.strip()
@@ -399,10 +387,10 @@ def _no_parameters(command: Command) -> Maker:
 
 
 _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
-    ("*IDN",): ScpiSession._idn,
-    ("*OPC",): ScpiSession._opc,
-    ("OXC", "SWITch", "SIZE"): ScpiSession._size,
-    ("OXC", "SWITch", "WAVelength"): ScpiSession._wavelengths,
+    ("*IDN",): lambda session, *_: session._identity,
+    ("*OPC",): lambda *_: "1",
+    ("OXC", "SWITch", "SIZE"): lambda session, *_: f"{session._device.size},{session._device.size}",
+    ("OXC", "SWITch", "WAVelength"): lambda session, *_: str(session._device.wavelengths),
     ("OXC", "SWITch", "CONNect", "STATe"): ScpiSession._connections,
     ("OXC", "SWITch", "CONNect", "PORT"): ScpiSession._peer,
     ("OXC", "SWITch", "PORT", "STATe"): ScpiSession._port_state,
