@@ -17,8 +17,8 @@ from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
 from ringlight.testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
-from ringlight.testbed.emulation.optical.session import Switch
-from ringlight.testbed.emulation.optical.tl1_session import ALARM_NS, MAX_BACKLOG
+from ringlight.testbed.emulation.optical.session import MAX_BACKLOG, Switch
+from ringlight.testbed.emulation.optical.tl1_session import ALARM_NS
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 

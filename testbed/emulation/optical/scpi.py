@@ -53,14 +53,12 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-from ringlight.testbed.emulation.optical.session import VERSION, Switch
+from ringlight.testbed.emulation.optical.session import VERSION, Conversation, Switch, Work
 
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_PORTS = 8192
 MAX_POWER_PORTS = 256
 MAX_ERRORS = 32
-#: A session holding this many messages wants no more bytes until some are done.
-MAX_BACKLOG = 256
 
 ERRORS = {
     -101: "Invalid character",
@@ -146,43 +144,19 @@ def session(switch: Switch) -> ScpiSession:
     return ScpiSession(switch.device, f"Polatis,{switch.model},{switch.name},{VERSION}")
 
 
-class ScpiSession:
-    """One client's conversation. ``feed`` bytes, then ``advance`` for the replies due now."""
+class ScpiSession(Conversation[bytes]):
+    """One client's conversation; a request is a message, or `_OVERRUN`."""
 
     def __init__(self, device: OpticalDevice, identity: str) -> None:
+        super().__init__()
         self._device = device
         self._identity = identity
         self._buffer = bytearray()
         self._overrun = False
-        self._messages: deque[bytes | object] = deque()
-        self._units: deque[str] | None = None
         self._path: tuple[str, ...] = ()
-        self._replies: list[str] = []
-        self._ticket: Ticket | None = None
         #: Commands whose light is not tuned yet.
         self._tuning: list[Ticket] = []
-        self._wake_ns: int | None = None
         self._errors: deque[ScpiError] = deque()
-
-    @property
-    def wants_bytes(self) -> bool:
-        """False while so many messages wait that reading on would only fill memory."""
-        return len(self._messages) < MAX_BACKLOG
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything fed so far is done and answered."""
-        return self._ticket is None and not self._units and not self._messages
-
-    @property
-    def over(self) -> bool:
-        """Whether the session is over: never, only the client ends it."""
-        return False
-
-    @property
-    def next_ns(self) -> int | None:
-        """Time at which ``advance`` will have more to say without new bytes or a finished command."""
-        return self._wake_ns
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
@@ -190,7 +164,7 @@ class ScpiSession:
             if piece in (b"\r", b"\n"):
                 # The LF of a CR LF ends no further message.
                 if self._overrun or self._buffer:
-                    self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
+                    self.requests.append(_OVERRUN if self._overrun else bytes(self._buffer))
                 self._overrun = False
                 self._buffer.clear()
             elif not self._overrun:
@@ -201,55 +175,49 @@ class ScpiSession:
 
     def advance(self, now_ns: int) -> bytes:
         """Does what can be done now. May leave commands with the device: advance it, then call again."""
-        out = bytearray()
         self._wake_ns = None
-        while True:
-            if self._ticket is not None:
-                if not self._ticket.done:
-                    return bytes(out)
-                if self._ticket.error is not None:
-                    self._record(_from_device(self._ticket.error))
-                self._tuning.append(self._ticket)
-                self._ticket = None
-                self._tuning = [ticket for ticket in self._tuning if ticket.tuned_ns > now_ns]
-            if self._units is None and not self._next_message():
-                return bytes(out)
-            if not self._units:
-                if self._replies:
-                    out += ";".join(self._replies).encode() + b"\n"
-                self._units, self._replies = None, []
-                continue
-            text = self._units[0]
-            if text.upper() == "*OPC?":
-                tuned_ns = max((ticket.tuned_ns for ticket in self._tuning), default=0)
-                if now_ns < tuned_ns:
-                    self._wake_ns = tuned_ns
-                    return bytes(out)
-            self._units.popleft()
+        return b"".join(self._replies(now_ns))
+
+    def _work(self, message: bytes | object, now_ns: int) -> Work[bytes]:
+        self._path = ()
+        replies: list[str] = []
+        for text in self._units(message):
+            while text.upper() == "*OPC?" and now_ns < self._tuned_ns():
+                now_ns = yield self._tuned_ns()
             try:
-                self._do(self._parse(text), now_ns)
+                done = self._do(self._parse(text), now_ns)
             except ScpiError as error:
                 self._record(error)
+                continue
             except DeviceError as error:
                 self._record(_from_device(error))
+                continue
+            if isinstance(done, str):
+                replies.append(done)
+                continue
+            while not done.done:
+                now_ns = yield None
+            if done.error is not None:
+                self._record(_from_device(done.error))
+            self._tuning = [ticket for ticket in (*self._tuning, done) if ticket.tuned_ns > now_ns]
+        return f"{';'.join(replies)}\n".encode() if replies else b""
 
-    def _next_message(self) -> bool:
-        if not self._messages:
-            return False
-        message = self._messages.popleft()
-        self._path = ()
-        self._units = deque()
+    def _tuned_ns(self) -> int:
+        """Time at which the light of every command so far is tuned."""
+        return max((ticket.tuned_ns for ticket in self._tuning), default=0)
+
+    def _units(self, message: bytes | object) -> list[str]:
+        """The commands of a message."""
         if not isinstance(message, bytes):
             self._record(ScpiError(-363, f"a message is at most {MAX_MESSAGE_BYTES} bytes"))
-            return True
+            return []
         try:
             # What a telnet client makes of a CR is CR and NUL.
             text = message.replace(b"\0", b"").decode("ascii")
         except UnicodeDecodeError:
             self._record(ScpiError(-101))
-            return True
-        self._units.extend(unit.strip() for unit in text.split(";") if unit.strip())
-        return True
+            return []
+        return [unit.strip() for unit in text.split(";") if unit.strip()]
 
     def _record(self, error: ScpiError) -> None:
         if len(self._errors) < MAX_ERRORS:
@@ -276,20 +244,17 @@ class ScpiSession:
                 return _Unit(known, query, rest.strip())
         raise ScpiError(-113, _quotable(header))
 
-    def _do(self, unit: _Unit, now_ns: int) -> None:
-        if unit.query:
-            query = _QUERIES.get(unit.path)
-            if query is None:
-                raise ScpiError(-113, unit.path[0])
-            self._replies.append(query(self, unit.parameters, now_ns))
-            return
-        if unit.path == ("*CLS",):
+    def _do(self, unit: _Unit, now_ns: int) -> str | Ticket:
+        """The reply to a query, or what the device has to do."""
+        if unit.path == ("*CLS",) and not unit.query:
             self._errors.clear()
-            return
-        command = _COMMANDS.get(unit.path)
-        if command is None:
+            return Ticket(done=True)
+        if unit.query and unit.path in _QUERIES:
+            return _QUERIES[unit.path](self, unit.parameters, now_ns)
+        if unit.query or unit.path not in _COMMANDS:
             raise ScpiError(-113, unit.path[0])
-        self._ticket = self._device.submit(now_ns, command(unit.parameters, self._device.wavelengths > 0))
+        command = _COMMANDS[unit.path](unit.parameters, self._device.wavelengths > 0)
+        return self._device.submit(now_ns, command)
 
     # Queries
 
