@@ -29,7 +29,8 @@ import numpy.typing as npt
 from ringlight.fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
 from ringlight.fabric.allocation.dividing import Divider, PlanesDivider, RingDivider
 from ringlight.fabric.allocation.schedules import birkhoff, solstice, total_s
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
 
 Matrix = npt.NDArray[np.float64]
 LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}

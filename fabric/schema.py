@@ -15,45 +15,46 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from ringlight.fabric.grid import lines, sockets
-from ringlight.fabric.interconnect import (
-    DemandRing,
-    GridOfGpus,
-    Ideal,
-    Interconnect,
-    OneShot,
-    ParallelOcs,
-    Rotors,
-    Servers,
-    TorusOfGpus,
-    WavelengthRing,
-)
 from ringlight.fabric.light import Optics
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
-from ringlight.fabric.rings import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
-from ringlight.fabric.topology import (
+from ringlight.fabric.parts import (
     OURS,
-    Averager,
-    AveragerNetwork,
-    Fabric,
     Gpu,
-    Grid,
-    Imperfect,
     Link,
     Onic,
     OpticalSwitch,
     PacketSwitch,
-    PathChoice,
     Port,
+)
+from ringlight.fabric.planes.averagers.averager import Averager, AveragerNetwork, Imperfect
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.wavelengths import lines, sockets
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.fabric.planes.ring.ring import (
     Reconfigure,
+    make_ring,
+    ring_gpus,
+    ring_links,
+    ring_onics,
+    ring_switches,
+)
+from ringlight.fabric.planes.ring.whole_ring import WavelengthRing
+from ringlight.fabric.planes.wholes.electrical import Ideal, Servers
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.planes.wholes.one_shot import OneShot
+from ringlight.fabric.planes.wholes.rotor import Rotor, Rotors
+from ringlight.fabric.planes.wholes.torus import Torus, TorusOfGpus
+from ringlight.fabric.topology import (
+    Fabric,
+    PathChoice,
     circuit_cross_connects,
     is_electrical,
 )
 from ringlight.fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
-from ringlight.fabric.zoo.rotor import Rotor
-from ringlight.fabric.zoo.torus import Torus
 
 
 class Strict(BaseModel):
@@ -100,7 +101,7 @@ def _of_switches(value: object) -> object:
     return f"tcp:{address}"
 
 
-#: Who writes a packet switch's tables (:class:`fabric.topology.PacketSwitch`).
+#: Who writes a packet switch's tables (:class:`fabric.parts.PacketSwitch`).
 SwitchController = Annotated[str, BeforeValidator(_of_switches)]
 
 
@@ -454,7 +455,7 @@ class AveragingSpec(_UnitSpec):
         return averagers, tuple(cables)
 
 
-#: Wavelengths in each direction of a ring, as simulated; far fewer are emulated (:mod:`fabric.plugged`).
+#: Wavelengths in each direction of a ring, as simulated; far fewer are emulated.
 _MOST_EACH_WAY = 4096
 
 
@@ -657,9 +658,9 @@ class FabricSpec(Strict):
     added before what is written out. ``paths``: how one of several shortest paths is chosen
     (``fabric.paths``). ``light``: a path that leaves less power than its receiver's sensitivity carries
     nothing (``fabric.light``).
-    ``controller``: who writes the packet switches' tables (:class:`fabric.topology.PacketSwitch`).
+    ``controller``: who writes the packet switches' tables (:class:`fabric.parts.PacketSwitch`).
     ``moved_flows``: of those that others write, what becomes of flows that name a GPU which has moved.
-    ``interconnect``: all of the fabric, described as a whole (``fabric.interconnect``), in place of the rest.
+    ``interconnect``: all of the fabric, described as a whole, in place of the rest.
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
@@ -840,7 +841,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     )
     if averagers:
         # Here, as it needs numpy, and few fabrics have any.
-        from ringlight.fabric.averagers import check_averagers
+        from ringlight.fabric.planes.averagers.averaging import check_averagers
 
         check_averagers(fabric)
     for i, ends in enumerate(circuits):
@@ -908,8 +909,10 @@ def _interconnected(spec: InterconnectSpec) -> Fabric:
         made = spec.made()
     except ValueError as error:
         raise ValueError(under("interconnect", error)) from None
-    each = made.gpus_each if isinstance(made, Servers) else 1
-    gpus = [Gpu.numbered(f"g{index}", f"s{index // each}", spec.gpu, index) for index in range(spec.gpus)]
+    gpus = [
+        Gpu.numbered(f"g{index}", f"s{index // made.server_size}", spec.gpu, index)
+        for index in range(spec.gpus)
+    ]
     return Fabric({gpu.name: gpu for gpu in gpus}, {}, {}, (), interconnect=made)
 
 

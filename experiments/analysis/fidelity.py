@@ -28,7 +28,7 @@ from ringlight.experiments.record.events import (
     process_called,
 )
 from ringlight.experiments.record.runs import SUCCEEDED, Run
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
 
 #: Seconds between two samples of the ports' throughput (10 Hz).
 SERIES_STEP_S = 0.1

@@ -15,13 +15,13 @@ from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPla
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.topology import (
     Fabric,
-    Port,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,

@@ -1,7 +1,7 @@
 """Lightpaths of a ring of wavelengths for a demand: each pair's number, way round and colours.
 
-The ring is that of :mod:`fabric.wdm`: two fibres, ``wavelengths`` colours in each, and two lightpaths of one
-colour share no segment of a fibre. A plan gives each pair that has something to send some lightpaths, and its
+The ring is that of :mod:`fabric.planes.ring.wdm`: two fibres, ``wavelengths`` colours in each, and two
+lightpaths of one colour share no segment of a fibre. A plan gives each pair that has something to send some lightpaths, and its
 ``z`` is the least of lightpaths / demand over these pairs, demand as a share of the greatest entry. So z is
 in lightpaths for the pair that sends most, and what :func:`allocate` makes great.
 

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 from ringlight.fabric.cost import byte_time
-from ringlight.fabric.grid import LightUse
 from ringlight.fabric.kinds import bus_factor
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.grid.wavelengths import LightUse
+from ringlight.fabric.planes.wholes.interconnect import Built, Division
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import CrossConnects, Fabric, Port
-
-
-class Division(NamedTuple):
-    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, it is decided
-    for ``decision_s``, and then all light is dark for ``dark_s``."""
-
-    interval_s: float
-    dark_s: float
-    decision_s: float
+from ringlight.fabric.topology import CrossConnects, Fabric
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class Plane:
     untold: ClassVar[str] = ""
 
     @property
-    def built(self) -> Literal["", "once", "anew"]:
+    def built(self) -> Built:
         """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
         return ""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringlight.fabric.planes.averagers import averagers
+from ringlight.fabric.planes.averagers.averager_plane import averagers
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.grids import grids
+from ringlight.fabric.planes.grid.grid_plane import grids
 from ringlight.fabric.planes.packets import packets
-from ringlight.fabric.planes.rings import rings
-from ringlight.fabric.planes.wholes import wholes
+from ringlight.fabric.planes.ring.ring_plane import rings
+from ringlight.fabric.planes.wholes.whole_plane import wholes
 from ringlight.fabric.topology import Fabric
 
 

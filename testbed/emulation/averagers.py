@@ -21,12 +21,14 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from ringlight.containers.worker.optinc import WINDOW
-from ringlight.fabric.averagers import averaging_of, coding
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.structure import CASES
 from ringlight.fabric.optinc.weights import pack
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
-from ringlight.fabric.topology import Averager, Fabric, Link, Port
+from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averaging import averaging_of, coding
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.averager.core import DEPTH
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ringlight.fabric.topology import Fabric, Link, Port
+from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.topology import Fabric
 
 Kind = Literal[
     "link",

@@ -18,7 +18,8 @@ from mininet.net import Mininet
 from pyroute2 import IPRoute
 
 from ringlight.fabric.frames import choose_frames
-from ringlight.fabric.topology import OURS, Fabric, Link, Port
+from ringlight.fabric.parts import OURS, Link, Port
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averagers, netlink, openvswitch
 from ringlight.testbed.emulation.netlink import NetworkError

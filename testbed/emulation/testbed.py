@@ -26,7 +26,8 @@ import requests
 
 from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
-from ringlight.fabric.topology import Fabric, OpticalSwitch
+from ringlight.fabric.parts import OpticalSwitch
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few

@@ -325,9 +325,7 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.zoo", "fabric.allocation"),
-    *("fabric.grid", "fabric.rings", "fabric.wdm", "fabric.wrht", "fabric.averagers", "fabric.photonics"),
-    *("fabric.interconnect", "fabric.plugged", "fabric.lightpaths"),
+    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.allocation"),
     *("controller.grids", "controller.rings", "controller.demand", "controller.onic"),
     *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averagers"),
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),

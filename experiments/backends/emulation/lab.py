@@ -51,7 +51,7 @@ from ringlight.experiments.record.events import (
     record_of,
 )
 from ringlight.experiments.record.writing import writing
-from ringlight.fabric.topology import Link
+from ringlight.fabric.parts import Link
 from ringlight.testbed import deaths, load
 from ringlight.testbed.deaths import Death, DeathLog
 from ringlight.testbed.faults import FaultClient

@@ -26,9 +26,12 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.frames import describe
-from ringlight.fabric.grid import lines
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.wavelengths import lines
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
 

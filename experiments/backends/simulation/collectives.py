@@ -20,11 +20,12 @@ from ringlight.experiments.record.events import (
     RunStarted,
 )
 from ringlight.fabric.light import Optics
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import collective_on_ring, wdm_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import compact
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import collective_on_ring, wdm_ring
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.networks import PacketNetwork, RingNetwork, scaled
 from ringlight.testbed.simulation.phases import Phases, StepCost
 

@@ -33,10 +33,11 @@ from ringlight.experiments.record.events import (
     WorkerLost,
 )
 from ringlight.fabric.cost import RingJob
-from ringlight.fabric.interconnect import slowed
-from ringlight.fabric.photonics import errors_of
+from ringlight.fabric.parts import Port, canonical
+from ringlight.fabric.planes.averagers.photonics import errors_of
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.topology import Fabric, Port, canonical, electrical_graph
+from ringlight.fabric.planes.wholes.interconnect import slowed
+from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
 from ringlight.testbed.simulation.networks import Network, scaled, without_link
@@ -238,7 +239,8 @@ class SimulatedLab:
             for name, onic in self._rates.onics.items()
         }
         scale = self._setting.scale
-        slower = slowed(self._rates.interconnect, scale.time, scale.rate)
+        whole = self._rates.interconnect
+        slower = None if whole is None else slowed(whole, scale.time, scale.rate)
         return replace(self._rates, onics=onics, interconnect=slower)
 
     def _network(self) -> Network:

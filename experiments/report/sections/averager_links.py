@@ -14,8 +14,8 @@ from ringlight.experiments.report.charts import centred, sheet
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
 from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
 from ringlight.experiments.report.view import Draw, View
-from ringlight.fabric.averagers import Averaging, averaging_of
-from ringlight.fabric.photonics import Carried, carried
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
+from ringlight.fabric.planes.averagers.photonics import Carried, carried
 from ringlight.fabric.units import format_size
 
 ORDER = 3

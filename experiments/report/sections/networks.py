@@ -9,7 +9,7 @@ from ringlight.experiments.report.page import text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
 from ringlight.fabric.optinc.mesh import Mesh
-from ringlight.fabric.photonics import meshes_of
+from ringlight.fabric.planes.averagers.photonics import meshes_of
 
 ORDER = 18
 TITLE = "An averager's network"

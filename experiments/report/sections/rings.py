@@ -27,11 +27,11 @@ from ringlight.experiments.report.page import NOTHING, table_of, tag, text
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
-from ringlight.fabric.planes.rings import RingPlane
-from ringlight.fabric.rings import CLOCKWISE
+from ringlight.fabric.planes.ring.ring import CLOCKWISE
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep, plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
-from ringlight.fabric.wdm import RingPlan, RingStep, plan_ring
 
 ORDER = 5
 TITLE = "All-reduces on rings of wavelengths"

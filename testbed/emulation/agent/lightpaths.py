@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.files import read_from
 from ringlight.testbed.emulation.onic.tables import (

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ringlight.fabric.topology import Fabric, OpticalSwitch, Port
+from ringlight.fabric.parts import OpticalSwitch, Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.onic.tables import LightpathKey, PathCount, read_counters, read_traffic
 from ringlight.testbed.emulation.optical.datapath import Datapath
 

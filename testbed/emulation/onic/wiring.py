@@ -35,7 +35,9 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from ringlight.fabric.topology import Fabric, Gpu, Port, WdmRing
+from ringlight.fabric.parts import Gpu, Port
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.netlink import NetworkError, failing
 from ringlight.testbed.emulation.nodes import ShellLess

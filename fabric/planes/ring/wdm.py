@@ -18,13 +18,15 @@ import numpy as np
 from ringlight.fabric import light
 from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
 from ringlight.fabric.light import Optics, received_dbm
-from ringlight.fabric.rings import (
+from ringlight.fabric.planes.ring.ring import (
     ADD_CLOCKWISE,
     ADD_COUNTER,
     CLOCKWISE,
     COUNTER,
     EAST,
     WEST,
+    Reconfigure,
+    WdmRing,
     make_ring,
     ring_gpus,
     ring_links,
@@ -33,7 +35,7 @@ from ringlight.fabric.rings import (
 )
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.steps import BoolArray, IntArray, Step, Steps, compact, frozen, frozen_bool
-from ringlight.fabric.topology import Fabric, Reconfigure, WdmRing
+from ringlight.fabric.topology import Fabric
 
 
 def wdm_ring(

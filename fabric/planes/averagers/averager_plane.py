@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringlight.fabric.averagers import Averaging, averaging_of
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
 from ringlight.fabric.planes.packets import PacketPlane
 from ringlight.fabric.topology import CrossConnects, Fabric
 

@@ -7,14 +7,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from ringlight.fabric.averagers import Averaging, scales_sent, structure_of
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
 from ringlight.fabric.optinc.network import Network, Signals, Wrong, compressed, wrong_among
 from ringlight.fabric.optinc.structure import CASES, Structure
 from ringlight.fabric.optinc.weights import trained
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
-from ringlight.fabric.topology import Averager, Imperfect
+from ringlight.fabric.planes.averagers.averager import Averager, Imperfect
+from ringlight.fabric.planes.averagers.averaging import Averaging, scales_sent, structure_of
 
 #: Inputs up to which all are tried, and how many of more, drawn with this seed.
 ALL_INPUTS, SAMPLED_INPUTS, SAMPLE_SEED = 2**19, 2**16, 1

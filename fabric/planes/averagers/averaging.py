@@ -17,8 +17,10 @@ from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.blocks import block_count
 from ringlight.fabric.optinc.structure import CASES, Structure, mzis
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from ringlight.fabric.parts import Link
+from ringlight.fabric.planes.averagers.averager import Averager
 from ringlight.fabric.steps import Step, Steps, frozen
-from ringlight.fabric.topology import Averager, Fabric, Link
+from ringlight.fabric.topology import Fabric
 
 #: Cases of ``structure.CASES`` whose trained weights come with the program (``fabric.optinc.weights``).
 TRAINED = ("8bit_4",)

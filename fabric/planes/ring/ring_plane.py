@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.wdm import plan_ring, reach, set_up_steps
 from ringlight.fabric.schedules import fitted, steps_named
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import plan_ring, reach, set_up_steps
+from ringlight.fabric.topology import Fabric
 
 #: Nodes up to which a collective's light is planned to see whether it fits: beyond, that takes as long as
 #: running it.

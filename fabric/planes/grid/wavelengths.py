@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
-from ringlight.fabric.topology import Fabric, Grid, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.topology import Fabric
 
 if TYPE_CHECKING:
     from ringlight.fabric.steps import Steps

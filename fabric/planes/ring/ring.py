@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
-from ringlight.fabric.topology import Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
+from ringlight.fabric.parts import Gpu, Link, Onic, OpticalSwitch, Port
+
+#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
+#: those that need light that does not stand.
+Reconfigure = Literal["each-step", "changed-only"]
+
+
+@dataclass(frozen=True)
+class WdmRing:
+    """Nodes around a ring with ``wavelengths`` channels in each direction; see ``fabric.planes.ring.wdm``.
+
+    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    wavelengths: int
+    reconfigure: Reconfigure = "changed-only"
+
 
 #: Faceplate ports of a node's WSS.
 WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
