@@ -93,7 +93,7 @@ def _no_way(ranks: Sequence[str], step: Step, number: int, wrong: BoolArray, why
 
 
 class TorusNetwork:
-    """A torus whose links have ``link_bps`` bits per second each way; ways as :func:`fabric.planes.wholes.torus.ways`.
+    """A torus whose links have ``link_bps`` bits per second each way (:mod:`fabric.planes.wholes.torus`).
 
     Raises ValueError for GPUs that do not fill it, and for a rate that is not above 0.
     """
