@@ -89,6 +89,7 @@ class OpticalSwitch:
     ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
     are not the profile's. ``access``: what the driver needs to get at it and is said in the fabric file, by
     its keys in an inventory entry; with an ``address`` it is a real switch, or one that runs elsewhere.
+    ``duplex``: whether it joins ports by circuits, both ways; else its light goes one way, divided by demand.
     """
 
     name: str
@@ -99,6 +100,7 @@ class OpticalSwitch:
     loss_db: float | None = None
     dark_s: float | None = None
     access: Mapping[str, object] = field(default_factory=dict, hash=False)
+    duplex: bool = True
 
     @property
     def is_elsewhere(self) -> bool:

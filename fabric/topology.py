@@ -189,14 +189,17 @@ def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
     return None if switch is None or switch.wavelengths is not None else other
 
 
+def channels(fabric: Fabric, port: Port) -> int | None:
+    """Wavelengths of the optical switch that a port is plugged into; None where it is none, or tells none
+    apart."""
+    switch = fabric.optical_switches.get(fabric.link_at[port].other(port).node)
+    return None if switch is None else switch.wavelengths
+
+
 def circuit_switches(fabric: Fabric) -> list[str]:
     """The optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
-    divided = () if fabric.divided is None else fabric.divided.switches
-    return [
-        switch.name
-        for switch in fabric.optical_switches.values()
-        if switch.wavelengths is None and switch.name not in divided
-    ]
+    switches = fabric.optical_switches.values()
+    return [switch.name for switch in switches if switch.wavelengths is None and switch.duplex]
 
 
 def circuit_cross_connects(

@@ -123,7 +123,7 @@ def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
     """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
     if job.container is not None or job.gpus > MOST_GPUS:
         return None
-    if job.averaged:
+    if job.plane(plan.setting.fabric).sums:
         return None
     gpus = list(job.ranks or plan.setting.fabric.gpus)[: job.gpus]
     switches = _Switches(plan, gpus)

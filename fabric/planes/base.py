@@ -20,6 +20,14 @@ from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
 
+class Misfit(ValueError):
+    """A job that a plane cannot carry. ``key``: what of the job is wrong: ranks, gpus or collective."""
+
+    def __init__(self, key: str, why: object) -> None:
+        super().__init__(str(why))
+        self.key = key
+
+
 @dataclass(frozen=True)
 class Plane:
     """``name``: of the grid, ring, … in its fabric; ``nodes``: the GPUs that it joins."""
@@ -34,6 +42,8 @@ class Plane:
     standing: ClassVar[bool] = False
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
+    #: Whether its light is asked for, transfer by transfer.
+    asked: ClassVar[bool] = False
     #: Whether its light is set between steps, so that all ranks move in step.
     stepped: ClassVar[bool] = False
     #: Whether each pair of ranks has a lightpath of its own, and a transfer may take several side by side.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ringlight.fabric.parts import Counts, Link
-from ringlight.fabric.topology import Fabric, is_electrical
+from ringlight.fabric.parts import Counts, Port
+from ringlight.fabric.topology import Fabric, channels, is_electrical
 
 
 def of_fabric(fabric: Fabric) -> Counts:
@@ -20,7 +20,7 @@ def of_fabric(fabric: Fabric) -> Counts:
         gpus=len(fabric.gpus),
         nic_ports=sum(node in fabric.gpus for node in nodes),
         transceivers=len(ours),
-        channels=sum(_channels(fabric, port.node, link) for port, link in ours),
+        channels=sum(_channels(fabric, port) for port, _ in ours),
         packet_switches=len(fabric.packet_switches),
         packet_ports=sum(node in fabric.packet_switches for node in nodes),
         optical_switches=len(fabric.optical_switches),
@@ -28,9 +28,6 @@ def of_fabric(fabric: Fabric) -> Counts:
     )
 
 
-def _channels(fabric: Fabric, node: str, link: Link) -> int:
-    onic = fabric.onics.get(node)
-    if onic is None or onic.transmitters == "tunable":
-        return 1
-    switch = next(p.node for p in (link.a, link.b) if p.node in fabric.optical_switches)
-    return fabric.optical_switches[switch].wavelengths or 1
+def _channels(fabric: Fabric, port: Port) -> int:
+    onic = fabric.onics.get(port.node)
+    return 1 if onic is None or onic.transmitters == "tunable" else channels(fabric, port) or 1

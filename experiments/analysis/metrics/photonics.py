@@ -20,9 +20,10 @@ from ringlight.fabric.schedules import parse_collective, steps_named
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:
     """The averagers that a job's all-reduces use; None where they use none."""
-    if not job.gpus or not job.plan.averaged:
+    fabric = context.run.plan.setting.fabric
+    if not job.gpus or not job.plan.plane(fabric, job.gpus).sums:
         return None
-    return averaging_of(context.run.plan.setting.fabric, job.gpus)
+    return averaging_of(fabric, job.gpus)
 
 
 def _unit(context: Context, job: JobRun) -> Averager | None:

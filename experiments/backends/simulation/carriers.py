@@ -13,10 +13,18 @@ from ringlight.controller.onic.protocol import Finished, Times
 from ringlight.experiments.backends.simulation.regrouping import light
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs
 from ringlight.experiments.language.plan import RunPlan, Setting
-from ringlight.experiments.record.events import Circuits, Flow, OnicsSimulated, Record, RingSetUps
+from ringlight.experiments.record.events import (
+    Circuits,
+    Flow,
+    NetworkTried,
+    OnicsSimulated,
+    Record,
+    RingSetUps,
+)
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.averagers.averager_plane import AveragerPlane
 from ringlight.fabric.planes.averagers.averaging import scale_bytes, scale_steps
+from ringlight.fabric.planes.averagers.photonics import errors_of
 from ringlight.fabric.planes.grid.grid_plane import GridPlane, grids
 from ringlight.fabric.planes.grid.wavelengths import ways_for
 from ringlight.fabric.planes.ring.ring import CLOCKWISE
@@ -324,6 +332,15 @@ class WholeCarrier(Carrier):
     def divide(self, run: WorkloadRun) -> None:
         if self.plane.division is not None:
             run.divide(self.plane.interconnect, self.plane.division, self.share)
+
+
+def networks_tried(fabric: Fabric, **where: Any) -> Iterator[NetworkTried]:
+    """What the networks of a fabric's averagers answer. ``where``: time and run of the records."""
+    for name, averager in fabric.averagers.items():
+        if (found := errors_of(averager)) is not None:
+            yield NetworkTried(
+                averager=name, inputs=found.inputs, wrong=found.wrong, worst=found.worst, **where
+            )
 
 
 #: By the kind of plane.

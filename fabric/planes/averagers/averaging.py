@@ -166,6 +166,12 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
     return Averaging(below or (top,), top if below else None, servers)
 
 
+def not_ideal(fabric: Fabric) -> str | None:
+    """Key of the first averager whose light is not ideal, if any."""
+    names = (name for name, one in fabric.averagers.items() if not one.imperfect.ideal)
+    return next((f"averagers.{name}.imperfect" for name in names), None)
+
+
 def check_averagers(fabric: Fabric) -> None:
     """Raises ValueError naming an averager that could not work."""
     averagers = fabric.averagers

@@ -57,7 +57,9 @@ def _planes(fabric: Fabric, one: ParallelOcs, gpus: tuple[str, ...]) -> Fabric:
         for number, switch in enumerate(names)
     ]
     # The profile says what a switch does besides being dark: nothing, as in the simulator.
-    switches = [OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=one.dark_s) for name in names]
+    switches = [
+        OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=one.dark_s, duplex=False) for name in names
+    ]
     return _with(fabric, switches, links, one.switches, Planes(one.kind, gpus, names))
 
 

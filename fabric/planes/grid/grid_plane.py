@@ -29,6 +29,7 @@ class GridPlane(Plane):
     grid: Grid
 
     kind: ClassVar[str] = "grid"
+    asked: ClassVar[bool] = True
     untold: ClassVar[str] = (
         "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
         "do"

@@ -50,9 +50,8 @@ def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
         if onic.standing:
             onics[gpu]["lightpaths"] = read_lightpaths(bpf_dir / f"onic-{gpu}")
     switches = {}
-    divided = () if fabric.divided is None else fabric.divided.switches
     for switch in fabric.optical_switches.values():
-        if switch.wavelengths is not None or switch.name in divided:
+        if switch.wavelengths is not None or not switch.duplex:
             switches[switch.name] = {
                 **read_switch(bpf_dir / switch.name, switch.size),
                 "misdirected": _misdirected(fabric, switch, onics),
