@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from ringlight.fabric.optical_profiles import PROFILES, Profile
 
@@ -168,6 +169,31 @@ class Onic:
     tuning_s: float
     transmitters: Literal["tunable", "array"] = "tunable"
     standing: bool = False
+
+
+class Wss(NamedTuple):
+    """What the wavelength-selective switches of a plane are; see :class:`OpticalSwitch`."""
+
+    driver: str
+    profile: str
+    loss_db: float | None = None
+    dark_s: float | None = None
+
+
+class Plugged(NamedTuple):
+    """The parts that a plane is plugged together from."""
+
+    gpus: tuple[Gpu, ...]
+    switches: list[OpticalSwitch]
+    onics: list[Onic]
+    links: list[Link]
+
+
+# Points of a sweep have planes of the same nodes, and to make those of thousands takes longest of all.
+@lru_cache(maxsize=16)
+def servers_of_one(name: str, nodes: tuple[str, ...], model: str, first: int) -> tuple[Gpu, ...]:
+    """GPUs ``nodes``, each in a server <name>-s<i> of its own; ``first``: how many the fabric has before."""
+    return tuple(Gpu.numbered(node, f"{name}-s{i}", model, first + i) for i, node in enumerate(nodes))
 
 
 @dataclass(frozen=True)

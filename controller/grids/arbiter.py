@@ -34,7 +34,7 @@ from ringlight.controller.jobs.reservation import reserve
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import OpticalSwitch
 from ringlight.fabric.planes.choice import candidates, plane_of
-from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.grid import Grid, position, sockets
 from ringlight.fabric.planes.grid.grid_plane import GridPlane
 from ringlight.fabric.planes.grid.wavelengths import (
     Pair,
@@ -42,8 +42,6 @@ from ringlight.fabric.planes.grid.wavelengths import (
     choose_nodes,
     cross_connects,
     pairs_of,
-    position,
-    sockets,
     wavelength_map,
 )
 from ringlight.fabric.schedules import steps_named

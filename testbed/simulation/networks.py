@@ -18,9 +18,8 @@ import numpy as np
 
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.grid import Grid, lines
 from ringlight.fabric.planes.grid.wavelengths import check_power as check_grid_power
-from ringlight.fabric.planes.grid.wavelengths import lines
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import check_power, check_wavelengths, segments
 from ringlight.fabric.steps import Step

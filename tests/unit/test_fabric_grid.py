@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
-from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.grid import Grid, lines, position, sockets
 from ringlight.fabric.planes.grid.wavelengths import (
     LightUse,
     Reach,
@@ -17,10 +17,7 @@ from ringlight.fabric.planes.grid.wavelengths import (
     cross_connects,
     is_latin,
     light_use,
-    lines,
     pairs_of,
-    position,
-    sockets,
     wavelength_map,
     ways_for,
 )

@@ -29,8 +29,8 @@ from ringlight.fabric.frames import describe
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.choice import lit_planes
+from ringlight.fabric.planes.grid.grid import lines
 from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.wavelengths import lines
 from ringlight.fabric.planes.ring.ring_plane import RingPlane
 from ringlight.fabric.planes.wholes.whole_plane import WholePlane
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph

@@ -19,9 +19,9 @@ from ringlight.experiments.report.page import NOTHING, folded, table_of, tag, te
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
-from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.grid import Grid, lines, position
 from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.wavelengths import LightUse, lines, position
+from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 

@@ -14,10 +14,11 @@ from ringlight.fabric.parts import (
     Onic,
     OpticalSwitch,
     Port,
+    Wss,
 )
 from ringlight.fabric.planes.divided.demand_ring import DemandRing
 from ringlight.fabric.planes.divided.planes import ParallelOcs, Planes
-from ringlight.fabric.planes.ring.ring import WdmRing, ring_links, ring_switches
+from ringlight.fabric.planes.ring.ring import WdmRing, plugged_ring
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
@@ -71,8 +72,8 @@ def _ring(fabric: Fabric, one: DemandRing, gpus: tuple[str, ...]) -> Fabric:
         )
     names = tuple(f"w{number}" for number in range(len(gpus)))
     ring = WdmRing(one.kind, gpus, names, one.wavelengths)
-    switches = ring_switches(ring, "scpi", "ideal", None, one.dark_s)
-    return _with(fabric, switches, ring_links(ring, one.wavelength_bps, QUEUE_S), 2, ring)
+    made = plugged_ring(ring, "", one.wavelength_bps, QUEUE_S, Wss("scpi", "ideal", dark_s=one.dark_s))
+    return _with(fabric, made.switches, made.links, 2, ring)
 
 
 def _with(
