@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -54,6 +55,13 @@ class Demand:
 DemandOf = Callable[[], Demand]
 
 
+class Costs(TypedDict):
+    """``latency_s``: seconds before a transfer's first byte counts; ``share``: payload's of a link's rate."""
+
+    latency_s: float
+    share: float
+
+
 def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
     """Rank i on GPU number ``at[i]`` of ``gpus``. Raises ValueError as ``traffic``."""
     groups, group_bytes, apart = all_reduce_groups(workload)
@@ -93,19 +101,21 @@ def interconnect_network(
     return _NETWORKS[type(one)](one, gpus, demand_of, latency_s=latency_s, share=share)
 
 
-def _ideal(one: Ideal, gpus: Sequence[str], _: DemandOf, **costs: float) -> Network:
+def _ideal(one: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
     return IdealNetwork(gpus, one.gpu_bps, **costs)
 
 
-def _servers(one: Servers, gpus: Sequence[str], _: DemandOf, **costs: float) -> Network:
+def _servers(one: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
     return IdealNetwork(gpus, one.gpu_bps, per_server=one.gpus_each, server_bps=one.inside_bps, **costs)
 
 
-def _torus(one: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: float) -> Network:
+def _torus(one: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
     return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, **costs)
 
 
-def _parallel_ocs(one: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: float) -> Network:
+def _parallel_ocs(
+    one: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+) -> Network:
     if one.division is not None:
         return _divided(one, gpus, demand_of, **costs)
     total = demand_of().total
@@ -113,7 +123,7 @@ def _parallel_ocs(one: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **
     return CircuitNetwork(gpus, single_shot(total, one.switches).counts, one.circuit_bps, **costs)
 
 
-def _one_shot(one: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: float) -> Network:
+def _one_shot(one: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
     demand = demand_of()
     counts = circuits(one_shot(demand.rest, one.degree, demand.groups, demand.group_bytes))
     circuit_bps = one.gpu_bps / one.degree
@@ -127,15 +137,17 @@ def _grid(one: GridOfGpus, gpus: Sequence[str], _: DemandOf, *, latency_s: float
     )  # fmt: skip
 
 
-def _wavelength_ring(one: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: float) -> Network:
+def _wavelength_ring(
+    one: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]
+) -> Network:
     return WavelengthRingNetwork(gpus, one.gpu_bps / 2, **costs)
 
 
-def _rotors(one: Rotors, gpus: Sequence[str], _: DemandOf, **costs: float) -> Network:
+def _rotors(one: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
     return rotor_network(gpus, one.rotor, indirect=one.indirect, **costs)
 
 
-def _divided(one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: float) -> Network:
+def _divided(one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
     """Every pair that ever sends has a link, whose rate is what the present division gives it."""
     pairs = (demand_of().total > 0).astype(np.int64)
     return CircuitNetwork(gpus, pairs, one.gpu_bps, **costs)
@@ -212,7 +224,8 @@ _Counts = Callable[[FloatArray], IntArray]
 
 
 def _of_ring(one: DemandRing, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
-    return one.wavelength_bps, Divisions(gpus, *links, one.wavelengths).counts
+    sources, destinations = links
+    return one.wavelength_bps, Divisions(gpus, sources, destinations, one.wavelengths).counts
 
 
 def _of_circuits(one: ParallelOcs, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:

@@ -13,8 +13,8 @@ from ringlight.experiments.language.containers import as_request
 from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.planes.averagers.averaging import not_ideal
-from ringlight.fabric.planes.base import Division
 from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.planes.wholes.interconnect import Division
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
