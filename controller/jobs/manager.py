@@ -35,7 +35,7 @@ from ringlight.controller.jobs.reservation import placed, planes_for, reserve, s
 from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
-from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.planes.averagers.averaging import averaging_of
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes, plane_of
 from ringlight.fabric.planes.packets import packets

@@ -29,7 +29,7 @@ from ringlight.controller.light.documents import Playing, SetUp, SetUpStatistics
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.agent import flow_name
 from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
-from ringlight.fabric.wdm import RingPlan, set_up_steps
+from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
 from ringlight.fabric.topology import Fabric
 
 #: By GPU and the IP address of each of its peers, as the server agent takes and shows it.

@@ -25,8 +25,9 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import FloatArray, placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
-from ringlight.fabric.planes.wholes import WholePlane
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.wholes.whole_plane import WholePlane
 from ringlight.fabric.topology import Fabric
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.grid import Ways
-from ringlight.fabric.wdm import Emit
+from ringlight.fabric.planes.grid.wavelengths import Ways
+from ringlight.fabric.planes.ring.wdm import Emit
 
 
 @dataclass(frozen=True)

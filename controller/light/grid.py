@@ -27,11 +27,13 @@ from ringlight.controller.light.onics import OnicSite, OnicView
 from ringlight.controller.light.provider import Provider
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.grid import Pair, Reach, cross_connects, pairs_of, sockets, wavelength_map
+from ringlight.fabric.parts import OpticalSwitch
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.grids import GridPlane
-from ringlight.fabric.topology import Fabric, Grid, OpticalSwitch
+from ringlight.fabric.planes.grid.grid import Grid, sockets
+from ringlight.fabric.planes.grid.grid_plane import GridPlane
+from ringlight.fabric.planes.grid.wavelengths import Pair, Reach, cross_connects, pairs_of, wavelength_map
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

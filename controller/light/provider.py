@@ -35,9 +35,10 @@ from ringlight.controller.light.documents import (
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,10 @@ from ringlight.controller.light.provider import Alone, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
 from ringlight.controller.server_agent import AgentClient
-from ringlight.fabric.planes.rings import RingPlane
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import Emit, RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import Emit, RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.topology import Fabric
 
 #: Bytes of an element of the gradient.
 _ITEM_BYTES = 4

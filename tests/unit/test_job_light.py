@@ -20,7 +20,7 @@ from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Book, Writer
