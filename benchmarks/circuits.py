@@ -26,10 +26,11 @@ import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
+from ringlight.fabric.allocation.circuits import permutations, single_shot
 from ringlight.fabric.allocation.dividing import Divider, PlanesDivider, RingDivider
-from ringlight.fabric.allocation.schedules import birkhoff, solstice, total_s
 from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from tests.references.circuit_programs import highs_single_shot, multi_shot
+from tests.references.decompositions import birkhoff, solstice, total_s
 
 Matrix = npt.NDArray[np.float64]
 LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}

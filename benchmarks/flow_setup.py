@@ -28,7 +28,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ringlight.controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET, Agent, NullLaser, NullRoutes, Settings
+from ringlight.controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET, Agent, Settings
+from tests.null_onic import NullLaser, NullRoutes
 
 PORT = 7900
 TIMEOUT_S = 30.0

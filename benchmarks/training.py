@@ -58,12 +58,12 @@ def gpt3() -> dict[str, Any]:
     """
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
-    from ringlight.workloads import iteration_time as closed
     from ringlight.workloads.devices import device_named
     from ringlight.workloads.layers import Transformer
     from ringlight.workloads.models import model_named
     from ringlight.workloads.parallelism import generate
     from ringlight.workloads.settings import Parallel, Training
+    from tests.references import iteration_time as closed
 
     model, device = model_named("gpt3-175b"), device_named("a100")
     assert isinstance(model, Transformer)

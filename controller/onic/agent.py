@@ -101,34 +101,6 @@ class Routes(Protocol):
         """Destination IP address → port, all of them. Raises OSError."""
 
 
-class NullLaser:
-    """Lasers that are a dictionary, for benchmarks and tests."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lit: dict[int, tuple[int, float, float]] = {}
-        self._clock = clock
-
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
-        ready_s = self._clock() + ready_in_s
-        self.lit[port] = (wavelength, ready_s, until_s)
-        return ready_s
-
-    def dark(self, port: int) -> None:
-        self.lit.pop(port, None)
-
-    def read(self, port: int) -> int | None:
-        lit = self.lit.get(port)
-        return lit[0] if lit is not None and self._clock() < lit[2] else None
-
-
-class NullRoutes:
-    def __init__(self) -> None:
-        self.routes: dict[str, int] = {}
-
-    def replace(self, routes: Mapping[str, int]) -> None:
-        self.routes = dict(routes)
-
-
 @dataclass(frozen=True)
 class Settings:
     """``directory``: where sockets and files are. ``listen``: address on the control network. ``tuning_s``:

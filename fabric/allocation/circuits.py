@@ -46,7 +46,7 @@ class CircuitPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pairs:
+class Pairs:
     """The pairs that have a demand, as arrays, and the switches for them."""
 
     gpus: int
@@ -56,7 +56,7 @@ class _Pairs:
     switches: int
 
     @classmethod
-    def of(cls, demand: npt.ArrayLike, switches: int) -> _Pairs:
+    def of(cls, demand: npt.ArrayLike, switches: int) -> Pairs:
         matrix = check_demand(demand)
         if switches < 1:
             raise ValueError(f"switches: there must be at least 1, not {switches}")
@@ -104,7 +104,7 @@ class _Pairs:
 
 def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
     """Raises ValueError as ``single_shot``; GPUs are called by ``names``, where there are any."""
-    _Pairs.of(demand, switches).check_degree(names)
+    Pairs.of(demand, switches).check_degree(names)
 
 
 def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
@@ -125,7 +125,7 @@ def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     Raises ValueError as ``check_demand``, for fewer than 1 switch, and naming the GPU that sends to or
     receives from more others than there are switches.
     """
-    pairs = _Pairs.of(demand, switches)
+    pairs = Pairs.of(demand, switches)
     pairs.check_degree()
     return pairs.plan(*_fair(pairs))
 
@@ -137,7 +137,7 @@ def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     that of the lowest source, then destination), where both have a free port. z is 0 where a pair waits, as
     it is for every plan. Raises ValueError as ``check_demand`` and for fewer than 1 switch.
     """
-    pairs = _Pairs.of(demand, switches)
+    pairs = Pairs.of(demand, switches)
     sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
     ports_out, ports_in = [switches] * pairs.gpus, [switches] * pairs.gpus
     joined = np.zeros(len(sources), dtype=np.bool_)
@@ -163,7 +163,7 @@ def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
 _ALIKE = 1e-3
 
 
-def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
+def _fair(pairs: Pairs) -> tuple[IntArray, float]:
     """Circuits of each pair as ``single_shot``, and what no z exceeds. Nobody has more partners than
     ports."""
     if not len(pairs.relative):
@@ -205,7 +205,7 @@ def _alike(relative: FloatArray) -> FloatArray:
     return found[which]
 
 
-def _for_greatest_z(pairs: _Pairs) -> IntArray:
+def _for_greatest_z(pairs: Pairs) -> IntArray:
     """The least circuits of each pair with which z is the greatest, at least one."""
     relative = pairs.relative
 
@@ -232,7 +232,7 @@ def _for_greatest_z(pairs: _Pairs) -> IntArray:
     return needed(float(candidates[fitting - 1]) if fitting else least)
 
 
-def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
+def _use_up(pairs: Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
     """Adds a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
     free = np.flatnonzero((ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0))
     waiting = [(counts[pair] / pairs.relative[pair], pair) for pair in free.tolist()]
@@ -247,86 +247,6 @@ def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: Fl
             heapq.heapreplace(waiting, (counts[pair] / pairs.relative[pair], pair))
         else:
             heapq.heappop(waiting)
-
-
-def multi_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """The plan with the most demand x circuits, summed over the pairs.
-
-    That is one assignment of greatest weight, the same in each switch. So a GPU has at most one partner, and
-    all other pairs starve until their turn comes with another demand; z is 0 as soon as there is one. The
-    bound is a simple one, of what all plans share. Raises ValueError as ``single_shot``, but a GPU may have
-    any number of partners.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    pairs = _Pairs.of(demand, switches)
-    weights = np.zeros((pairs.gpus, pairs.gpus))
-    weights[pairs.sources, pairs.destinations] = pairs.relative
-    partner = np.empty(pairs.gpus, dtype=np.int64)
-    rows, columns = linear_sum_assignment(weights, maximize=True)
-    partner[rows] = columns
-    chosen = partner[pairs.sources] == pairs.destinations
-    return pairs.plan(switches * chosen.astype(np.int64), pairs.line_bound())
-
-
-def highs_single_shot(
-    demand: npt.ArrayLike, switches: int, time_limit_s: float, *, by_switch: bool = True
-) -> CircuitPlan:
-    """The integer program over permutations, by HiGHS: to compare ``single_shot`` with.
-
-    One binary variable for each switch and pair, at most one per row and column of a switch, and z to be made
-    great. Pairs without demand have no variable, for any partial matching can be completed to a permutation.
-    As all switches are alike, it is slow. ``by_switch`` False: one whole number for each pair, at most Q per
-    row and column, which has the same optimum (Kőnig).
-
-    ``bound`` is what HiGHS proved within the time limit. If it found nothing by then, or something that does
-    not hold, no pair gets a circuit and z is 0. Raises ValueError as ``single_shot``, but a GPU may have more
-    partners than there are switches: z is then 0.
-    """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
-
-    pairs = _Pairs.of(demand, switches)
-    each = len(pairs.relative)
-    if not each:
-        return pairs.plan(np.zeros(0, dtype=np.int64), float("inf"))
-    apart, room = (switches, 1) if by_switch else (1, switches)
-    circuit = np.arange(apart * each)
-    switch, pair = np.divmod(circuit, each)
-    ports = apart * pairs.gpus
-    z_column, z_rows = apart * each, 2 * ports + np.arange(each)
-    rows = [
-        switch * pairs.gpus + pairs.sources[pair],
-        ports + switch * pairs.gpus + pairs.destinations[pair],
-        2 * ports + pair,
-        z_rows,
-    ]
-    columns = [circuit, circuit, circuit, np.full(each, z_column)]
-    values = [np.ones(len(circuit))] * 3 + [-pairs.relative]
-    height = 2 * ports + each
-    matrix = coo_array(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(height, z_column + 1),
-    ).tocsr()
-    is_port = np.arange(height) < 2 * ports
-    result = milp(
-        np.append(np.zeros(len(circuit)), -1.0),
-        integrality=np.append(np.ones(len(circuit)), 0.0),
-        bounds=Bounds(0, np.append(np.full(len(circuit), float(room)), pairs.line_bound())),
-        constraints=LinearConstraint(
-            matrix, np.where(is_port, -np.inf, 0.0), np.where(is_port, float(room), np.inf)
-        ),
-        options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
-    )
-    proved = getattr(result, "mip_dual_bound", None)
-    bound = pairs.line_bound() if proved is None else min(-float(proved), pairs.line_bound())
-    counts = np.zeros(each, dtype=np.int64)
-    if result.x is not None:
-        lit = np.rint(result.x[:-1]).astype(np.int64)
-        # HiGHS has been known to return an infeasible solution as optimal.
-        if (matrix[: 2 * ports, :-1] @ lit).max() <= room:
-            counts = lit.reshape(apart, each).sum(axis=0)
-    return pairs.plan(counts, bound)
 
 
 def permutations(counts: npt.ArrayLike, switches: int) -> IntArray:

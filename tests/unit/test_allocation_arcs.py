@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ringlight.fabric import wdm
 from ringlight.fabric.allocation.arcs import ArcPlan, Decisions, Divisions, allocate
-from ringlight.fabric.allocation.colour_bound import colour_bound
-from ringlight.fabric.allocation.ring_program import highs_ring, load_bound
+from tests.references.colour_bound import colour_bound
+from tests.references.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
 

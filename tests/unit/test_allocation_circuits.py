@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.allocation.circuits import (
     CircuitPlan,
-    highs_single_shot,
-    multi_shot,
     patient_shot,
     permutations,
     single_shot,
@@ -25,6 +23,7 @@ from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.models import MODELS
 from ringlight.workloads.placement import AUTHORS, placed_workload
 from ringlight.workloads.traffic import traffic
+from tests.references.circuit_programs import highs_single_shot, multi_shot
 
 INFINITE = float("inf")
 Matrix = npt.NDArray[np.float64]

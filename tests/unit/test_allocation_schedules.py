@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.allocation.schedules import Configuration, birkhoff, solstice, total_s
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from tests.references.decompositions import Configuration, birkhoff, solstice, total_s
 from tests.unit.test_allocation_circuits import Matrix, degree, demands
 
 #: Rate of a circuit, bytes/s and bit/s.

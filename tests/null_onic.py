@@ -1,0 +1,36 @@
+"""What an O-NIC's agent drives, without any hardware, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+
+class NullLaser:
+    """Lasers of an O-NIC that are a dictionary: by port the wavelength, since when and until when."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.lit: dict[int, tuple[int, float, float]] = {}
+        self._clock = clock
+
+    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
+        ready_s = self._clock() + ready_in_s
+        self.lit[port] = (wavelength, ready_s, until_s)
+        return ready_s
+
+    def dark(self, port: int) -> None:
+        self.lit.pop(port, None)
+
+    def read(self, port: int) -> int | None:
+        lit = self.lit.get(port)
+        return lit[0] if lit is not None and self._clock() < lit[2] else None
+
+
+class NullRoutes:
+    """Routes of an O-NIC that are a dictionary: the port by destination."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, int] = {}
+
+    def replace(self, routes: Mapping[str, int]) -> None:
+        self.routes = dict(routes)
