@@ -561,7 +561,9 @@ class Testbed:
 
     # -- inventory and files
 
-    def _keep(self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str) -> Supervisor:
+    def _keep(
+        self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str
+    ) -> Supervisor:
         """Start processes and keep them running; each end is noted. ``part``: of the inventory."""
 
         def on_restart(name: str, pid: int, asked: bool) -> None:
