@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import random
 import selectors
-import signal
 import socket
 import sys
 import tempfile
@@ -25,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import milliseconds, running, tell
-from ringlight.controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET, Agent, Settings
-from tests.null_onic import NullLaser, NullRoutes
+from ringlight.controller.onic.agent import FLOW_SOCKET, MANAGE_SOCKET
 
 PORT = 7900
 TIMEOUT_S = 30.0
@@ -93,8 +91,8 @@ class Fabric:
         began = time.perf_counter()
         homes = [self.directory / f"n{index}" for index in range(self.count)]
         for index, home in enumerate(homes):
-            command = [sys.executable, "-m", "benchmarks.flow_setup", str(index), str(home)]
-            self._stack.enter_context(running(command))
+            command = [sys.executable, "-m", "tests.null_onic", f"n{index}", str(home), address(index)]
+            self._stack.enter_context(running([*command, str(PORT)]))
         for home in homes:
             self.flows.append(self._connect(home / FLOW_SOCKET, socket.SOCK_SEQPACKET))
             self.managers.append(self._connect(home / MANAGE_SOCKET, socket.SOCK_STREAM))
@@ -200,14 +198,3 @@ def all_at_once(fabric: Fabric, rounds: int) -> list[float]:
                 _expect(flow, "closed")
             time.sleep(0.002)
     return times
-
-
-def serve(index: int, directory: Path) -> None:
-    """One agent until SIGTERM, or until the benchmark is gone."""
-    agent = Agent(Settings(f"n{index}", directory, (address(index), PORT)), NullLaser(), NullRoutes())
-    signal.signal(signal.SIGTERM, lambda *_: agent.stop())
-    agent.run()
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]), Path(sys.argv[2]))

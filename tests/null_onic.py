@@ -1,9 +1,17 @@
-"""What an O-NIC's agent drives, without any hardware, for tests and benchmarks."""
+"""What an O-NIC's agent drives, without any hardware, for tests and benchmarks.
+
+``python -m tests.null_onic GPU DIRECTORY HOST PORT`` is such an agent, until SIGTERM.
+"""
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ringlight.controller.onic.agent import Agent, Settings
 
 
 class NullLaser:
@@ -34,3 +42,13 @@ class NullRoutes:
 
     def replace(self, routes: Mapping[str, int]) -> None:
         self.routes = dict(routes)
+
+
+def main(gpu: str, directory: str, host: str, port: str) -> None:
+    agent = Agent(Settings(gpu, Path(directory), (host, int(port))), NullLaser(), NullRoutes())
+    signal.signal(signal.SIGTERM, lambda *_: agent.stop())
+    agent.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
