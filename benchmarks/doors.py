@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.harness import check_known, lab_up, milliseconds
-from benchmarks.rest import SCENARIO
+from benchmarks.rest_latency import SCENARIO
 
 #: Bar: health's 99th percentile, seconds, and what the controller's memory may grow by, bytes.
 HEALTH_S, MEMORY_BYTES = 0.1, 50 << 20

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.harness import empty_lab, in_turns, need_root, spread, until
-from benchmarks.rest import Scpi
+from benchmarks.rest_latency import Scpi
 from ringlight.testbed.acceptance.network import Host, Network, run
 from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
 from ringlight.testbed.emulation.optical.netns import entered

@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 from benchmarks.harness import empty_lab, milliseconds, need_root, processor_s, running, until
-from benchmarks.rest import Caller, Listener, Scpi, until_answer
+from benchmarks.rest_latency import Caller, Listener, Scpi, until_answer
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.netns import entered
 from tests.integration.controller_rig import ControllerRig, free_port
