@@ -12,6 +12,7 @@ can beat: the time of the busiest GPU, and a dark time for each partner of the G
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def _schedules(demand: Matrix, dark_s: float) -> dict[str, Any]:
     busiest_s = max(demand.sum(axis=0).max(), demand.sum(axis=1).max()) * 8 / CIRCUIT_BPS
     partners = max((demand > 0).sum(axis=0).max(), (demand > 0).sum(axis=1).max())
     least_s = busiest_s + partners * dark_s
-    schedulers = {
+    schedulers: dict[str, Callable[[], Any]] = {
         "solstice": lambda: solstice(demand, CIRCUIT_BPS, dark_s),
         "birkhoff": lambda: [(chosen, share * busiest_s) for chosen, share in birkhoff(demand)],
     }

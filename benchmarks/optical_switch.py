@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -78,8 +79,8 @@ def tcp(seconds: float = 2.0, rounds: int = 3) -> dict[str, Any]:
         kinds["openvswitch_netdev"] = through_openvswitch
     with contextlib.ExitStack() as stack:
         paths = {name: stack.enter_context(kind()) for name, kind in kinds.items()}
-        streams = {name: lambda ends=ends: stream(*ends, seconds) for name, ends in paths.items()}
-        rates = in_turns(streams, rounds)  # type: ignore[arg-type]
+        streams = {name: partial(stream, ends, seconds) for name, ends in paths.items()}
+        rates = in_turns(streams, rounds)
     return {
         "mtu_bytes": 1500,
         "seconds_each": seconds,
@@ -134,8 +135,9 @@ def receive(netns: str, seconds: float, result: Connection) -> None:
     result.send(received * 8 / (time.monotonic() - began))
 
 
-def stream(source: str, sink: str, seconds: float) -> float:
+def stream(ends: tuple[str, ...], seconds: float) -> float:
     """Bit/s of one TCP stream between two namespaces, in processes of their own."""
+    source, sink = ends
     parent, child = multiprocessing.Pipe()
     receiver = multiprocessing.Process(target=receive, args=(sink, seconds, child))
     receiver.start()

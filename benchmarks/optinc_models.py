@@ -46,7 +46,7 @@ class Value:
         self, data: Array, *origins: tuple[Value, Callable[[Array], Array]], constant: bool = False
     ) -> None:
         self.data, self.origins = data, [origin for origin in origins if not origin[0].constant]
-        self.constant = constant or bool(origins and not self.origins)
+        self.constant: bool = constant or bool(origins and not self.origins)
         self.gradient: Array | None = None
 
     def backward(self, gradient: Array) -> None:
@@ -188,7 +188,7 @@ def trained_on(
 class Convolutional(Model):
     """Images of 8 x 8 pixels, (n, 64), to one of ten digits."""
 
-    shapes: Mapping[str, tuple[int, ...]] = {  # type: ignore[assignment]
+    shapes: Mapping[str, tuple[int, ...]] = {
         "kernels_1": (KERNEL**2, 8), "biases_1": (8,),
         "kernels_2": (8 * KERNEL**2, 16), "biases_2": (16,),
         "kernels_3": (16 * KERNEL**2, 32), "biases_3": (32,),
@@ -229,7 +229,7 @@ class Transformer(Model):
     layers: int = 2
 
     @cached_property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:  # type: ignore[override]
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         width = self.width
         found: dict[str, tuple[int, ...]] = {
             "characters": (self.characters, width),

@@ -130,7 +130,7 @@ def by_ways(rows: list[dict[str, Any]], key: str) -> dict[str, dict[str, float]]
 
 def colours(seeds: int = 2, limit_s: float = 6.0) -> dict[str, Any]:
     """As ``gaps``, with colours."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     cases = ((5, 4, "dense"), (6, 6, "sparse"), (8, 6, "sparse"), (8, 4, "one way"))
     for (nodes, wavelengths, kind), seed in product(cases, range(seeds)):
         demand = demand_of(kind, nodes, seed)
