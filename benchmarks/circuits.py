@@ -3,16 +3,13 @@
 ``decisions``: seconds of ``single_shot`` and of ``permutations``, with the limit of both together and, for a
 busy machine, their processor time. ``divided``: seconds that a controller takes to divide light once, of
 circuits and of a ring, for demands that it has not seen, and the processor time of that.
-``greatest_weight``: the assignment of greatest weight beside. ``highs``: the integer program over counts of
-circuits and over permutations, with how often its z is the same, proved by HiGHS or not, and how often it
-found less in its time. ``schedules``: time of one switch that carries a demand, divided by what no schedule
-can beat: the time of the busiest GPU, and a dark time for each partner of the GPU with the most.
+``highs``: the integer program over counts of circuits and over permutations, with how often its z is the
+same, proved by HiGHS or not, and how often it found less in its time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,14 +18,13 @@ import numpy.typing as npt
 from benchmarks.harness import spread, timed
 from ringlight.fabric.allocation.circuits import permutations, single_shot
 from ringlight.fabric.allocation.dividing import Divider, PlanesDivider, RingDivider
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
-from tests.references.circuit_programs import highs_single_shot, multi_shot
-from tests.references.decompositions import birkhoff, solstice, total_s
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from tests.circuits_program import highs_single_shot
 
 Matrix = npt.NDArray[np.float64]
 LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}
 WINDOW = 16
-CIRCUIT_BPS = 25e9
 
 
 def window(rng: np.random.Generator, gpus: int, partners: int) -> Matrix:
@@ -102,12 +98,6 @@ def divided(times: int = 5, seed: int = 1) -> dict[str, Any]:
     return found
 
 
-def greatest_weight(times: int = 5, seed: int = 1) -> dict[str, Any]:
-    """The assignment of greatest weight, of 1,024 GPUs."""
-    demand = window(np.random.default_rng(seed), 1024, WINDOW)
-    return {"seconds": spread(timed(lambda: multi_shot(demand, 20), times))}
-
-
 def highs(times: int = 5, seed: int = 1, highs_s: float = 5.0) -> dict[str, Any]:
     """``highs_s``: time limit of one program."""
     return {
@@ -141,39 +131,4 @@ def _highs(
     return {**found, "highs_s": spread(took), "highs_bound_above_z_most": round(max(gaps), 4)}
 
 
-def schedules(seed: int = 1) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    demands = {
-        "window, 8 GPUs": window(rng, 8, WINDOW),
-        "window, 32 GPUs": window(rng, 32, WINDOW),
-        "all pairs, 32 GPUs": window(rng, 32, 31),
-        "window, 128 GPUs": window(rng, 128, WINDOW),
-    }
-    return {
-        f"{kind}, {1e3 * dark_s:g} ms dark": _schedules(demand, dark_s)
-        for kind, demand in demands.items()
-        for dark_s in (0.0, 20e-6, 1e-3, 30e-3)
-    }
-
-
-def _schedules(demand: Matrix, dark_s: float) -> dict[str, Any]:
-    busiest_s = max(demand.sum(axis=0).max(), demand.sum(axis=1).max()) * 8 / CIRCUIT_BPS
-    partners = max((demand > 0).sum(axis=0).max(), (demand > 0).sum(axis=1).max())
-    least_s = busiest_s + partners * dark_s
-    schedulers: dict[str, Callable[[], Any]] = {
-        "solstice": lambda: solstice(demand, CIRCUIT_BPS, dark_s),
-        "birkhoff": lambda: [(chosen, share * busiest_s) for chosen, share in birkhoff(demand)],
-    }
-    found: dict[str, Any] = {"least_s": round(least_s, 6)}
-    for name, make in schedulers.items():
-        began = time.perf_counter()
-        schedule = make()
-        found[name] = {
-            "over_least": round(total_s(schedule, dark_s) / least_s, 3),
-            "configurations": len(schedule),
-            "took_s": round(time.perf_counter() - began, 3),
-        }
-    return found
-
-
-PARTS = (decisions, divided, greatest_weight, highs, schedules)
+PARTS = (decisions, divided, highs)

@@ -71,7 +71,7 @@ def _gpt3() -> dict[str, Any]:
     from ringlight.workloads.models import model_named
     from ringlight.workloads.parallelism import generate
     from ringlight.workloads.settings import Parallel, Training
-    from tests.references import iteration_time as closed
+    from tests.unit import iteration_time as closed
 
     model, device = model_named("gpt3-175b"), device_named("a100")
     assert isinstance(model, Transformer)

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from benchmarks.harness import milliseconds, spread, timed
 from ringlight.fabric.allocation.arcs import Decisions, allocate
-from ringlight.fabric.wdm import check_wavelengths
-from tests.references.colour_bound import colour_bound
-from tests.references.ring_program import highs_ring, load_bound
+from ringlight.fabric.planes.ring.wdm import check_wavelengths
+from tests.colour_bound import colour_bound
+from tests.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
 SMALL = ("dense", "skewed", "sparse", "job", "one way")

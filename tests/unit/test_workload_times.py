@@ -18,6 +18,7 @@ from ringlight.workloads.settings import Parallel, Training
 from tests.references.iteration_time import IdealNetwork, iteration_time
 from tests.unit.closed_forms import communication_bytes
 from tests.unit.ideal_network import ideal_run
+from tests.unit.iteration_time import IdealNetwork, iteration_time
 
 A100 = DEVICES["a100"]
 NO_TIME = IdealNetwork(1e30)
