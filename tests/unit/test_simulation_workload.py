@@ -28,8 +28,6 @@ from ringlight.workloads.graph import Book, Collective, Program, Split, Workload
 from ringlight.workloads.models import model_named
 from ringlight.workloads.parallelism import generate
 from ringlight.workloads.settings import Parallel, Training
-from tests.references.iteration_time import IdealNetwork as Closed
-from tests.references.iteration_time import iteration_time
 from tests.simulated import bundled
 from tests.unit.iteration_time import IdealNetwork as Closed
 from tests.unit.iteration_time import iteration_time

@@ -15,7 +15,6 @@ from ringlight.workloads.layers import Transformer
 from ringlight.workloads.models import MODELS
 from ringlight.workloads.parallelism import generate, rank_grid
 from ringlight.workloads.settings import Parallel, Training
-from tests.references.iteration_time import IdealNetwork, iteration_time
 from tests.unit.closed_forms import communication_bytes
 from tests.unit.ideal_network import ideal_run
 from tests.unit.iteration_time import IdealNetwork, iteration_time
