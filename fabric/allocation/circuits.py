@@ -46,7 +46,7 @@ class CircuitPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class _Pairs:
     """The pairs that have a demand, as arrays, and the switches for them."""
 
     gpus: int
@@ -56,7 +56,7 @@ class Pairs:
     switches: int
 
     @classmethod
-    def of(cls, demand: npt.ArrayLike, switches: int) -> Pairs:
+    def of(cls, demand: npt.ArrayLike, switches: int) -> _Pairs:
         matrix = check_demand(demand)
         if switches < 1:
             raise ValueError(f"switches: there must be at least 1, not {switches}")
@@ -104,7 +104,7 @@ class Pairs:
 
 def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
     """Raises ValueError as ``single_shot``; GPUs are called by ``names``, where there are any."""
-    Pairs.of(demand, switches).check_degree(names)
+    _Pairs.of(demand, switches).check_degree(names)
 
 
 def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
@@ -125,7 +125,7 @@ def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     Raises ValueError as ``check_demand``, for fewer than 1 switch, and naming the GPU that sends to or
     receives from more others than there are switches.
     """
-    pairs = Pairs.of(demand, switches)
+    pairs = _Pairs.of(demand, switches)
     pairs.check_degree()
     return pairs.plan(*_fair(pairs))
 
@@ -137,7 +137,7 @@ def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
     that of the lowest source, then destination), where both have a free port. z is 0 where a pair waits, as
     it is for every plan. Raises ValueError as ``check_demand`` and for fewer than 1 switch.
     """
-    pairs = Pairs.of(demand, switches)
+    pairs = _Pairs.of(demand, switches)
     sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
     ports_out, ports_in = [switches] * pairs.gpus, [switches] * pairs.gpus
     joined = np.zeros(len(sources), dtype=np.bool_)
@@ -163,7 +163,7 @@ def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
 _ALIKE = 1e-3
 
 
-def _fair(pairs: Pairs) -> tuple[IntArray, float]:
+def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
     """Circuits of each pair as ``single_shot``, and what no z exceeds. Nobody has more partners than
     ports."""
     if not len(pairs.relative):
@@ -205,7 +205,7 @@ def _alike(relative: FloatArray) -> FloatArray:
     return found[which]
 
 
-def _for_greatest_z(pairs: Pairs) -> IntArray:
+def _for_greatest_z(pairs: _Pairs) -> IntArray:
     """The least circuits of each pair with which z is the greatest, at least one."""
     relative = pairs.relative
 
@@ -232,7 +232,7 @@ def _for_greatest_z(pairs: Pairs) -> IntArray:
     return needed(float(candidates[fitting - 1]) if fitting else least)
 
 
-def _use_up(pairs: Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
+def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
     """Adds a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
     free = np.flatnonzero((ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0))
     waiting = [(counts[pair] / pairs.relative[pair], pair) for pair in free.tolist()]
