@@ -118,7 +118,7 @@ def gaps(seeds: int = 2, limit_s: float = 6.0) -> dict[str, Any]:
 
 
 def by_ways(rows: list[dict[str, Any]], key: str) -> dict[str, dict[str, float]]:
-    """Of demands that go both ways round, and of those that go one way."""
+    """Spread of demands that go both ways round, and of those that go one way."""
     ways = {"both ways": False, "one way": True}
     return {
         name: spread(
