@@ -60,8 +60,8 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     again = ModelledPaths(tmp_path / "state", "ocs", 8)
     assert again.resumed
     assert again.cross_connects() == {(1, None): Lit(9, 5)}
-    assert again.recovery() is Recovery.RESTORE
-    assert (again.admin(), again.labels()) == ({3: Admin.DISABLED}, {5: "x"})
+    assert again.stored().recovery is Recovery.RESTORE
+    assert (again.stored().admin, again.stored().labels) == ({3: Admin.DISABLED}, {5: "x"})
     again.close()
 
 

@@ -6,10 +6,10 @@ at every port, and powers, alarms and times are those of its profile.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ringlight.controller.web.access import is_loopback
 from ringlight.fabric.optical_drivers import DRIVERS, protocols_of
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.device import Recovery
@@ -73,13 +73,6 @@ def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str])
             raise ValueError(f"{name}={host}: it has no login, and is served on loopback only")
         if not users:
             raise ValueError(f"{name}={host}: beyond loopback it needs users (--users FILE)")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def settings_of(
