@@ -90,9 +90,9 @@ class Settings:
     name: str
     size: int
     profile: Profile
-    listen: tuple[str, int] | None
-    netns: str | None
-    pins: Path | None
+    listen: tuple[str, int] | None = None
+    netns: str | None = None
+    pins: Path | None = None
     seed: int = 0
     failed_ports: tuple[int, ...] = ()
     idle_timeout_s: float = IDLE_TIMEOUT_S
