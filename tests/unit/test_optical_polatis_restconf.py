@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import httpx
 import pytest
@@ -42,7 +43,7 @@ from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import NS, Admin, OpticalDevice, Rewire
 from ringlight.testbed.emulation.optical.session import Switch
-from ringlight.testbed.emulation.optical.xml_body import MAX_DEPTH, Element, XmlError, local_name, parse_xml
+from ringlight.testbed.emulation.optical.xml_body import MAX_DEPTH, XmlError, local_name, parse_xml
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk

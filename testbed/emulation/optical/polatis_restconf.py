@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
+from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape
 
 from ringlight.testbed.emulation.optical.device import (
@@ -57,7 +58,7 @@ from ringlight.testbed.emulation.optical.http import (
     basic_login,
 )
 from ringlight.testbed.emulation.optical.session import VERSION, Switch
-from ringlight.testbed.emulation.optical.xml_body import Element, XmlError, local_name, namespace, parse_xml
+from ringlight.testbed.emulation.optical.xml_body import XmlError, local_name, namespace, parse_xml
 
 OPTICAL, POLATIS, RESTCONF = "optical-switch", "polatis-switch", "ietf-restconf"
 NAMESPACES = {

@@ -19,7 +19,7 @@ class _Bounded(ElementTree.TreeBuilder):
     def doctype(self, *_: str | None) -> None:
         raise XmlError("a document type is not allowed")
 
-    def start(self, tag: str, attrs: object) -> Element:  # type: ignore[override]
+    def start(self, tag: str, attrs: object) -> Element:
         self._depth += 1
         self._count += 1
         if self._depth > MAX_DEPTH or self._count > MAX_ELEMENTS:
