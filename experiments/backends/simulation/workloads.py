@@ -109,6 +109,9 @@ class WorkloadRun:
             self._reallocation.begin()
         self._execution.begin()
 
+    def rerouted(self) -> None:
+        """Nothing changes the network under a graph: such events are refused beforehand."""
+
     def give_up(self) -> None:
         """Fail what is not over: nothing will happen any more."""
         if (why := self._execution.standstill()) is not None and not self._failed:
