@@ -116,7 +116,7 @@ def main() -> None:
         network = make()
         built = time.perf_counter()
         found = simulate_workload(
-            network, [f"g{gpu}" for gpu in range(n)], workload(n, algorithm), how="classes"
+            network, [f"g{gpu}" for gpu in range(n)], workload(n, algorithm), fidelity="classes"
         )
         rows[name] = {
             "build_s": round(built - begin, 3),

@@ -19,7 +19,7 @@ from ringlight.experiments.backends.simulation.regrouping import (
     plan_regroup,
 )
 from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
-from ringlight.experiments.backends.simulation.workloads import WorkloadRun, how
+from ringlight.experiments.backends.simulation.workloads import WorkloadRun, fidelity_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ActionBegun,
@@ -101,7 +101,7 @@ class SimulatedLab:
         self._on: dict[str, Carrier] = {}
         try:
             network = self._network()
-            if any(job.workload is not None and how(job) == "exact" for job in plan.jobs):
+            if any(job.workload is not None and fidelity_of(job) == "exact" for job in plan.jobs):
                 # They take the network's numbers of links for the engine's.
                 for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
                     self._engine.link(network.key(link), capacity)
