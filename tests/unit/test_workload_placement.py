@@ -199,8 +199,8 @@ def test_one_gpu_a_replica_is_data_parallelism() -> None:
 @pytest.mark.parametrize("name", ["resnet50", "transformer-big", "gpt2-medium"])
 def test_one_gpu_a_replica_takes_as_long_as_data_parallelism(name: str) -> None:
     training = Training(micro_batch=8, element_bytes=4, gradient_bytes=4, algorithms={"all-reduce": "ring"})
-    expected = run(generate(MODELS[name], Parallel(dp=128), training, DEVICE), fidelity="classes").total_s
-    found = run(placed_workload(MODELS[name], 128, 1, 1024, 16, DEVICE), fidelity="classes").total_s
+    expected = run(generate(MODELS[name], Parallel(dp=128), training, DEVICE), how="classes").total_s
+    found = run(placed_workload(MODELS[name], 128, 1, 1024, 16, DEVICE), how="classes").total_s
     # Operators are finer than layers, so buckets are closed a little earlier.
     assert found == pytest.approx(expected, rel=0.03)
 
