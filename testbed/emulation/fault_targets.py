@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.topology import Fabric, Link, Port
+from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.topology import Fabric
 
 Kind = Literal[
     "link",
@@ -117,7 +118,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
             return _agent(fabric, name)
         case ["averager", name]:
             _allow(request, "kill", "an averager can be killed and restored")
-            return _averager(fabric, name)
+            return _process("averager", name, fabric.averagers)
         case ["server", "agent"]:
             _allow(request, "kill", "the server agent can be killed")
             return _server_agent(request)
@@ -187,10 +188,10 @@ def _agent(fabric: Fabric, gpu: str) -> Target:
     return Target("agent", f"agent {gpu}", (gpu,))
 
 
-def _averager(fabric: Fabric, name: str) -> Target:
-    if name not in fabric.averagers:
-        raise TargetError(404, f"there is no averager {name}; there are {listed(fabric.averagers)}")
-    return Target("averager", f"averager {name}", (name,))
+def _process(kind: Kind, name: str, there: Collection[str]) -> Target:
+    if name not in there:
+        raise TargetError(404, f"there is no {kind} {name}; there are {listed(there)}")
+    return Target(kind, f"{kind} {name}", (name,))
 
 
 def _server_agent(request: FaultRequest) -> Target:

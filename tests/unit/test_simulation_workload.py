@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.runner.command import load_checked
-from ringlight.fabric import wdm
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.steps import frozen
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
