@@ -15,6 +15,7 @@ import numpy as np
 
 from ringlight.fabric.steps import IntArray
 from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.bundles import Bundles
 from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.classwise import InClasses
 from ringlight.testbed.simulation.engine import Engine
@@ -168,12 +169,14 @@ class Execution:
         plans = [plan_of(workload, program, of_name) for program in workload.programs]
         calls = Calls(workload, splits)
         self._carrier: RankByRank | InClasses
+        self._moving: RankByRank | Bundles
         if fidelity == "exact":
-            self._carrier = RankByRank(engine, network, gpus, workload, calls, cost)
+            self._carrier = self._moving = RankByRank(engine, network, gpus, workload, calls, cost)
             self.row_of, self._firsts = np.arange(workload.ranks), np.arange(workload.ranks)
         else:
             classes = Classes(workload)
             self._carrier = InClasses(engine, network, gpus, workload, classes, calls, cost, trace=traffic)
+            self._moving = self._carrier.bundles
             self.row_of = classes.of
             self._firsts = np.array([int(members[0]) for members in classes.members])
         of = workload.program_of[self._firsts].tolist()
@@ -193,15 +196,15 @@ class Execution:
 
     def remaining(self) -> FloatArray:
         """Bytes under way that have yet to pass each of the network's links."""
-        return self._carrier.remaining()
+        return self._moving.remaining()
 
     def moved(self) -> FloatArray:
         """Bytes that have passed each of the network's links; rank by rank those of flows that have begun."""
-        return self._carrier.moved()
+        return self._moving.moved()
 
     def set_capacity(self, capacity_bps: FloatArray) -> None:
         """Set the capacity of the network's links [links] from now on, bits per second; 0 is dark."""
-        self._carrier.set_capacity(capacity_bps / 8)
+        self._moving.set_capacity(capacity_bps / 8)
 
     @property
     def over(self) -> bool:
@@ -224,7 +227,7 @@ class Execution:
             found = of_flows(self._engine.passed, links, width_s, end_s)
         return WorkloadResult(
             self._workload, self._fidelity, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
-            tuple(network.key(link) for link in range(links)), carrier.moved(), found,
+            tuple(network.key(link) for link in range(links)), self.moved(), found,
             tuple(run.records) if run.records is not None else None,
         )  # fmt: skip
 
