@@ -32,7 +32,7 @@ def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
     return replace(steps, chunks=int(bounds[-1]), make=make)
 
 
-def merged(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
+def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
     """Merge the schedules of groups that communicate at once into one schedule of ``ranks`` ranks.
 
     All schedules have the same number of steps. Within a step, what goes between the same two ranks becomes
@@ -44,7 +44,7 @@ def merged(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> St
     def of_all(step: Step) -> Step:
         assert table is not None
         count = np.tile(step.count, len(table))
-        return _one_per_pair(
+        return _merged(
             table[:, step.sources].ravel(), table[:, step.destinations].ravel(), count, step, ranks
         )
 
@@ -53,7 +53,7 @@ def merged(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> St
             np.concatenate([group[getattr(part, name)] for group, part in zip(groups, parts, strict=True)])
             for name in ("sources", "destinations")
         )
-        return _one_per_pair(sources, destinations, np.concatenate([p.count for p in parts]), parts[0], ranks)
+        return _merged(sources, destinations, np.concatenate([p.count for p in parts]), parts[0], ranks)
 
     def make() -> Iterator[Step]:
         if not same:
@@ -70,7 +70,7 @@ def merged(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> St
     return replace(steps[0], world_size=ranks, make=make)
 
 
-def _one_per_pair(
+def _merged(
     sources: npt.NDArray[np.int64], destinations: npt.NDArray[np.int64], count: npt.NDArray[np.int64],
     step: Step, ranks: int,
 ) -> Step:  # fmt: skip
