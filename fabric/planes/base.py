@@ -52,6 +52,8 @@ class Plane:
     sums: ClassVar[bool] = False
     #: Whether a job needs all its nodes.
     whole: ClassVar[bool] = False
+    #: Whether a job can go on without a node that is lost.
+    survives: ClassVar[bool] = True
     #: Whether it has parts that can be cut, killed or moved one by one.
     parts: ClassVar[bool] = True
     #: Whether there is a model of its times.

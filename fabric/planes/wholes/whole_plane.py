@@ -20,6 +20,7 @@ class WholePlane(Plane):
     standing: ClassVar[bool] = True
     modelled: ClassVar[bool] = False
     parts: ClassVar[bool] = False
+    survives: ClassVar[bool] = False
     untold: ClassVar[str] = "is lit for what jobs say that they send"
 
     @property
