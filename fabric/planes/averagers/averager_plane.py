@@ -21,7 +21,6 @@ class AveragerPlane(PacketPlane):
     kind: ClassVar[str] = "averagers"
     sums: ClassVar[bool] = True
     whole: ClassVar[bool] = True
-    survives: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"averager {self.name}"

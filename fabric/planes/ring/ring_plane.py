@@ -27,7 +27,6 @@ class RingPlane(Plane):
     kind: ClassVar[str] = "ring"
     stepped: ClassVar[bool] = True
     whole: ClassVar[bool] = True
-    survives: ClassVar[bool] = False
     lightpaths: ClassVar[bool] = True
     untold: ClassVar[str] = (
         "light leads to the partners of one step of a known collective, and is set anew for the next"
