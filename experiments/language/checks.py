@@ -127,8 +127,11 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
                 raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
         if job.on_loss != "fail" and not plane.survives:
             raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
+        if job.on_loss == "swap" and plane.built:
+            raise ValueError(f"jobs.{job.name}: {plane} is built for its GPUs; none takes a lost one's place")
         for event in () if plane.parts else run.events:
-            if event.do not in ("start", "cancel"):
+            lost = plane.survives and event.capability.startswith("lose gpu")
+            if event.do not in ("start", "cancel") and not lost:
                 raise ValueError(
                     f"events.{event.name}.do: {run.where} is described as a whole, without parts"
                 )

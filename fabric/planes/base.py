@@ -52,15 +52,12 @@ class Plane:
     sums: ClassVar[bool] = False
     #: Whether a job needs all its nodes.
     whole: ClassVar[bool] = False
+    #: Whether it has parts that can be cut, killed or moved one by one.
+    parts: ClassVar[bool] = True
     #: Whether there is a model of its times.
     modelled: ClassVar[bool] = True
     #: Why a program that tells nobody what it sends cannot run here; empty where it can.
     untold: ClassVar[str] = ""
-
-    @property
-    def parts(self) -> bool:
-        """Whether it has parts that can be cut, killed or moved one by one."""
-        return True
 
     @property
     def survives(self) -> bool:

@@ -31,8 +31,8 @@ class Interconnect:
 
     #: As a scenario says it.
     kind: ClassVar[str]
-    #: Whether it has parts that can be cut, killed or lost one by one.
-    parts: ClassVar[bool] = False
+    #: Whether a job can go on without a GPU that is lost.
+    survives: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 

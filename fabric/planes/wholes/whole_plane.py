@@ -21,15 +21,12 @@ class WholePlane(Plane):
     kind: ClassVar[str] = "interconnect"
     standing: ClassVar[bool] = True
     modelled: ClassVar[bool] = False
+    parts: ClassVar[bool] = False
     untold: ClassVar[str] = "is lit for what jobs say that they send"
 
     @property
-    def parts(self) -> bool:
-        return self.interconnect.parts
-
-    @property
     def survives(self) -> bool:
-        return self.interconnect.parts
+        return self.interconnect.survives
 
     @property
     def built(self) -> Built:
