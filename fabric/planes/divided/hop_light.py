@@ -6,8 +6,7 @@ import numpy as np
 
 from ringlight.fabric.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.planes.divided.hop_ring import HopRing
-from ringlight.fabric.planes.divided.lightpaths import Division
-from ringlight.fabric.planes.divided.planes import Lightpath
+from ringlight.fabric.planes.divided.lightpaths import Division, Lightpath
 from ringlight.fabric.steps import IntArray
 
 

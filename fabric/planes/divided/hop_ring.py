@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, Gpu, Link, Onic, OpticalSwitch, Port
-from ringlight.fabric.planes.divided.planes import Paths, Planes
+from ringlight.fabric.planes.divided.planes import Planes
 from ringlight.fabric.planes.wholes.interconnect import Built, Interconnect
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
+
+if TYPE_CHECKING:
+    from ringlight.fabric.planes.divided.lightpaths import Paths
 
 #: Ports of a GPU, by the way that its transceivers face.
 CLOCKWISE, COUNTER = 0, 1
