@@ -177,7 +177,7 @@ def state_filter(dialect: Dialect) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """What it says, in one line: a parser repeats what it was given."""
+    """Text of an error in one line: a parser repeats what it was given."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -325,7 +325,7 @@ class OpticalSwitchServer:
             self._held.callback(item.close)
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
-        """What the light paths do not have yet of what the device has since it was started."""
+        """Effects that bring the light paths to what the device has after its start."""
         told: list[Effect] = [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
         if before.recovery is Recovery.MAINTAIN:
             return told
@@ -474,7 +474,7 @@ class OpticalSwitchServer:
             self._write(client)
 
     def _note(self) -> None:
-        """What clients have said besides light outlives this process before they hear that it was heard."""
+        """Store what clients have set besides light, before they are told that it is set."""
         if self._settings.folder is None or (notes := self.device.remembered()) == self._noted:
             return
         self._noted = notes
