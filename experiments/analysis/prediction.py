@@ -177,7 +177,7 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
         return job.container.deadline_s
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
-    if job.averaged:
+    if job.plane(plan.setting.fabric).sums:
         return job.iterations * (_compute_s(job) + ideal_all_reduce_s(plan.setting, job, job.ranks))
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)

@@ -256,8 +256,9 @@ def ring_plan(context: Context) -> Mapping[str, int]:
     makes={"setup_declared": "Set-up of a ring's light as its switches declare it"},
 )
 def ring_set_ups(context: Context) -> Mapping[str, float | None]:
-    rings = context.run.of(RingSetUps)
-    if not rings:
+    notes = context.run.of(RingSetUps)
+    if not notes:
         return {}
-    declared = (rings[0].ring.get("statistics") or {}).get("declared_s")
-    return {"set_ups": sum(len(ring.set_ups) for ring in rings), "setup_declared": declared}
+    shown = notes[0].ring
+    found = {"setup_declared": (shown.get("statistics") or {}).get("declared_s")}
+    return {"set_ups": sum(len(note.set_ups) for note in notes), **found}
