@@ -14,11 +14,12 @@ import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[Sequence[str]]
 

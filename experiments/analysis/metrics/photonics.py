@@ -12,11 +12,11 @@ from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.language.plan import Loop
 from ringlight.experiments.record.events import NetworkTried
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.averagers import Averaging, averaging_of, structure_of
 from ringlight.fabric.optinc.structure import area_ratio, mzis, network_mzis
-from ringlight.fabric.photonics import carried
+from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of, structure_of
+from ringlight.fabric.planes.averagers.photonics import carried
 from ringlight.fabric.schedules import parse_collective, steps_named
-from ringlight.fabric.topology import Averager
 
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:

@@ -10,6 +10,7 @@ from ringlight.experiments.language.spec import ParameterSpec
 from ringlight.experiments.report.page import assumptions, folded, listing, row, table, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.units import format_rate, format_size, format_time
 
 #: A parameter's name, and what the file says of it.
@@ -77,8 +78,9 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 
 def _of_light(view: View) -> Iterator[str]:
-    fabrics = [setting.fabric for setting in view.settings] if "light_use_receivers" in view.metrics else []
-    onics = [onic for fabric in fabrics for onic in fabric.onics.values()]
+    fabrics = [setting.fabric for setting in view.settings]
+    asked = [fabric for fabric in fabrics if any(plane.asked for plane in lit_planes(fabric))]
+    onics = [onic for fabric in asked for onic in fabric.onics.values()]
     if onics and not view.simulated:
         yield (
             f"<b>{format_time(max(onic.tuning_s for onic in onics))} tuning.</b> A laser is retuned by one "
@@ -94,13 +96,13 @@ def _of_light(view: View) -> Iterator[str]:
             "packet switch they share the port."
         )
     most = max((onic.ports for onic in onics), default=0)
-    if most > 1 and any(setting.fabric.packet_switches for setting in view.settings):
+    if most > 1 and any(fabric.packet_switches for fabric in fabrics):
         yield (
             f"A node has one port at the packet switch and {most} on the grid, each at the same rate. "
             "One step uses one port; where a rank can begin the next step early, it sends on both at "
             "once, which the packet switch cannot give it. That hides a part of the set-ups."
         )
-    if "wavelengths" in view.metrics:
+    if any(plane.stepped for fabric in fabrics for plane in lit_planes(fabric)):
         switches = (
             " Switches are programs; the controller sets them over their management protocol, which takes "
             "milliseconds and is not scaled."

@@ -16,10 +16,10 @@ from ringlight.experiments.report.interferometers import pictured
 from ringlight.experiments.report.page import NOTHING, Columns, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import ARM, JOB, Draw, View, figures
-from ringlight.fabric.averagers import Averaging, averaging_of
 from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
 from ringlight.fabric.optinc.mesh import Mesh
-from ringlight.fabric.photonics import carried, meshes_of
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
+from ringlight.fabric.planes.averagers.photonics import carried, trained_meshes
 from ringlight.fabric.units import format_size
 
 #: More servers cannot be read in a picture.
@@ -217,9 +217,8 @@ def averagers(view: View, draw: Draw) -> str:
 @section(18, "An averager's network")
 def networks(view: View, draw: Draw) -> str:
     """Two of the meshes of interferometers that the first trained network is made of."""
-    units = [unit for plan in view.experiment.plans for unit in plan.setting.fabric.averagers.values()]
-    trained = (meshes_of(unit) for unit in units if unit.network == "trained")
-    if (found := next(filter(None, trained), None)) is None:
+    trained = (mesh for plan in view.experiment.plans for mesh in trained_meshes(plan.setting.fabric))
+    if (found := next(trained, None)) is None:
         return ""
     layers = "; ".join(f"layer {k}: {_made_of(layer)}" for k, layer in enumerate(found.layers, 1))
     caption = (

@@ -20,10 +20,10 @@ from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
-from ringlight.fabric.grid import LightUse, lines, position
-from ringlight.fabric.planes.grids import GridPlane
+from ringlight.fabric.planes.grid.grid import Grid, lines, position
+from ringlight.fabric.planes.grid.grid_plane import GridPlane
+from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import Grid
 from ringlight.fabric.units import format_rate
 
 #: Most O-NICs whose flows are drawn over time; trace.json has all. Most grids of which there are pictures.

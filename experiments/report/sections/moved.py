@@ -40,7 +40,8 @@ from ringlight.experiments.report.page import table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import called, figure, meaning, seconds
-from ringlight.fabric.topology import Fabric, Port, circuit_switches, optical_neighbour
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric, circuit_switches, optical_neighbour
 from ringlight.fabric.units import format_rate
 
 #: Larger fabrics cannot be read in a picture of this size.

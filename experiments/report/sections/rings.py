@@ -28,11 +28,11 @@ from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
-from ringlight.fabric.planes.rings import RingPlane
-from ringlight.fabric.rings import CLOCKWISE
+from ringlight.fabric.planes.ring.ring import CLOCKWISE
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep, plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
-from ringlight.fabric.wdm import RingPlan, RingStep, plan_ring
 
 #: Most different lights of a collective's steps that are drawn, most arms of which there is a picture, and
 #: most nodes in one.
@@ -138,8 +138,7 @@ def _plane(run: Run) -> RingPlane:
 
 def _set_anew(run: Run) -> bool:
     """Whether every step sets all of its light anew."""
-    how = _plane(run).ring.reconfigure
-    return how == "each-step"
+    return _plane(run).sets_all
 
 
 def _light(view: View, draw: Draw, runs: Sequence[Run]) -> str:
