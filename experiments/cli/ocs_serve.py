@@ -73,8 +73,8 @@ def serve(
     if not protocols_of(profile):
         known = ", ".join(name for name in PROFILES if protocols_of(name))
         fail(f"--profile {profile}: there are {known}", 2)
-    if recovery is not None and recovery not in {one.value for one in Recovery}:
-        fail(f"--recovery {recovery}: there are {', '.join(one.value for one in Recovery)}", 2)
+    if recovery is not None and recovery not in {mode.value for mode in Recovery}:
+        fail(f"--recovery {recovery}: there are {', '.join(mode.value for mode in Recovery)}", 2)
     try:
         settings = alone.checked(
             Settings(

@@ -553,7 +553,7 @@ class Testbed:
 
     # -- inventory and files
 
-    def _keep(self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str) -> None:
+    def _keep(self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str) -> None:
         """Start processes, if any, and keep them running; each end is noted. ``part``: of the inventory."""
         if not starts:
             return
