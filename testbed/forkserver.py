@@ -337,6 +337,7 @@ def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, place in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(source, place)
+    _reopen_streams(unbuffered=bool(request.environment.get("PYTHONUNBUFFERED")))
     # It takes privileges, which nobody needs to stay where he is.
     here = os.stat("/proc/self/ns/net").st_ino == os.fstat(namespace).st_ino
     if not here and _libc.setns(namespace, 0) != 0:
@@ -351,6 +352,18 @@ def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     room.show(request.command, request.environment)
     if request.follow:
         _libc.prctl(_PR_SET_PDEATHSIG, request.follow, 0, 0, 0)
+
+
+def _reopen_streams(unbuffered: bool) -> None:
+    """Make the standard streams anew, as the old ones know what the server's were: seekable, for example."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        mode = "w" if number else "r"
+        stream = os.fdopen(number, mode, encoding=old.encoding, errors=old.errors, closefd=False)
+        if name == "stderr" or (number and unbuffered):
+            stream.reconfigure(line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 class _Room:

@@ -67,10 +67,12 @@ def shown(pid: int, name: str) -> list[str]:
 
 
 def test_it_is_shown_with_its_own_words_and_label_and_ends_with_its_own_code(place: Place) -> None:
-    first, second = place.start("60", "0", lab="wxyz"), place.start("0.2", "3", "a b", "", lab="abcd")
+    first = place.start("60", "0", lab="wxyz")
     assert isinstance(first, Forked)
-    assert place.until_said().startswith(f'[["0.2", "3", "a b", ""], "abcd", "{place.folder}", true]')
-    assert shown(second.pid, "cmdline")[1:] == ["-m", "forked_program", "0.2", "3", "a b", ""]
+    place.until_said()
+    second = place.start("1", "3", "a b", "", lab="abcd")
+    assert place.until_said().startswith(f'[["1", "3", "a b", ""], "abcd", "{place.folder}", true]')
+    assert shown(second.pid, "cmdline")[1:] == ["-m", "forked_program", "1", "3", "a b", ""]
     for process, lab in ((first, "wxyz"), (second, "abcd")):
         assert f"RINGLIGHT_LAB={lab}" in shown(process.pid, "environ")
         assert process.poll() is None
@@ -80,6 +82,18 @@ def test_it_is_shown_with_its_own_words_and_label_and_ends_with_its_own_code(pla
     first.kill()
     assert first.wait(20) == -signal.SIGKILL
     first.terminate()
+
+
+def test_its_output_is_known_for_the_pipe_that_it_is(place: Place) -> None:
+    (place.folder / "seeks.py").write_text("import sys; print(sys.stdout.seekable(), sys.stdin.read())")
+    environment = {**os.environ, SOCKET: str(place.server.path)}
+    output, into = os.pipe()
+    with open(output) as said, open(into, "wb") as given:
+        process = start_process([sys.executable, "-m", "seeks"], environment, given, directory=place.folder)
+        given.close()
+        assert isinstance(process, Forked)
+        assert said.read() == "False \n"
+    assert process.wait(20) == 0
 
 
 def test_it_ends_with_whoever_asked_for_it_only_where_it_is_to(place: Place) -> None:
