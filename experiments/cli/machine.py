@@ -65,7 +65,7 @@ def setting_of(
     """The setting of a file's arm, of a point of its sweep, or the only one, whose parts can be plugged
     together. Raises UserError, and ScenarioError naming those to choose from."""
     from ringlight.experiments.language.expand import load
-    from ringlight.fabric.plugged import plugged
+    from ringlight.fabric.planes.divided.plugged import plugged
     from ringlight.fabric.schema import under
 
     found = load(scenario, sets=sets or ()).one_setting(arm, point)

@@ -15,13 +15,13 @@ from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPla
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.topology import (
     Fabric,
-    Port,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,
@@ -64,8 +64,8 @@ class Draft:
 
 
 def agents(fabric: Fabric) -> list[str]:
-    """GPUs whose O-NIC has a control agent: those of grids."""
-    return [gpu for grid in fabric.grids.values() for gpu in grid.nodes]
+    """GPUs whose O-NIC has a control agent, which asks for light."""
+    return [gpu for plane in lit_planes(fabric) if plane.asked for gpu in plane.nodes]
 
 
 def check_run(run: Draft, looked_at: set[Any]) -> None:
@@ -195,11 +195,14 @@ def check_standing(plane: Plane) -> None:
 
 
 def _plane(run: Draft, job: JobPlan) -> Plane:
-    """What carries a job's bytes. Raises ValueError for GPUs that are not in one place."""
+    """What carries a job's bytes. Raises ValueError for a job that nothing can carry."""
     try:
         return job.plane(run.fabric)
-    except ValueError as error:
-        raise ValueError(f"jobs.{job.name}.ranks: {error}") from None
+    except Misfit as misfit:
+        where = f"jobs.{job.name}.{misfit.key}"
+        if misfit.key == "collective":
+            where = f"training.collective: {job.loop.collective} of job {job.name} on {run.where}"
+        raise ValueError(f"{where}: {misfit}") from None
 
 
 def _check_workload(run: Draft, job: JobPlan) -> None:
@@ -232,16 +235,10 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.loop.collective} of job {job.name}"
     found = parse_collective(job.loop.collective)
-    if job.averaged:
-        if not job.ranks:
-            raise ValueError(f"{where}: which averager a job has depends on its GPUs; give ranks")
-        try:
-            job.plane(run.fabric)
-        except ValueError as error:
-            raise ValueError(f"{what} on {run.where}: {error}") from None
+    plane = _plane(run, job)
+    if plane.sums:
         _check_joined(run, job)
         return
-    plane = _plane(run, job)
     if found.striped and not plane.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     try:
@@ -395,17 +392,18 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     if target.kind not in kinds:
         allowed = f"; it has {', '.join(kinds)}" if kinds else ""
         raise ValueError(f"{where}: {event.do} has no target {target.kind}{allowed}")
-    if target.kind == "switch":
-        _known(where, "switch", target.names[0], [*fabric.packet_switches, *fabric.optical_switches])
-    elif target.kind == "agent":
+    there: dict[str, tuple[str, Collection[str]]] = {
+        "switch": ("switch", [*fabric.packet_switches, *fabric.optical_switches]),
+        "averager": ("averager", fabric.averagers),
+        **dict.fromkeys(("gpu", "nic"), ("GPU", fabric.gpus)),
+    }
+    if target.kind in there:
+        _known(where, there[target.kind][0], target.names[0], there[target.kind][1])
+    if target.kind == "nic" and event.then is not None:
+        raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
+    if target.kind == "agent":
         if target.names[0] not in agents(fabric):
             raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
-    elif target.kind == "averager":
-        _known(where, "averager", target.names[0], fabric.averagers)
-    elif target.kind in ("gpu", "nic"):
-        _known(where, "GPU", target.names[0], fabric.gpus)
-        if event.then is not None and target.kind == "nic":
-            raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
     elif target.kind == "link":
         _check_link(where, fabric, target.names)
     elif target.kind in ("job", "worker"):

@@ -274,20 +274,6 @@ def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
     assert "numpy" not in loaded
 
 
-def test_benchmarks_start_as_scripts_and_as_modules() -> None:
-    """One that imports others of the tree puts its top into the path, and names them from there."""
-    programs = sorted((ROOT / "benchmarks").glob("*.py"))
-    for path in programs:
-        found = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                found.add(str(node.module).partition(".")[0])
-            elif isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-        assert not found & {program.stem for program in programs}, path
-        assert not found & {"benchmarks", "docs", "tests"} or "path.insert(0, " in path.read_text(), path
-
-
 def test_no_docstring_begins_with_of() -> None:
     """A docstring begins with a verb or its noun, not with "Of"."""
     wrong = [
@@ -333,9 +319,7 @@ KINDS = frozenset(
 )
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
-    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.zoo", "fabric.allocation"),
-    *("fabric.grid", "fabric.rings", "fabric.wdm", "fabric.wrht", "fabric.averagers", "fabric.photonics"),
-    *("fabric.interconnect", "fabric.plugged", "fabric.lightpaths"),
+    *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.allocation"),
     *("controller.grids", "controller.rings", "controller.demand", "controller.onic"),
     *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averagers"),
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
@@ -345,8 +329,8 @@ OF_KINDS = (
 )
 #: Where rings are collectives, and what is divided is a layer.
 OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads")
-#: So many conditionals on a kind are left elsewhere. It only ever falls; the aim is 20.
-MOST_ON_KINDS = 59
+#: So many conditionals on a kind are left elsewhere. It only ever falls.
+MOST_ON_KINDS = 19
 
 
 def _conditions(tree: ast.AST) -> Iterator[ast.expr]:

@@ -30,8 +30,8 @@ from ringlight.controller.rest import answers as shapes
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.lightpaths import Lightpath, setting_of
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical.device import Rewire

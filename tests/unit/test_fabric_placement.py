@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from ringlight.fabric import placement
 from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.parts import Port
 from ringlight.fabric.placement import Circuit, Move, Regrouping, regroup
-from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects
+from ringlight.fabric.topology import Fabric, circuit_cross_connects
 from tests.unit.fabrics import circuits, gpu_ports, make_fabric, six_gpu_fabric, switch_ports
 
 
@@ -442,6 +443,6 @@ def test_a_large_fabric_is_regrouped_fast_and_well() -> None:
     assert result.crossing_bytes_after == pytest.approx(result.crossing_bytes_bound)
     assert not result.optimal
     assert spent < 6, (
-        f"{spent:.1f} s of processor time; the limit of 2 s is measured by benchmarks/regroup.py"
+        f"{spent:.1f} s of processor time; the limit of 2 s is measured by benchmarks/regrouping.py"
     )
     assert regroup(fabric, lit, jobs) == result

@@ -8,8 +8,9 @@ from typing import Any
 
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.optical_profiles import Profile
+from ringlight.fabric.parts import Port, canonical
 from ringlight.fabric.placement import Regrouping, regroup
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, canonical, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[tuple[str, str]]
 

@@ -1,0 +1,111 @@
+"""What an averager's network answers wrongly, its meshes, and what its cables carry (OptINC)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ringlight.fabric.optinc.designed import designed
+from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
+from ringlight.fabric.optinc.network import Network, Signals, Wrong, compressed, wrong_among
+from ringlight.fabric.optinc.structure import CASES, Structure
+from ringlight.fabric.optinc.weights import trained
+from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
+from ringlight.fabric.planes.averagers.averager import Averager, Imperfect
+from ringlight.fabric.planes.averagers.averaging import Averaging, scales_sent, structure_of
+from ringlight.fabric.topology import Fabric
+
+#: Inputs up to which all are tried, and how many of more, drawn with this seed.
+ALL_INPUTS, SAMPLED_INPUTS, SAMPLE_SEED = 2**19, 2**16, 1
+
+
+def network_of(averager: Averager) -> Network | None:
+    """The weights of its network; None for an averager without one, or with other layers approximated than
+    the weights are for."""
+    structure = structure_of(averager)
+    if averager.network == "exact" or structure is None:
+        return None
+    (case,) = (name for name, found in CASES.items() if found.coding == structure.coding)
+    return _weights(averager.network, case) if structure == CASES[case] else None
+
+
+@lru_cache
+def _weights(network: str, case: str) -> Network:
+    return trained(case)[0] if network == "trained" else designed(CASES[case])
+
+
+def errors_of(averager: Averager) -> Wrong | None:
+    """How many of all combinations of inputs its network answers otherwise than the exact mean, its light as
+    ``imperfect`` says; of more than ALL_INPUTS a random sample. None for an averager without a network.
+
+    A network whose light is ideal is tried without its unused units, which are no part of the answer.
+    """
+    network = network_of(averager)
+    structure = structure_of(averager)
+    if network is None or structure is None:
+        return None
+    return _errors(averager.network, structure, averager.imperfect)
+
+
+@lru_cache(maxsize=512)
+def _errors(name: str, structure: Structure, light: Imperfect) -> Wrong:
+    (case,) = (name for name, found in CASES.items() if found == structure)
+    network, coding = _weights(name, case), structure.coding
+    random = np.random.default_rng(light.seed)
+    if light.ideal:
+        network = compressed(network)
+    else:
+        meshes = Imperfections(light.phase_bits, light.phase_error, light.loss_db, light.bias)
+        network = as_network(_meshes(name, case), meshes, random)
+    index = np.arange(min(coding.combinations, ALL_INPUTS))
+    if coding.combinations > ALL_INPUTS:
+        index = np.random.default_rng(SAMPLE_SEED).integers(0, coding.combinations, SAMPLED_INPUTS)
+    signals = Signals(light.noise, light.transmitters, light.mismatch, light.scale)
+    return wrong_among(network, coding, index, signals=signals, random=random)
+
+
+@lru_cache(maxsize=4)
+def _meshes(name: str, case: str) -> OnMeshes:
+    return on_meshes(_weights(name, case), CASES[case].approximated)
+
+
+def meshes_of(averager: Averager) -> OnMeshes | None:
+    """The meshes of its network, with ideal phases; None for an averager without a network."""
+    structure = structure_of(averager)
+    if structure is None or network_of(averager) is None:
+        return None
+    (case,) = (name for name, found in CASES.items() if found == structure)
+    return _meshes(averager.network, case)
+
+
+def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
+    """The meshes of each averager whose network has trained weights."""
+    for averager in fabric.averagers.values():
+        if averager.network == "trained" and (found := meshes_of(averager)) is not None:
+            yield found
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Bytes that pass in an all-reduce, headers of packets left out. ``nic``: up a server's cable, and as
+    many down; ``up``, ``down``: the cable between two averagers, None without two levels; ``scales``: sent by
+    each server over the packet switches."""
+
+    nic: int
+    up: int | None
+    down: int | None
+    scales: int
+
+
+def carried(averaging: Averaging, gradient_bytes: int) -> Carried:
+    """What the cables carry of a gradient of float32 values: its codes in frames, and the blocks' scales."""
+    codes = gradient_bytes // 4
+    frames = -(-codes // FRAME)
+    found = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
+    scales = scales_sent(gradient_bytes, len(averaging.servers))
+    if len(found) == 2:
+        return Carried(found[0], None, None, scales)
+    return Carried(found[0], found[1], found[2], scales)

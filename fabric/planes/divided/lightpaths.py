@@ -1,0 +1,71 @@
+"""Light divided among pairs of GPUs: lightpaths of each pair, and what switches pass for them.
+
+GPUs are numbers here: places in ``fabric.gpus``, and so in ``nodes`` of what is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.planes.divided.planes import Planes
+from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing
+from ringlight.fabric.planes.ring.wdm import cross_connects
+from ringlight.fabric.steps import IntArray, Step, frozen, frozen_bool
+from ringlight.fabric.topology import Fabric
+
+
+class Lightpath(NamedTuple):
+    """One of a pair: the port of the sender's O-NIC and the wavelength; None through a circuit switch."""
+
+    port: int
+    wavelength: int | None = None
+
+
+#: The lightpaths of each pair (source, destination) that has any.
+Paths = Mapping[tuple[int, int], tuple[Lightpath, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """``counts`` [n, n]: lightpaths from source (row) to destination (column); ``paths``: which these are."""
+
+    counts: IntArray
+    paths: Paths
+
+
+def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect]]:
+    """What every switch of ``fabric.divided`` passes for these lightpaths, and nothing else.
+
+    Raises ValueError for a fabric whose light is not divided, and for lightpaths of two pairs that a ring
+    cannot carry side by side.
+    """
+    if isinstance(fabric.divided, Planes):
+        return _of_planes(fabric, fabric.divided, paths)
+    if isinstance(fabric.divided, WdmRing):
+        return cross_connects(fabric.divided, fabric, _step(paths))
+    raise ValueError("the light of this fabric is not divided")
+
+
+def _of_planes(fabric: Fabric, planes: Planes, paths: Paths) -> dict[str, frozenset[CrossConnect]]:
+    wanted: dict[str, set[CrossConnect]] = {name: set() for name in planes.switches}
+    for (source, destination), own in paths.items():
+        for path in own:
+            switch = fabric.optical_switches[planes.switches[path.port]]
+            wanted[switch.name].add(CrossConnect(switch.ingress(source + 1), switch.egress(destination + 1)))
+    return {name: frozenset(group) for name, group in wanted.items()}
+
+
+def _step(paths: Paths) -> Step:
+    """Step with a transfer for each lightpath."""
+    rows = [(*pair, path.wavelength or 0, path.port) for pair, own in paths.items() for path in own]
+    sources, destinations, wavelengths, ports = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    nothing = frozen(np.zeros(len(rows), dtype=np.int64))
+    return Step(
+        frozen(sources), frozen(destinations), nothing, nothing, "replace",
+        frozen(wavelengths), frozen_bool(ports == CLOCKWISE),
+    )  # fmt: skip

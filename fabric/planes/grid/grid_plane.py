@@ -1,0 +1,57 @@
+"""A grid of WSSs (ODDL): light is asked for, flow by flow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.wavelengths import (
+    LightUse,
+    choose_nodes,
+    light_use,
+    ways_for,
+)
+from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import Steps
+from ringlight.fabric.topology import Fabric
+
+#: Taken for the handshake of a flow between two O-NICs that have nothing else to do, seconds.
+HANDSHAKE_S = 1e-3
+
+
+@dataclass(frozen=True)
+class GridPlane(Plane):
+    """Nodes in rows and columns, each line with one WSS."""
+
+    grid: Grid
+
+    kind: ClassVar[str] = "grid"
+    asked: ClassVar[bool] = True
+    untold: ClassVar[str] = (
+        "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
+        "do"
+    )
+
+    def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
+        return choose_nodes(self.grid, free, count)
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        if ranks:
+            ways_for(self.grid, ranks, steps)
+
+    def set_ups(self, ranks: int, collective: str) -> int:
+        return steps_named(collective, ranks).steps
+
+    def use(self, ranks: Sequence[str], collective: str) -> LightUse:
+        steps = steps_named(collective, len(ranks))
+        return light_use(ways_for(self.grid, ranks, steps), ranks, steps)
+
+    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+        return HANDSHAKE_S + 2 * control_s + max(tuning_s.values(), default=0.0)
+
+
+def grids(fabric: Fabric) -> list[GridPlane]:
+    return [GridPlane(fabric, grid.name, grid.nodes, grid) for grid in fabric.grids.values()]

@@ -1,0 +1,81 @@
+"""How a ring of nodes is plugged together. What light does on it is in ``wdm``, which needs numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from ringlight.fabric.parts import Link, Onic, OpticalSwitch, Plugged, Port, Wss, servers_of_one
+
+#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
+#: those that need light that does not stand.
+Reconfigure = Literal["each-step", "changed-only"]
+
+
+@dataclass(frozen=True)
+class WdmRing:
+    """Nodes around a ring with ``wavelengths`` channels in each direction; see ``fabric.planes.ring.wdm``.
+
+    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    wavelengths: int
+    reconfigure: Reconfigure = "changed-only"
+
+
+#: Faceplate ports of a node's WSS.
+WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
+#: Ports of a node's O-NIC, by the way that their light goes round.
+CLOCKWISE, COUNTER = 0, 1
+
+
+def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
+    """Nodes <name>0… and their WSSs <name>-w0…. Raises ValueError for fewer than 2 nodes or 1 wavelength."""
+    if nodes < 2:
+        raise ValueError(f"ring {name}: a ring needs at least 2 nodes, not {nodes}")
+    if wavelengths < 1:
+        raise ValueError(f"ring {name}: a ring needs at least 1 wavelength, not {wavelengths}")
+    return WdmRing(
+        name,
+        tuple(f"{name}{i}" for i in range(nodes)),
+        tuple(f"{name}-w{i}" for i in range(nodes)),
+        wavelengths,
+        reconfigure,
+    )
+
+
+def plugged_ring(
+    ring: WdmRing, model: str, rate_bps: float, queue_s: float, wss: Wss, first: int = 0
+) -> Plugged:
+    """Parts of a ring with GPUs of a model; ``first``: how many GPUs the fabric has before them."""
+    gpus = servers_of_one(ring.name, ring.nodes, model, first)
+    switches = [
+        OpticalSwitch(name, 4, wss.driver, wss.profile, ring.wavelengths, wss.loss_db, wss.dark_s)
+        for name in ring.switches
+    ]
+    onics = [Onic(node, 2, 0.0, "array") for node in ring.nodes]
+    return Plugged(gpus, switches, onics, ring_links(ring, rate_bps, queue_s))
+
+
+def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
+    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
+    return list(_links(ring.nodes, ring.switches, rate_bps, queue_s))
+
+
+@lru_cache(maxsize=16)
+def _links(
+    nodes: tuple[str, ...], switches: tuple[str, ...], rate_bps: float, queue_s: float
+) -> tuple[Link, ...]:
+    links: list[Link] = []
+    for i, (node, switch) in enumerate(zip(nodes, switches, strict=True)):
+        after = switches[(i + 1) % len(nodes)]
+        links += [
+            Link(Port(node, CLOCKWISE), Port(switch, ADD_CLOCKWISE), rate_bps, queue_s),
+            Link(Port(node, COUNTER), Port(switch, ADD_COUNTER), rate_bps, queue_s),
+            Link(Port(switch, EAST), Port(after, WEST), rate_bps, queue_s),
+        ]
+    return tuple(links)

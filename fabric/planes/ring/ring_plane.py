@@ -1,0 +1,77 @@
+"""A ring of wavelengths (WRHT): light is set between the steps of a collective, for one job on all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.wdm import plan_ring, reach, set_up_steps
+from ringlight.fabric.schedules import fitted, steps_named
+from ringlight.fabric.steps import Steps
+from ringlight.fabric.topology import Fabric
+
+#: Nodes up to which a collective's light is planned to see whether it fits: beyond, that takes as long as
+#: running it.
+MOST_PLANNED = 32
+
+
+@dataclass(frozen=True)
+class RingPlane(Plane):
+    """Nodes around a ring, each with a WSS."""
+
+    ring: WdmRing
+
+    kind: ClassVar[str] = "ring"
+    stepped: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+    lightpaths: ClassVar[bool] = True
+    untold: ClassVar[str] = (
+        "light leads to the partners of one step of a known collective, and is set anew for the next"
+    )
+
+    def check_size(self, ranks: int) -> None:
+        if ranks != len(self.nodes):
+            raise ValueError(
+                f"{ranks} GPUs, but ring {self.name} carries one job on all its {len(self.nodes)} nodes"
+            )
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        if len(self.nodes) <= MOST_PLANNED:
+            plan_ring(self.fabric, self.ring, steps)
+
+    def fitted(self, collective: str, ranks: int) -> str:
+        if ranks != len(self.nodes):
+            return collective
+        return fitted(collective, ranks, self.ring.wavelengths, reach(self.fabric, self.ring))
+
+    def set_ups(self, ranks: int, collective: str) -> int:
+        return sum(set_up_steps(plan_ring(self.fabric, self.ring, steps_named(collective, ranks))))
+
+    def wavelengths_used(self, ranks: int, collective: str) -> int:
+        """How many wavelengths an all-reduce uses."""
+        plan = plan_ring(self.fabric, self.ring, steps_named(collective, ranks))
+        return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
+
+    def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
+        return self.declared_s(time)
+
+    @property
+    def sets_all(self) -> bool:
+        """Whether every step sets all of its light anew."""
+        return self.ring.reconfigure == "each-step"
+
+    def declared_s(self, time: float) -> float:
+        """Emulated seconds from the command to light that is certain, as the profile of its WSSs declares.
+
+        Where each step sets its light anew, what stands is taken away by a command of its own.
+        """
+        profile = self.fabric.optical_switches[self.ring.switches[0]].device.dilated(time)
+        commands = 2 if self.sets_all else 1
+        return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
+
+
+def rings(fabric: Fabric) -> list[RingPlane]:
+    return [RingPlane(fabric, ring.name, ring.nodes, ring) for ring in fabric.rings.values()]

@@ -1,0 +1,50 @@
+"""Interconnects that are described as wholes, their light divided by demand where they have any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect
+from ringlight.fabric.topology import Fabric
+
+
+@dataclass(frozen=True)
+class WholePlane(Plane):
+    """All of a fabric in which nothing is written out port by port."""
+
+    interconnect: Interconnect
+
+    kind: ClassVar[str] = "interconnect"
+    standing: ClassVar[bool] = True
+    modelled: ClassVar[bool] = False
+    parts: ClassVar[bool] = False
+    untold: ClassVar[str] = "is lit for what jobs say that they send"
+
+    @property
+    def built(self) -> Built:
+        return self.interconnect.built
+
+    @property
+    def division(self) -> Division | None:
+        return self.interconnect.division
+
+    @property
+    def degree(self) -> int | None:
+        return self.interconnect.partners
+
+    def __str__(self) -> str:
+        return self.name or "the interconnect"
+
+    def rate_bps(self, gpu: str) -> float:
+        """All that the GPU can send at once."""
+        return self.interconnect.gpu_bps
+
+
+def wholes(fabric: Fabric) -> list[WholePlane]:
+    """The only one of a fabric, or none. It has a name where it is plugged together (``divided.plugged``)."""
+    if fabric.interconnect is None:
+        return []
+    name = "" if fabric.divided is None else fabric.divided.name
+    return [WholePlane(fabric, name, tuple(fabric.gpus), fabric.interconnect)]
