@@ -27,7 +27,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ringlight import IMPORT_PATH
 
@@ -54,7 +54,8 @@ class Forked:
 
     def __init__(self, args: Sequence[str], connection: socket.socket, pid: int, pidfd: int) -> None:
         self.args, self.pid = args, pid
-        self.returncode: int | None = None
+        # None while it runs, as of a Popen.
+        self.returncode: int | Any = None
         # The server sends the exit code, and sees by the connection's end that nobody waits for it any more.
         self._connection, self._pidfd = connection, pidfd
         self._lock = threading.Lock()
@@ -271,7 +272,8 @@ def _serve(listener: socket.socket) -> _Forked | None:
     while True:
         callers = [child.connection for child in children if not child.left]
         pidfds = [child.pidfd for child in children]
-        ready, _, _ = select.select([0, listener, *pidfds, *callers], [], [])
+        watched: list[Any] = [0, listener, *pidfds, *callers]
+        ready, _, _ = select.select(watched, [], [])
         if 0 in ready:
             return None
         for child in [child for child in children if child.pidfd in ready]:
@@ -358,10 +360,10 @@ def _reopen_streams(unbuffered: bool) -> None:
     """Make the standard streams anew, as the old ones know what the server's were: seekable, for example."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        mode = "w" if number else "r"
-        stream = os.fdopen(number, mode, encoding=old.encoding, errors=old.errors, closefd=False)
-        if name == "stderr" or (number and unbuffered):
-            stream.reconfigure(line_buffering=True)
+        mode, by_line = ("w", name == "stderr" or unbuffered) if number else ("r", False)
+        stream = os.fdopen(
+            number, mode, 1 if by_line else -1, encoding=old.encoding, errors=old.errors, closefd=False
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -91,7 +91,8 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
     for faceplate in turns:
         rig.host(faceplate)
     rig.change(driver, [rig.xc(1, 2)])
-    dark, before_report, after_report = [], [], []
+    dark: list[float] = []
+    before_report, after_report = [], []
     for old, new in moves:
         if len(dark) == MEASURED:
             break
