@@ -277,7 +277,7 @@ class Testbed:
         fabric = self.settings.fabric
         kinds = {
             "optical": sum(switch.has_datapath for switch in fabric.optical_switches.values()),
-            "onic": len(tunable(fabric)),
+            "onic": len(fabric.agents),
             "averager": len(fabric.averagers),
         }
         if forkserver.SOCKET in self._environment or sum(kinds.values()) < _WORTH_FORKING:
