@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
+from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane

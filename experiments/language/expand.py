@@ -19,7 +19,7 @@ from typing import Any
 from ringlight.experiments.language.build import Builder, Concrete, checked
 from ringlight.experiments.language.checks import check_file, circle_in
 from ringlight.experiments.language.paths import like, put
-from ringlight.experiments.language.plan import ControlFaults, RunPlan, Setting
+from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
@@ -29,6 +29,7 @@ from ringlight.experiments.language.text import (
     read_text,
     resolved,
 )
+from ringlight.fabric.control_faults import ControlFaults
 
 #: The arm of a file that has none.
 BASE = "base"
