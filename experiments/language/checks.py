@@ -476,10 +476,10 @@ def check_file(
     arms: Sequence[str],
     jobs: Mapping[str, Collection[str]],
     metrics: Mapping[str, str] | None,
-    parts: Collection[str] | None,
+    parts: Callable[[], Collection[str]] | None,
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
-    ``parts``: of a report, where they are known."""
+    ``parts``: gives those of a report, where they are known."""
     if spec.search is not None:
         _known("search.along", "swept path", spec.search.along, _swept(spec))
         _known_metric("search.metric", spec.search.metric, metrics)
@@ -536,10 +536,12 @@ def check_file(
             _known("crossover.arms", "arm", arm, arms)
         _known("crossover.along", "swept path", spec.crossover.along, _swept(spec))
         _known_metric("crossover.metric", spec.crossover.metric, metrics)
-    for part in spec.paper.says if spec.paper is not None and parts is not None else ():
-        assert parts is not None
-        if part not in parts:
-            raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
+    if spec.paper is not None and spec.paper.says and parts is not None:
+        there = parts()
+        for part in spec.paper.says:
+            if part not in there:
+                known = ", ".join(there)
+                raise ValueError(f"paper.says.{part}: the page has no such part; there are {known}")
 
 
 def _swept(spec: FileSpec) -> list[str]:

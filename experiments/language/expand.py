@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -132,7 +132,7 @@ def load(
     repeat: int | None = None,
     sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
-    parts: Collection[str] | None = None,
+    parts: Callable[[], Collection[str]] | None = None,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
@@ -151,7 +151,7 @@ def parse(
     repeat: int | None = None,
     sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
-    parts: Collection[str] | None = None,
+    parts: Callable[[], Collection[str]] | None = None,
 ) -> Experiment:
     """Load from text, like :func:`load`; ``path`` names it in errors."""
     raw = parse_yaml(text, path)
