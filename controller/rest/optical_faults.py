@@ -6,14 +6,39 @@ from typing import Any
 
 import httpx
 from fastapi import APIRouter
+from typing_extensions import TypedDict
 
 from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
-from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
 from ringlight.controller.service import Controller
 
 CALL_S = 10.0
+
+
+class OpticalFault(TypedDict):
+    """A fault injected into an emulated switch. ``hits``: how often it has acted; ``left``: how often it may
+    still, null until it is cleared. What each kind does: docs/optical-management.md."""
+
+    id: int
+    kind: str
+    protocol: str | None
+    count: int | None
+    probability: float
+    seed: int
+    seconds: float | None
+    port: int | None
+    ingress: int | None
+    egress: int | None
+    wavelength: int | None
+    hits: int
+    left: int | None
+
+
+class OpticalFaultsCleared(TypedDict):
+    """``cleared``: the faults that have ended, by their ids."""
+
+    cleared: list[int]
 
 
 class _Refused(ControllerError):
@@ -48,12 +73,12 @@ def router(controller: Controller) -> APIRouter:
             raise _Refused(answer.status_code, f"optical switch {name}: {found.get('detail')}")
         return found
 
-    @routes.get("", **answers(list[shapes.OpticalFault], 404, 409, 503))
+    @routes.get("", **answers(list[OpticalFault], 404, 409, 503))
     def faults(name: OpticalSwitchName) -> Any:
         """Faults in force, those included that have acted as often as they may."""
         return call(name, "GET")
 
-    @routes.post("", **answers(shapes.OpticalFault, 404, 409, 415, 422, 503))
+    @routes.post("", **answers(OpticalFault, 404, 409, 415, 422, 503))
     def add_fault(name: OpticalSwitchName, body: OpticalFaultBody) -> Any:
         """Inject a fault into an emulated switch; it is in force when this answers.
 
@@ -61,12 +86,12 @@ def router(controller: Controller) -> APIRouter:
         """
         return call(name, "POST", "", body.model_dump(exclude_unset=True))
 
-    @routes.delete("", **answers(shapes.OpticalFaultsCleared, 404, 409, 503))
+    @routes.delete("", **answers(OpticalFaultsCleared, 404, 409, 503))
     def clear_faults(name: OpticalSwitchName) -> Any:
         """End all faults; what they have broken, or left without light, works again."""
         return call(name, "DELETE")
 
-    @routes.delete("/{fault}", **answers(shapes.OpticalFaultsCleared, 404, 409, 422, 503))
+    @routes.delete("/{fault}", **answers(OpticalFaultsCleared, 404, 409, 422, 503))
     def clear_fault(name: OpticalSwitchName, fault: FaultId) -> Any:
         """End one fault."""
         return call(name, "DELETE", f"/{fault}")
