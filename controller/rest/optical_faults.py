@@ -8,7 +8,7 @@ import httpx
 from fastapi import APIRouter
 from typing_extensions import TypedDict
 
-from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
+from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
 from ringlight.controller.service import Controller
@@ -41,12 +41,8 @@ class OpticalFaultsCleared(TypedDict):
     cleared: list[int]
 
 
-class _Refused(ControllerError):
-    """The switch's own refusal."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
+#: A switch's own refusals, by their HTTP status.
+_REFUSALS = {error.status: error for error in (NotFoundError, ConflictError, InvalidError)}
 
 
 def router(controller: Controller) -> APIRouter:
@@ -67,10 +63,10 @@ def router(controller: Controller) -> APIRouter:
             found = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise UnavailableError(f"optical switch {name} at {address}: {error}") from error
-        if answer.is_error and answer.status_code not in (404, 409, 422):
-            raise UnavailableError(f"optical switch {name} at {address}: {found.get('detail')}")
+        if answer.status_code in _REFUSALS:
+            raise _REFUSALS[answer.status_code](f"optical switch {name}: {found.get('detail')}")
         if answer.is_error:
-            raise _Refused(answer.status_code, f"optical switch {name}: {found.get('detail')}")
+            raise UnavailableError(f"optical switch {name} at {address}: {found.get('detail')}")
         return found
 
     @routes.get("", **answers(list[OpticalFault], 404, 409, 503))

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller.onic": ("fabric",),
     "controller.rest": ("fabric", "controller"),
     "testbed": ("fabric", "containers"),
+    "testbed.faults": ("controller.web.client",),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
     "testbed.processes": (
         "testbed",
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "testbed.lab",
     ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
+    "testbed.emulation.console": ("fabric", "containers", "testbed", "controller.web.client"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
     "testbed.emulation.averager": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
@@ -87,6 +89,7 @@ OF_CONTROLLER = {
     "light": ("onic", "optical", "circuits", "jobs"),
 }
 MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
+MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
 MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed", "workloads.traffic")

@@ -83,10 +83,9 @@ class Attached:
         # Here, as most commands that look at a lab ask nothing.
         import httpx
 
-        agent = str(self.inventory["agent"])
-        # Nothing is encrypted there, and to read certificates takes longer than to ask.
-        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"), verify=False)
-        with httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S) as client:
+        from ringlight.controller.web.client import http_client
+
+        with http_client(str(self.inventory["agent"]), timeout_s=ANSWER_S) as client:
             try:
                 answer = client.request("POST" if fill else "GET", "/v1/hosts")
                 found = answer.json()
