@@ -12,12 +12,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ringlight.experiments.language.checks import Draft, agents, check_run, loss_rule
+from ringlight.experiments.language.checks import Draft, check_run, loss_rule
 from ringlight.experiments.language.containers import container_of
 from ringlight.experiments.language.containers import files_of as container_files
 from ringlight.experiments.language.paths import like, names_of
 from ringlight.experiments.language.plan import (
-    ControlFaults,
     Costs,
     EventPlan,
     JobPlan,
@@ -45,6 +44,7 @@ from ringlight.experiments.language.spec import (
 )
 from ringlight.experiments.language.text import first_problem, references_in, resolved
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
@@ -164,7 +164,7 @@ class Builder:
             events,
             control,
             tuple((str(a), str(b)) for a, b in fabric.circuits),
-            {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in agents(fabric)},
+            {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in fabric.agents},
             _costs(self._section(raw, "costs"), tcp.headers, scale),
         )
 

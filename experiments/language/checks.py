@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
+from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane
@@ -63,11 +64,6 @@ class Draft:
     control: ControlFaults
 
 
-def agents(fabric: Fabric) -> list[str]:
-    """GPUs whose O-NIC has a control agent, which asks for light."""
-    return [gpu for plane in lit_planes(fabric) if plane.asked for gpu in plane.nodes]
-
-
 def check_run(run: Draft, looked_at: set[Any]) -> None:
     """One run. ``looked_at``: what was found to be right already: points of a sweep have most in common."""
 
@@ -98,7 +94,7 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
             ("job", run.key, job.name, job.ranks, job.gpus, job.loop.collective),
             lambda job=job: _check_fits(run, job),  # type: ignore[misc]
         )
-    if run.control != ControlFaults() and not agents(fabric):
+    if run.control != ControlFaults() and not fabric.agents:
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
     planes = {job.name: job.plane(fabric) for job in run.jobs}
     _check_whole(run, planes)
@@ -130,10 +126,13 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
                 raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
             if len(run.jobs) > 1:
                 raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
-        if job.on_loss != "fail" and (plane.whole or not plane.parts):
+        if job.on_loss != "fail" and not plane.survives:
             raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
+        if job.on_loss == "swap" and plane.built:
+            raise ValueError(f"jobs.{job.name}: {plane} is built for its GPUs; none takes a lost one's place")
         for event in () if plane.parts else run.events:
-            if event.do not in ("start", "cancel"):
+            lost = plane.survives and event.capability.startswith("lose gpu")
+            if event.do not in ("start", "cancel") and not lost:
                 raise ValueError(
                     f"events.{event.name}.do: {run.where} is described as a whole, without parts"
                 )
@@ -346,7 +345,7 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
     if event.do == "disturb":
         if event.control is None:
             raise ValueError(f"{where}.control: missing")
-        if not agents(fabric):
+        if not fabric.agents:
             raise ValueError(f"{where}.do: {run.where} has no O-NICs with agents")
     if event.do == "circuits":
         _check_circuits(run, event)
@@ -402,7 +401,7 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     if target.kind == "nic" and event.then is not None:
         raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
     if target.kind == "agent":
-        if target.names[0] not in agents(fabric):
+        if target.names[0] not in fabric.agents:
             raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
     elif target.kind == "link":
         _check_link(where, fabric, target.names)
@@ -477,10 +476,10 @@ def check_file(
     arms: Sequence[str],
     jobs: Mapping[str, Collection[str]],
     metrics: Mapping[str, str] | None,
-    parts: Collection[str] | None,
+    parts: Callable[[], Collection[str]] | None,
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
-    ``parts``: of a report, where they are known."""
+    ``parts``: gives those of a report, where they are known."""
     if spec.search is not None:
         _known("search.along", "swept path", spec.search.along, _swept(spec))
         _known_metric("search.metric", spec.search.metric, metrics)
@@ -537,10 +536,12 @@ def check_file(
             _known("crossover.arms", "arm", arm, arms)
         _known("crossover.along", "swept path", spec.crossover.along, _swept(spec))
         _known_metric("crossover.metric", spec.crossover.metric, metrics)
-    for part in spec.paper.says if spec.paper is not None and parts is not None else ():
-        assert parts is not None
-        if part not in parts:
-            raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
+    if spec.paper is not None and spec.paper.says and parts is not None:
+        there = parts()
+        for part in spec.paper.says:
+            if part not in there:
+                known = ", ".join(there)
+                raise ValueError(f"paper.says.{part}: the page has no such part; there are {known}")
 
 
 def _swept(spec: FileSpec) -> list[str]:
