@@ -11,6 +11,7 @@ from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
+from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
@@ -18,7 +19,6 @@ from ringlight.experiments.backends.simulation.regrouping import (
     plan_document,
     plan_regroup,
 )
-from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, fidelity_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
