@@ -169,7 +169,7 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
         moved = next(xc for xc in lit if plugged[xc["egress"]].split(":")[0] == tor)
         # A port of a packet switch that is not lit to two such: one way between switches, which rules mind.
         spare = next(p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit))
-        between, at = cycle((free[0], moved["egress"])), moved["egress"]
+        between, at = cycle((free[0], int(moved["egress"]))), int(moved["egress"])
 
         def elsewhere() -> int:
             nonlocal at
