@@ -43,7 +43,7 @@ from ringlight.experiments.language.spec import (
     inside,
     keys_of,
 )
-from ringlight.experiments.language.text import first_problem, references_in, resolved
+from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
@@ -222,10 +222,8 @@ class Builder:
 
     def _fabric(self, where: str, spec: TitledFabricSpec, key: str) -> Fabric:
         if key not in self._fabrics:
-            try:
+            with within(where):
                 self._fabrics[key] = build_fabric(spec)
-            except ValueError as error:
-                raise ValueError(under(where, error)) from None
         return self._fabrics[key]
 
     def _setting(self, found: Setting, where: str) -> Setting:
@@ -240,10 +238,8 @@ class Builder:
             ]
         )
         if key not in self._settings:
-            try:
+            with within(where):
                 _ = found.frames
-            except ValueError as error:
-                raise ValueError(under(where, error)) from None
             self._settings[key] = found
         return self._settings[key]
 
@@ -279,10 +275,8 @@ class Builder:
             loop, workload, container = None, None, None
             if job.image is not None:
                 container, iterations = container_of(job, scale, self._directory), 1
-                try:
+                with within(where):
                     self.files |= dict.fromkeys(container_files(job, self._directory))
-                except ValueError as error:
-                    raise ValueError(under(where, error)) from None
             elif job.workload is not None:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
@@ -404,10 +398,8 @@ def _gradient_bytes(training: TrainingSpec, scale: Scale, where: str) -> int:
 
 
 def _compute_s(training: TrainingSpec, where: str) -> float:
-    try:
+    with at(f"{f'{where}.' if where else ''}training.gpu"):
         return training.compute_s
-    except ValueError as error:
-        raise ValueError(f"{f'{where}.' if where else ''}training.gpu: {error}") from None
 
 
 def _iterations(training: TrainingSpec, world_size: int) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ringlight.experiments.language.paths import like
 from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
-from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
+from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
+from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.paths import Router
@@ -196,20 +197,16 @@ def check_standing(plane: Plane) -> None:
 
 def _plane(run: Draft, job: JobPlan) -> Plane:
     """What carries a job's bytes. Raises ValueError for GPUs that are not in one place."""
-    try:
+    with at(f"jobs.{job.name}.ranks"):
         return job.plane(run.fabric)
-    except ValueError as error:
-        raise ValueError(f"jobs.{job.name}.ranks: {error}") from None
 
 
 def _check_workload(run: Draft, job: JobPlan) -> None:
     """Whether a job's graph can be executed on its GPUs."""
     where = f"jobs.{job.name}.workload"
     plane = _plane(run, job)
-    try:
+    with at(where):
         check_standing(plane)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
 
@@ -235,32 +232,24 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     if job.averaged:
         if not job.ranks:
             raise ValueError(f"{where}: which averager a job has depends on its GPUs; give ranks")
-        try:
+        with at(f"{what} on {run.where}"):
             job.plane(run.fabric)
-        except ValueError as error:
-            raise ValueError(f"{what} on {run.where}: {error}") from None
         _check_joined(run, job)
         return
     plane = _plane(run, job)
     if found.striped and not plane.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
-    try:
+    with at(what):
         steps = unstriped_steps(found, job.gpus)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
     if found.bits is not None and not plane.standing:
         raise ValueError(
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )
-    try:
+    with at(where):
         plane.check_size(job.gpus)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     if not found.striped:
-        try:
+        with at(f"{what} on {run.where}"):
             plane.check(job.ranks, steps)
-        except ValueError as error:
-            raise ValueError(f"{what} on {run.where}: {error}") from None
     if plane.shared and job.ranks:
         _check_joined(run, job)
 
@@ -274,11 +263,9 @@ def _check_joined(run: Draft, job: JobPlan) -> None:
     if any(event.do == "circuits" for event in run.events) or len(fabric.gpus) > MOST_PLANNED:
         return
     router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
-    try:
+    with at(f"{run.where}.links"):
         for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
             router.path(a, b)
-    except ValueError as error:
-        raise ValueError(f"{run.where}.links: {error}") from None
 
 
 def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
@@ -362,14 +349,12 @@ def _check_circuits(run: Draft, event: EventPlan) -> None:
     where = f"events.{event.name}.circuits"
     if not event.circuits:
         raise ValueError(f"{where}: missing")
-    try:
+    with at(where):
         ends = [(Port.parse(a), Port.parse(b)) for a, b in event.circuits]
         for port in itertools.chain.from_iterable(ends):
             if port not in run.fabric.link_at:
                 raise ValueError(f"there is no port {port} that is plugged in")
         circuit_cross_connects(run.fabric, ends)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _check_regroup(run: Draft, event: EventPlan) -> None:
@@ -419,10 +404,8 @@ def _check_target(run: Draft, event: EventPlan) -> None:
 
 
 def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
-    try:
+    with at(where):
         a, b = (Port.parse(name) for name in names)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     link = fabric.link_at.get(a)
     if any(a in (cable.a, cable.b) for cable in fabric.cables):
         raise ValueError(f"{where}: the link at {a} is an averager's, which stays as it is")
@@ -483,32 +466,28 @@ def check_file(
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
     ``parts``: of a report, where they are known."""
-    if spec.search is not None:
-        _known("search.along", "swept path", spec.search.along, _swept(spec))
-        _known_metric("search.metric", spec.search.metric, metrics)
-        if metrics is not None:
+    known: dict[str, Collection[str]] = {
+        "arm": arms,
+        "swept path": [path for sweep in spec.sweep for path in sweep.over],
+    }
+    if metrics is not None:
+        if spec.search is not None:
+            _known("search.metric", "metric", spec.search.metric, metrics)
             metrics = {**metrics, spec.search.made[0]: metrics[spec.search.metric]}
+        known["metric"] = metrics
+    for where, what, name in references(spec):
+        if what in known:
+            _known(where, what, name, known[what])
     for index, compare in enumerate(spec.compare):
-        where = f"compare[{index}]"
-        _known(f"{where}.baseline", "arm", compare.baseline, arms)
-        for arm in compare.arms or ():
-            _known(f"{where}.arms", "arm", arm, arms)
-        if compare.job is not None:
-            for arm in (compare.baseline, *(compare.arms or ())):
-                if compare.job not in jobs[arm]:
-                    raise ValueError(f"{where}.job: arm {arm} has no job {compare.job}")
-        for metric in compare.metrics:
-            _known_metric(f"{where}.metrics", metric, metrics)
+        for arm in () if compare.job is None else (compare.baseline, *(compare.arms or ())):
+            if compare.job not in jobs[arm]:
+                raise ValueError(f"compare[{index}].job: arm {arm} has no job {compare.job}")
     if spec.published and spec.paper is None:
         raise ValueError("published: of which paper? The section paper is missing")
     for index, figure in enumerate(spec.published):
         where = f"published[{index}]"
-        _known(f"{where}.arm", "arm", figure.arm, arms)
-        if figure.over is not None:
-            _known(f"{where}.over", "arm", figure.over, arms)
         if figure.job is not None and figure.job not in jobs[figure.arm]:
             raise ValueError(f"{where}.job: arm {figure.arm} has no job {figure.job}")
-        _known_metric(f"{where}.metric", figure.metric, metrics)
         unit = "1" if figure.over is not None else (metrics or {}).get(figure.metric)
         for key, found in (("value", figure.value), *(("range", one) for one in figure.range or ())):
             # A share may be written in per cent.
@@ -526,27 +505,13 @@ def check_file(
                     f"{f'; the nearest is {near}' if near else ''}"
                 )
     for index, sweep in enumerate(spec.sweep):
-        for metric in sweep.metrics:
-            _known_metric(f"sweep[{index}].metrics", metric, metrics)
         if sweep.metrics and sweep.title is None:
             raise ValueError(f"sweep[{index}].metrics: they are of pictures, which only one with a title has")
-    if spec.break_even is not None:
-        _known("break_even.arm", "arm", spec.break_even.arm, arms)
-        _known("break_even.baseline", "arm", spec.break_even.baseline, arms)
-        _known_metric("break_even.metric", spec.break_even.metric, metrics)
-    if spec.crossover is not None:
-        for arm in spec.crossover.arms:
-            _known("crossover.arms", "arm", arm, arms)
-        _known("crossover.along", "swept path", spec.crossover.along, _swept(spec))
-        _known_metric("crossover.metric", spec.crossover.metric, metrics)
     for part in spec.paper.says if spec.paper is not None and parts is not None else ():
-        assert parts is not None
-        if part not in parts:
-            raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
-
-
-def _swept(spec: FileSpec) -> list[str]:
-    return list(dict.fromkeys(path for sweep in spec.sweep for path in sweep.over))
+        if part not in (parts or ()):
+            raise ValueError(
+                f"paper.says.{part}: the page has no such part; there are {', '.join(parts or ())}"
+            )
 
 
 def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
@@ -558,9 +523,6 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
     counts = {len(values) for values in (*figure.at.values(), *figure.over_at.values())}
     if len(counts) > 1:
         raise ValueError(f"{where}.at: its lists are of different lengths; each place is one point")
-    for key, paths in (("at", figure.at), ("over_at", figure.over_at)):
-        for path in paths:
-            _known(f"{where}.{key}", "swept path", path, _swept(spec))
     if figure.at and figure.over is None:
         for place in zip(*figure.at.values(), strict=True):
             point = dict(zip(figure.at, place, strict=True))
@@ -584,11 +546,6 @@ def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
 def _known(where: str, what: str, name: str, names: Collection[str]) -> None:
     if name not in names:
         raise ValueError(f"{where}: there is no {what} {name}{_nearest(name, names)}")
-
-
-def _known_metric(where: str, name: str, metrics: Mapping[str, str] | None) -> None:
-    if metrics is not None:
-        _known(where, "metric", name, metrics)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
     ScenarioError,
+    at,
     parse_yaml,
     read_sets,
     read_text,
@@ -262,10 +263,8 @@ class _Put:
         key = tuple(override.where for override in overrides)
         if key not in self._found:
             before, last = self(overrides[:-1]), overrides[-1]
-            try:
+            with at(last.where):
                 self._found[key] = put(before, last.path, last.value)
-            except ValueError as error:
-                raise ValueError(f"{last.where}: {error}") from None
         return self._found[key]
 
 

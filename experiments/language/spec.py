@@ -6,7 +6,8 @@ all runs. Names that refer to other entries are checked elsewhere (``checks``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -24,6 +25,26 @@ Words = Annotated[str, Field(min_length=1)]
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 #: Name of an experiment, an arm or an event.
 LongName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str | Mapping) else value
+
+
+@dataclass(frozen=True)
+class Names:
+    """Marks a key whose value, values or keys are names of other entries: arms, metrics or swept paths."""
+
+    what: str
+
+
+ArmName = Annotated[str, Names("arm")]
+Metric = Annotated[Words, Names("metric")]
+Metrics = Annotated[tuple[Words, ...], BeforeValidator(_listed), Names("metric")]
+Arms = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1), Names("arm")]
+SweptPath = Annotated[str, Names("swept path")]
+#: Values of swept paths, one list for each.
+Places = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Names("swept path")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -42,10 +63,6 @@ def _known_collective(name: str) -> str:
 
 #: Name of an all-reduce; for which numbers of ranks it can be made shows with the job.
 Collective = Annotated[str, BeforeValidator(_no_file), AfterValidator(_known_collective)]
-
-
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str | Mapping) else value
 
 
 class ParameterSpec(Strict):
@@ -296,14 +313,10 @@ class CompareSpec(Strict):
 
     name: LongName | None = None
     title: Words | None = None
-    baseline: str
-    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
+    baseline: ArmName
+    arms: Arms | None = None
     job: Name | None = None
-    metrics: Annotated[tuple[Words, ...], BeforeValidator(_listed), Field(min_length=1)] = (
-        "jct",
-        "iteration",
-        "allreduce",
-    )
+    metrics: Annotated[Metrics, Field(min_length=1)] = ("jct", "iteration", "allreduce")
     limit: Factor | None = None
 
 
@@ -357,12 +370,12 @@ class PublishedSpec(Strict):
     ``free`` for a row that no parameter was derived from although one is fitted to others of its metric.
     """
 
-    arm: str
-    metric: Words
+    arm: ArmName
+    metric: Metric
     job: Name | None = None
-    over: str | None = None
-    at: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    over_at: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    over: ArmName | None = None
+    at: Places = Field(default_factory=dict)
+    over_at: Places = Field(default_factory=dict)
     value: Published | None = None
     range: tuple[Published, Published] | None = None
     words: Words | None = None
@@ -384,35 +397,35 @@ class SweepSpec(Strict):
     with a ``title`` has a picture and a table of each; without them of the first that is compared."""
 
     title: Words | None = None
-    metrics: Annotated[tuple[Words, ...], BeforeValidator(_listed)] = ()
-    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
-    over: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+    metrics: Metrics = ()
+    arms: Arms | None = None
+    over: Annotated[Places, Field(min_length=1)]
 
 
 class BreakEvenSpec(Strict):
     """Up to which set-up time ``metric`` of ``arm`` stays within ``tolerance`` times that of ``baseline``,
     by swept point."""
 
-    arm: str
-    baseline: str
-    metric: Words = "exchange"
+    arm: ArmName
+    baseline: ArmName
+    metric: Metric = "exchange"
     tolerance: Annotated[float, Field(gt=1)] = 1.05
 
 
 class CrossoverSpec(Strict):
     """Up to which value of the path ``along`` each of ``arms`` has less of ``metric`` than the others."""
 
-    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
-    along: str
-    metric: Words = "allreduce"
+    arms: Arms
+    along: SweptPath
+    metric: Metric = "allreduce"
 
 
 class SearchSpec(Strict):
     """The value of the path ``along`` with the least ``metric``, for each arm and point of what else is
     swept."""
 
-    along: str
-    metric: Words = "jct"
+    along: SweptPath
+    metric: Metric = "jct"
 
     @property
     def made(self) -> tuple[str, str]:
@@ -474,6 +487,23 @@ def inside(kind: Any, key: str | int) -> Any:
     if get_origin(kind) in (dict, tuple, list):
         return get_args(kind)[1 if get_origin(kind) is dict else 0]
     return None
+
+
+def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, str]]:
+    """Names of other entries in a section (``Names``): the key of each, what it names, and the name."""
+    for key, field in type(section).model_fields.items():
+        value, here = getattr(section, key), f"{where}.{key}" if where else key
+        inner = [mark for kind in get_args(field.annotation) for mark in getattr(kind, "__metadata__", ())]
+        what = next((mark.what for mark in (*field.metadata, *inner) if isinstance(mark, Names)), None)
+        if what is not None:
+            for name in [value] if isinstance(value, str) else value or ():
+                yield here, what, name
+        elif isinstance(value, BaseModel):
+            yield from references(value, here)
+        elif isinstance(value, tuple):
+            for index, entry in enumerate(value):
+                if isinstance(entry, BaseModel):
+                    yield from references(entry, f"{here}[{index}]")
 
 
 def may_be_made(kind: Any, key: str) -> bool:

@@ -105,6 +105,12 @@ class KeptController:
         found = json.loads(path.read_text(encoding="utf-8"))
         return cls(tuple(found["command"]), found["rest"], Path(found["log"]))
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of ``rest``."""
+        host, _, port = self.rest.rpartition(":")
+        return host.strip("[]"), int(port)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -318,20 +324,16 @@ class Testbed:
         """Start it, where it is ours to keep; it waits for the inventory."""
         if (keeps := self.settings.keeps) is None:
             return
-        self.controller = Supervisor(
-            "the",
-            {CONTROLLER: partial(self._spawn, [*keeps.command], keeps.log)},
-            partial(self._on_restart, "processes"),
-            lambda _: last_line(keeps.log),
-            CONTROLLER_END_S,
+        starts = {CONTROLLER: partial(self._spawn, [*keeps.command], keeps.log)}
+        self.controller = self._keep(
+            "controller", "the", starts, "processes", lambda _: last_line(keeps.log), CONTROLLER_END_S
         )
 
     def _await_controller(self) -> None:
         """Wait until the controller listens at its port."""
         if (keeps := self.settings.keeps) is not None:
             assert self.controller is not None
-            host, _, port = keeps.rest.rpartition(":")
-            ready = partial(answers, (host.strip("[]"), int(port)))
+            ready = partial(answers, keeps.address)
             self._await(self.controller, CONTROLLER, ready, keeps.log, time.monotonic() + START_S)
 
     # -- optical switches
@@ -549,6 +551,8 @@ class Testbed:
             kept["agent"] = Kept(self.agents, manages)
         if self.averagers is not None:
             kept["averager"] = Kept(self.averagers, self._averagers.answers)
+        if self.controller is not None and (keeps := self.settings.keeps) is not None:
+            kept["controller"] = Kept(self.controller, lambda _: answers(keeps.address))
         return kept
 
     def _disturbable(self) -> dict[str, Path] | None:
@@ -561,14 +565,17 @@ class Testbed:
 
     # -- inventory and files
 
-    def _keep(self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str) -> Supervisor:
-        """Start processes and keep them running; each end is noted. ``part``: of the inventory."""
+    def _keep(
+        self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str, *more: Any
+    ) -> Supervisor:
+        """Start processes and keep them running; each end is noted. ``part``: of the inventory; ``more``:
+        further arguments of ``Supervisor``."""
 
         def on_restart(name: str, pid: int, asked: bool) -> None:
             self._deaths.back(kind, name)
             self._on_restart(part, name, pid, asked)
 
-        return Supervisor(called, starts, on_restart, on_end=partial(self._deaths.ended, kind))
+        return Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
 
     def _on_restart(self, part: str, name: str, pid: int, asked: bool) -> None:
         """``restarts`` are those that nobody asked for."""

@@ -128,11 +128,7 @@ class EmulationBackend:
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
             self._labs.append(facts)
-
-            def closed() -> None:
-                facts["controller_restarts"] = processes.restarts
-
-            lab = EmulatedLab(setting, processes, api, links, self._references, closed)
+            lab = EmulatedLab(setting, processes, api, links, self._references, facts)
             undo.pop_all()
         return lab
 

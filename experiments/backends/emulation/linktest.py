@@ -29,6 +29,8 @@ from ringlight.fabric.frames import describe
 from ringlight.fabric.grid import lines
 from ringlight.fabric.paths import Router
 from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
+from ringlight.testbed import deaths
+from ringlight.testbed.deaths import DeathLog
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
 
@@ -93,6 +95,8 @@ class LinkTest:
     ) -> None:
         self._setting, self._processes, self._api = setting, processes, api
         self._emit, self._say = emit, say
+        #: Processes that ended and came back, as far as nobody has read of them.
+        self.deaths = DeathLog(processes.state / deaths.FILE)
         self._circuits: Circuits = ()
         self._doubts: list[tuple[Part, Attempt]] = []
         self._since = ProcessorLoad(processes.lab.id)
@@ -224,12 +228,14 @@ class LinkTest:
                 found = self._api.get(f"/v1/jobs/{job}")
             except Unreachable:
                 # It has died, and is started again.
-                self._processes.tend()
-                for death in self._processes.take_deaths():
-                    told = {"kind": death.kind, "name": death.name, "how": str(death.how)}
-                    ended = ProcessEnded(t=death.t, **told, planned=False)
-                    self._emit(ended)
-                    self._say(f"  {ended.process} died ({ended.how}); it is started again")
+                self._processes.check()
+                for death in self.deaths.read():
+                    if death.how is not None:
+                        ended = ProcessEnded(
+                            t=death.t, kind=death.kind, name=death.name, how=death.how, planned=False
+                        )
+                        self._emit(ended)
+                        self._say(f"  {ended.process} died ({ended.how}); it is started again")
             else:
                 if found["state"] == state:
                     return
