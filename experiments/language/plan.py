@@ -106,18 +106,26 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Container:
-    """What each rank of a job runs in place of our own worker.
+class Mount:
+    """A path of this machine, its path in the container, and whether it may be written to."""
 
-    ``command``: in place of the image's; None leaves that. ``mounts``: (path of this machine, path in the
-    container, whether it may be written to). ``memory_bytes`` and ``deadline_s``, emulated seconds from the
-    start, are what it may have.
+    source: str
+    target: str
+    write: bool
+
+
+@dataclass(frozen=True)
+class Container:
+    """What each rank of a job runs in place of our own worker, by the keys of the controller's REST API.
+
+    ``command``: in place of the image's; None leaves that. ``memory_bytes`` and ``deadline_s``, emulated
+    seconds from the start, are what it may have.
     """
 
     image: str
     command: tuple[str, ...] | None
     environment: Mapping[str, str]
-    mounts: tuple[tuple[str, str, bool], ...]
+    mounts: tuple[Mount, ...]
     devices: tuple[str, ...]
     memory_bytes: int
     deadline_s: float
@@ -239,6 +247,11 @@ class EventPlan:
     then: OnLoss | None = None
     circuits: tuple[tuple[str, str], ...] = ()
     control: ControlFaults | None = None
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What records of it begin with."""
+        return {"name": self.name, "do": self.do, "target": str(self.target or "")}
 
     @property
     def capability(self) -> str:

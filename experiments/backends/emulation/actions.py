@@ -56,7 +56,7 @@ class Actions:
 
     def perform(self, event: EventPlan, ids: Mapping[str, str]) -> ActionBegun:
         assert self._plan is not None
-        begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **_what(event))
+        begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **event.told)
         self._under_way.add(self._pool.submit(self._carry_out, event, self._plan.name, dict(ids)))
         return begun
 
@@ -96,7 +96,7 @@ class Actions:
             result = self._done(event, ids)
         except (BackendError, *Refusals) as failure:
             error = str(failure)
-        return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **_what(event))
+        return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **event.told)
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
         """Carry out an event, wait for its end, and return its result."""
@@ -220,7 +220,3 @@ def _known(ids: Mapping[str, str], job: str) -> str:
     if job not in ids:
         raise BackendError(f"job {job} does not run")
     return ids[job]
-
-
-def _what(event: EventPlan) -> dict[str, str]:
-    return {"name": event.name, "do": event.do, "target": str(event.target or "")}
