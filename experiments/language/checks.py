@@ -494,7 +494,9 @@ def check_file(
             if found is not None and unit not in (None, {"%": "1"}.get(found.unit, found.unit), found.unit):
                 raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {found.unit}")
         _check_means(where, figure, spec)
-        _check_standing_of(where, figure, spec)
+        # One from which a parameter was derived cannot be a prediction, an identity or a range.
+        for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
+            raise ValueError(f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it")
     published = [f"{figure.arm}.{figure.metric}" for figure in spec.published]
     for name, parameter in spec.parameters.items():
         for key in parameter.fitted_to:
@@ -529,12 +531,6 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
             if not any(_has_point(sweep, figure.arm, point) for sweep in spec.sweep):
                 said = ", ".join(f"{path} {value}" for path, value in point.items())
                 raise ValueError(f"{where}.at: arm {figure.arm} is at no point of a sweep with {said}")
-
-
-def _check_standing_of(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
-    """A figure from which a parameter was derived cannot be a prediction, an identity or a range."""
-    for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
-        raise ValueError(f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it")
 
 
 def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:

@@ -189,7 +189,10 @@ class _Run:
         self._fire(lambda when: when.start)
         self._wait(self._begun_are_over, "the events at the start")
         self._release(first)
-        self._zero_s = self._common_start_s(first)
+        ended = self._at.ended
+        self._wait(lambda: self._at.start_s is not None or ended.keys() >= set(first), "the jobs' release")
+        #: Start of the first jobs, from which times count; now if there are none.
+        self._zero_s = lab.now_s() if self._at.start_s is None else self._at.start_s
         self._follow()
         self._keep(lab.end())
         self._note(RunEnded)
@@ -234,13 +237,6 @@ class _Run:
         if new := [name for name in jobs if name not in self._released]:
             self._released.update(new)
             self._lab.release(new)
-
-    def _common_start_s(self, first: Sequence[str]) -> float:
-        """Start of the first jobs, from which times count; now if there are none."""
-        self._wait(
-            lambda: self._at.start_s is not None or self._at.ended.keys() >= set(first), "the jobs' release"
-        )
-        return self._lab.now_s() if self._at.start_s is None else self._at.start_s
 
     # The timeline.
 
@@ -397,16 +393,13 @@ class _Run:
             if isinstance(record, SwitchMended):
                 what = f"{record.what} of {record.switch}"
                 self._reporter.say(f"  {what} is as it should be again after {record.after_s:.2f} s")
-            if isinstance(record, ActionEnded) and self._waits_for_controller(record):
+            of_controller = isinstance(record, ActionEnded) and record.do in _OF_CONTROLLER
+            if isinstance(record, ActionEnded) and of_controller and record.name not in self._late:
                 # It was begun in time, and waited for whom it was asked of.
                 (event,) = [event for event in self._plan.events if event.name == record.name]
                 self._note_late(event, self._begun_s.get(record.name), record.t)
             if isinstance(record, ActionEnded) and record.error is not None:
                 self._reporter.say(f"  {record.do} {record.target}: {record.error}", style="red")
-
-    def _waits_for_controller(self, record: ActionEnded) -> bool:
-        """Whether an event has ended that the controller carried out, and it was not said to be late."""
-        return record.do in _OF_CONTROLLER and record.name not in self._late
 
     def _failures(self) -> Iterator[str]:
         for job in self._plan.jobs:

@@ -244,15 +244,13 @@ class EmulatedLab:
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
-                    outcome = self._references.outcome_of(lab, self._decisive(job), segments)
+                    # What decides what it ends with: its request, and what averagers compute.
+                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).outcome}
+                    outcome = self._references.outcome_of(lab, decisive, segments)
                     self._note(Reference, job=job.plan.name, **outcome)
         self._tend()
         self._now, self._known = None, True
         return self._taken()
-
-    def _decisive(self, job: _Job) -> Mapping[str, Any]:
-        """What decides what a training ends with: its request, and what averagers compute."""
-        return {**job.request, **job.plan.plane(self.setting.fabric).outcome}
 
     def measure_links_again(self) -> None:
         """Settle what is in doubt of links, between runs, though others may still have the processors."""
@@ -330,7 +328,10 @@ class EmulatedLab:
         whole = now_s >= run.next_look_s
         if whole:
             run.next_look_s = now_s + LOOK_S
-            self._processors(now_s)
+        if now_s >= run.next_load_s:
+            run.next_load_s = now_s + LOAD_S
+            shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
+            self._note(ProcessorLoad, **shares)
         with ending_runs():
             try:
                 if not run.killed:
@@ -458,13 +459,6 @@ class EmulatedLab:
         for sample in self._api.get("/v1/series", since=run.since_s):
             self._found.append(PortRate(run=run.plan.name, **sample))
             run.since_s = max(run.since_s, sample["t"])
-
-    def _processors(self, now_s: float) -> None:
-        run = self._run
-        if now_s >= run.next_load_s:
-            run.next_load_s = now_s + LOAD_S
-            shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
-            self._note(ProcessorLoad, **shares)
 
     # -- around a run
 

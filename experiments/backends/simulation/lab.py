@@ -16,8 +16,6 @@ from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
     light,
-    plan_document,
-    plan_regroup,
 )
 from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, how
@@ -36,6 +34,7 @@ from ringlight.experiments.record.events import (
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.interconnect import slowed
 from ringlight.fabric.photonics import errors_of
+from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.topology import Fabric, Port, canonical, electrical_graph
 from ringlight.testbed.simulation.engine import Engine
@@ -420,10 +419,12 @@ class SimulatedLab:
             and math.isnan(self._sim.results[job.name].end_s)
             and (not event.jobs or job.name in event.jobs)
         ]
-        plan = plan_regroup(self._fabric, self._circuits, jobs)
+        now = [(Port.parse(a), Port.parse(b)) for a, b in self._circuits]
+        plan = regroup(self._fabric, now, jobs)
         circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
         made = change(self._fabric, self._profiles, self._circuits, circuits)
-        self._move_light(event, made, {"jobs": [job.name for job in jobs], "plan": plan_document(plan)})
+        document = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
+        self._move_light(event, made, {"jobs": [job.name for job in jobs], "plan": document})
 
     def _move_light(self, event: EventPlan, made: Change, document: Mapping[str, Any]) -> None:
         begin_s = self.now_s()
