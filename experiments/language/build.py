@@ -26,7 +26,6 @@ from ringlight.experiments.language.plan import (
     Scale,
     Setting,
     Start,
-    Tcp,
     When,
 )
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
@@ -130,22 +129,12 @@ class Builder:
     def plan(self, run: Concrete, name: str) -> RunPlan:
         """Raises ValueError, ``key: what is wrong``."""
         raw = run.raw
-        scale_spec = self._section(raw, "scale")
-        tcp, link_test = self._section(raw, "tcp"), self._section(raw, "link_test")
-        scale = Scale(scale_spec.time, scale_spec.payload)
+        scale, tcp, link_test = (self._section(raw, name) for name in ("scale", "tcp", "link_test"))
         fabric_name, where = self._chosen(raw)
         spec, section, key = self._fabric_section(raw, where)
         fabric = self._fabric(where, spec, key)
         setting = self._setting(
-            Setting(
-                fabric_name,
-                spec.title or fabric_name,
-                fabric,
-                section,
-                scale,
-                Tcp(tcp.congestion_control, tcp.rto_min),
-                link_test.duration,
-            ),
+            Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, link_test.duration),
             where,
         )
         events = self._events(raw, scale)
@@ -234,7 +223,7 @@ class Builder:
                 found.name,
                 {**found.section, "grids": grids},
                 [found.scale.time, found.scale.payload],
-                [found.tcp.congestion_control, found.tcp.rto_min_s, found.link_test_s],
+                [found.tcp.congestion_control, found.tcp.rto_min, found.link_test_s],
             ]
         )
         if key not in self._settings:

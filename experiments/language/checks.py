@@ -380,23 +380,24 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     if target.kind not in kinds:
         allowed = f"; it has {', '.join(kinds)}" if kinds else ""
         raise ValueError(f"{where}: {event.do} has no target {target.kind}{allowed}")
-    if target.kind == "switch":
-        _known(where, "switch", target.names[0], [*fabric.packet_switches, *fabric.optical_switches])
-    elif target.kind == "agent":
-        if target.names[0] not in agents(fabric):
-            raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
-    elif target.kind == "averager":
-        _known(where, "averager", target.names[0], fabric.averagers)
-    elif target.kind in ("gpu", "nic"):
-        _known(where, "GPU", target.names[0], fabric.gpus)
-        if event.then is not None and target.kind == "nic":
-            raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
-    elif target.kind == "link":
+    jobs = {job.name: job for job in run.jobs}
+    there: dict[str, tuple[str, Collection[str]]] = {
+        "switch": ("switch", [*fabric.packet_switches, *fabric.optical_switches]),
+        "averager": ("averager", fabric.averagers),
+        **dict.fromkeys(("gpu", "nic"), ("GPU", fabric.gpus)),
+        **dict.fromkeys(("job", "worker"), ("job", jobs)),
+    }
+    if target.kind in there:
+        what, names = there[target.kind]
+        _known(where, what, target.names[0], names)
+    if target.kind == "agent" and target.names[0] not in agents(fabric):
+        raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
+    if target.kind == "nic" and event.then is not None:
+        raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
+    if target.kind == "link":
         _check_link(where, fabric, target.names)
-    elif target.kind in ("job", "worker"):
-        names = [job.name for job in run.jobs]
-        _known(where, "job", target.names[0], names)
-        job = run.jobs[names.index(target.names[0])]
+    if target.kind in ("job", "worker"):
+        job = jobs[target.names[0]]
         if event.do == "start" and not job.start.by_event:
             raise ValueError(f"{where}: job {job.name} starts by itself; only one with start: event does not")
         if target.kind == "worker" and not (target.names[1].isdigit() and int(target.names[1]) < job.gpus):

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schedules import parse_collective
+from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
 
@@ -25,13 +28,12 @@ Do = Literal[
 OnLoss = Literal["fail", "swap", "shrink"]
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Strict):
     """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided by
     ``payload``; the ratio of compute to communication stays."""
 
-    time: float = 1.0
-    payload: float = 1.0
+    time: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
 
     @property
     def rate(self) -> float:
@@ -39,12 +41,13 @@ class Scale:
         return self.time * self.payload
 
 
-@dataclass(frozen=True)
-class Tcp:
-    """``rto_min_s``: least retransmission time-out of the workers' sockets, real seconds."""
+class Tcp(Strict):
+    """``rto_min``: least retransmission time-out of the workers' sockets, real seconds. ``headers``: false
+    where a simulation is to leave them out."""
 
-    congestion_control: str = "reno"
-    rto_min_s: float = 0.2
+    congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
+    rto_min: Duration = 0.2
+    headers: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from ringlight.experiments.language.containers import ContainerKeys
-from ringlight.experiments.language.plan import Do, OnLoss, Target
+from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.schedules import parse_collective
@@ -78,14 +78,6 @@ class ParameterSpec(Strict):
     fitted_to: tuple[str, ...] = ()
 
 
-class ScaleSpec(Strict):
-    """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided
-    by ``payload``; the ratio of compute to communication stays."""
-
-    time: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
-
-
 class TrainingSpec(Strict):
     """What a job trains. ``batch`` is samples per GPU and iteration.
 
@@ -123,15 +115,6 @@ class TrainingSpec(Strict):
             return self.compute
         assert self.gpu is not None
         return compute_seconds(self.model, self.gpu, self.batch)
-
-
-class TcpSpec(Strict):
-    """``rto_min``: least retransmission time-out of the workers' sockets. ``headers``: false where a
-    simulation is to leave them out."""
-
-    congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
-    rto_min: Duration = 0.2
-    headers: bool = True
 
 
 class LinkTestSpec(Strict):
@@ -278,12 +261,12 @@ class RunSpec(Strict):
     workload one of ``workloads``."""
 
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
-    scale: ScaleSpec = ScaleSpec()
+    scale: Scale = Scale()
     fabric: TitledFabricSpec | None = None
     fabrics: dict[Name, TitledFabricSpec] = Field(default_factory=dict)
     training: TrainingSpec | None = None
     workloads: dict[LongName, WorkloadSpec] = Field(default_factory=dict)
-    tcp: TcpSpec = TcpSpec()
+    tcp: Tcp = Tcp()
     link_test: LinkTestSpec = LinkTestSpec()
     control: ControlSpec = ControlSpec()
     costs: CostsSpec = CostsSpec()
@@ -478,15 +461,37 @@ def keys_of(kind: Any) -> tuple[str, ...]:
 
 def inside(kind: Any, key: str | int) -> Any:
     """The type of what stands under a key of a section; None where nothing can."""
-    if models := _models(kind):
-        if models == [JobSpec] and key == "training":
-            return TrainingSpec
-        fields = [one.model_fields[str(key)] for one in models if str(key) in one.model_fields]
-        return fields[0].annotation if fields else None
-    kind = _plain(kind)
-    if get_origin(kind) in (dict, tuple, list):
-        return get_args(kind)[1 if get_origin(kind) is dict else 0]
+    if key == "training" and JobSpec in _types(kind):
+        return TrainingSpec
+    for one in _types(kind):
+        if get_origin(one) in (dict, tuple, list):
+            return get_args(one)[1 if get_origin(one) is dict else 0]
+        if _is_model(one) and key in one.model_fields:
+            return one.model_fields[key].annotation
     return None
+
+
+def may_be_made(kind: Any, key: str) -> bool:
+    """Whether a section may be left out of another and is made when something is put into it."""
+    return bool(_models(kind)) and bool(_models(inside(kind, key)))
+
+
+def _models(kind: Any) -> list[type[BaseModel]]:
+    """The sections that something may be: several where its ``kind`` decides."""
+    return [one for one in _types(kind) if _is_model(one)]
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _types(kind: Any) -> list[Any]:
+    """What something may be, without Annotated."""
+    if get_origin(kind) is Annotated:
+        return _types(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [found for one in get_args(kind) for found in _types(one)]
+    return [kind]
 
 
 def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, str]]:
@@ -504,34 +509,3 @@ def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, 
             for index, entry in enumerate(value):
                 if isinstance(entry, BaseModel):
                     yield from references(entry, f"{here}[{index}]")
-
-
-def may_be_made(kind: Any, key: str) -> bool:
-    """Whether a section may be left out of another and is made when something is put into it."""
-    found = inside(kind, key)
-    return _is_model(_plain(kind)) and found is not None and _is_model(_plain(found))
-
-
-def _models(kind: Any) -> list[type[BaseModel]]:
-    """The sections that something may be: several where its ``kind`` decides."""
-    if get_origin(kind) is Annotated:
-        return _models(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return [model for one in get_args(kind) for model in _models(one)]
-    return [kind] if _is_model(kind) else []
-
-
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _plain(kind: Any) -> Any:
-    """Without Annotated and None."""
-    while True:
-        if get_origin(kind) is Annotated:
-            kind = get_args(kind)[0]
-        elif get_origin(kind) in (Union, UnionType):
-            kinds = [one for one in get_args(kind) if one is not type(None)]
-            kind = kinds[0]
-        else:
-            return kind

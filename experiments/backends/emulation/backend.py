@@ -157,7 +157,7 @@ def processes_of(setting: Setting, runtime: str, addresses: Addresses, **more: A
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
-        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min_s * scale.time)),
+        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
         *(["--onic-faults"] if setting.onic_faults else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)

@@ -217,9 +217,9 @@ def _too_fast(setting: Setting, one: Division) -> str | None:
             f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "
             f"divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
         )
-    if setting.tcp.rto_min_s < HELD * one.dark_s:
+    if setting.tcp.rto_min < HELD * one.dark_s:
         return (
-            f"tcp.rto_min: {format_time(setting.tcp.rto_min_s * time)} as emulated, and light is dark for "
+            f"tcp.rto_min: {format_time(setting.tcp.rto_min * time)} as emulated, and light is dark for "
             f"{format_time(one.dark_s * time)}: TCP would send again what is only held; give it at least "
             f"{HELD} times as long"
         )
