@@ -22,8 +22,9 @@ import httpx
 
 from ringlight import IMPORT_PATH
 from ringlight.containers.image import image_present, image_tag
-from ringlight.testbed import services
+from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
+from ringlight.testbed.deaths import DeathLog
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import dying_with_starter, ended
 
@@ -218,6 +219,8 @@ class LabProcesses:
         self.state = self.lab.state_dir
         self.logs = logs or self.state
         self.inventory: dict[str, Any] = {}
+        #: Its processes that ended and came back, from where they were read last.
+        self.deaths = DeathLog(self.state / deaths.FILE)
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]

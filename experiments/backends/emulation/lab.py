@@ -144,7 +144,6 @@ class EmulatedLab:
         self._links, self._references, self._facts = links, references, facts
         self._faults = FaultClient(processes.inventory["agent"])
         self._actions = Actions(processes, api, self._faults)
-        self._deaths = links.deaths
         self._now: _Run | None = None
         #: Not from the begin of a run to its end: one that was broken off leaves a lab that nobody knows.
         self._known = True
@@ -279,7 +278,7 @@ class EmulatedLab:
             with ending_runs():
                 self.processes.check()
         finally:
-            self._note_deaths(self._deaths.read())
+            self._note_deaths(self.processes.deaths.read())
 
     def _note_deaths(self, found: Iterable[Death]) -> None:
         run = self._run

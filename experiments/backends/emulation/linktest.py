@@ -29,8 +29,6 @@ from ringlight.fabric.frames import describe
 from ringlight.fabric.grid import lines
 from ringlight.fabric.paths import Router
 from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
-from ringlight.testbed import deaths
-from ringlight.testbed.deaths import DeathLog
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
 
@@ -95,8 +93,6 @@ class LinkTest:
     ) -> None:
         self._setting, self._processes, self._api = setting, processes, api
         self._emit, self._say = emit, say
-        #: Processes that ended and came back, as far as nobody has read of them.
-        self.deaths = DeathLog(processes.state / deaths.FILE)
         self._circuits: Circuits = ()
         self._doubts: list[tuple[Part, Attempt]] = []
         self._since = ProcessorLoad(processes.lab.id)
@@ -229,7 +225,7 @@ class LinkTest:
             except Unreachable:
                 # It has died, and is started again.
                 self._processes.check()
-                for death in self.deaths.read():
+                for death in self._processes.deaths.read():
                     if death.how is not None:
                         ended = ProcessEnded(
                             t=death.t, kind=death.kind, name=death.name, how=death.how, planned=False
