@@ -5,9 +5,7 @@ Run ``python benchmarks/circuits.py``; ``--only divided`` for one part of it. ``
 busy machine, their processor time. ``highs``: the integer program over counts of circuits and over
 permutations, with how often its z is the same, proved by HiGHS or not, and how often it found less in its
 time. ``divided``: seconds that a controller takes to divide light once, of circuits and of a ring, for
-demands that it has not seen, and the processor time of that. ``schedules``: time of one switch that carries
-a demand, divided by what no schedule can beat: the time of the busiest GPU, and a dark time for each partner
-of the GPU with the most.
+demands that it has not seen, and the processor time of that.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.allocation.circuits import highs_single_shot, multi_shot, permutations, single_shot
+from ringlight.fabric.allocation.circuits import permutations, single_shot
 from ringlight.fabric.allocation.dividing import Divider, PlanesDivider, RingDivider
-from ringlight.fabric.allocation.schedules import birkhoff, solstice, total_s
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from tests.circuits_program import highs_single_shot
 
 Matrix = npt.NDArray[np.float64]
 LIMITS_S = {8: 0.01, 1024: 1.0, 4096: 10.0}
 WINDOW = 16
-CIRCUIT_BPS = 25e9
 
 
 def window(rng: np.random.Generator, gpus: int, partners: int) -> Matrix:
@@ -137,32 +135,6 @@ def divided(kind: str, divider: Divider, rng: np.random.Generator, gpus: int, ti
     }
 
 
-def schedule(kind: str, demand: Matrix, dark_s: float) -> dict[str, Any]:
-    busiest_s = max(demand.sum(axis=0).max(), demand.sum(axis=1).max()) * 8 / CIRCUIT_BPS
-    partners = max((demand > 0).sum(axis=0).max(), (demand > 0).sum(axis=1).max())
-    least = busiest_s + partners * dark_s
-    began = time.perf_counter()
-    ours = solstice(demand, CIRCUIT_BPS, dark_s)
-    between = time.perf_counter()
-    shares = [(chosen, share * busiest_s) for chosen, share in birkhoff(demand)]
-    return {
-        "demand": kind,
-        "gpus": len(demand),
-        "dark_s": dark_s,
-        "least_s": round(least, 6),
-        "solstice": {
-            "over_least": round(total_s(ours, dark_s) / least, 3),
-            "configurations": len(ours),
-            "took_s": round(between - began, 3),
-        },
-        "birkhoff": {
-            "over_least": round(total_s(shares, dark_s) / least, 3),
-            "configurations": len(shares),
-            "took_s": round(time.perf_counter() - between, 3),
-        },
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -194,26 +166,14 @@ def main() -> None:
         decision("window", window(rng, 4096, WINDOW), 20, chosen.times),
         decision("placed", placed(rng, 4096, 8), 20, chosen.times),
     ]
-    many = window(rng, 1024, WINDOW)
     result = {
         "benchmark": "circuits",
         "decisions": decisions,
         "divided": divisions,
-        "multi_shot_1024_s": round(seconds(lambda: multi_shot(many, 20), chosen.times), 4),
         "highs": [
             compare(gpus, switches, chosen.times, chosen.highs_s, chosen.seed, by_switch=by_switch)
             for by_switch in (False, True)
             for gpus, switches in [(4, 3), (8, 4), (8, 8), (16, 4), (16, 8), (32, 4), (32, 8)]
-        ],
-        "schedules": [
-            schedule(kind, demand, dark_s)
-            for kind, demand in [
-                ("window", window(rng, 8, WINDOW)),
-                ("window", window(rng, 32, WINDOW)),
-                ("all pairs", window(rng, 32, 31)),
-                ("window", window(rng, 128, WINDOW)),
-            ]
-            for dark_s in (0.0, 20e-6, 1e-3, 30e-3)
         ],
     }
     print(json.dumps(result, indent=2))

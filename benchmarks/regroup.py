@@ -17,16 +17,15 @@ from sys import path as import_path
 import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ringlight.fabric.cost import RingJob, predict
-from ringlight.fabric.placement import Circuit, regroup
-from ringlight.fabric.topology import (
-    Fabric,
+from ringlight.fabric.parts import (
     Gpu,
     Link,
     OpticalSwitch,
     PacketSwitch,
     Port,
-    circuit_cross_connects,
 )
+from ringlight.fabric.placement import Circuit, regroup
+from ringlight.fabric.topology import Fabric, circuit_cross_connects
 
 LIMIT_S = 2.0
 

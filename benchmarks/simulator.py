@@ -116,7 +116,7 @@ def oddl(nodes: int) -> dict[str, Any]:
     begin = time.perf_counter()
     import numpy as np
 
-    from ringlight.fabric.grid import wavelength_map
+    from ringlight.fabric.planes.grid.wavelengths import wavelength_map
     from ringlight.fabric.schedules import halving_doubling
     from ringlight.fabric.schema import FabricSpec, build_fabric
     from ringlight.testbed.simulation.engine import Engine

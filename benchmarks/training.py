@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
 PLACED = ("resnet50", "transformer-big", "gpt2-medium")
 PARTS = ("layers", "mixtral", "gpt3", *PLACED)
 PER_LEAF, RATE_BPS, LATENCY_S = 32, 400e9, 1e-6
@@ -58,12 +60,12 @@ def gpt3() -> dict[str, Any]:
     """
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
-    from ringlight.workloads import iteration_time as closed
     from ringlight.workloads.devices import device_named
     from ringlight.workloads.layers import Transformer
     from ringlight.workloads.models import model_named
     from ringlight.workloads.parallelism import generate
     from ringlight.workloads.settings import Parallel, Training
+    from tests.unit import iteration_time as closed
 
     model, device = model_named("gpt3-175b"), device_named("a100")
     assert isinstance(model, Transformer)

@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.allocation.arcs import Decisions, allocate
-from ringlight.fabric.allocation.colour_bound import colour_bound
-from ringlight.fabric.allocation.ring_program import highs_ring, load_bound
-from ringlight.fabric.wdm import check_wavelengths
+from ringlight.fabric.planes.ring.wdm import check_wavelengths
+from tests.colour_bound import colour_bound
+from tests.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
 PARTS = ("decisions", "gaps", "colours")

@@ -19,13 +19,16 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ringlight.fabric.allocation.one_shot import circuits, one_shot
+from ringlight.fabric.parts import Counts
+from ringlight.fabric.planes.counts import of_fabric
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.fabric.planes.wholes.electrical import Ideal
+from ringlight.fabric.planes.wholes.interconnect import of_circuits
+from ringlight.fabric.planes.wholes.rotor import Rotor
+from ringlight.fabric.planes.wholes.torus import Torus, TorusOfGpus
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import fat_tree, leaf_spine
-from ringlight.fabric.zoo import counts
-from ringlight.fabric.zoo.counts import Counts
-from ringlight.fabric.zoo.one_shot import circuits, one_shot
-from ringlight.fabric.zoo.rotor import Rotor
-from ringlight.fabric.zoo.torus import Torus
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
 from ringlight.testbed.simulation.workload import simulate_workload
 from ringlight.testbed.simulation.zoo import CircuitNetwork, RelayedGridNetwork, TorusNetwork, rotor_network
@@ -81,23 +84,24 @@ def zoo(n: int) -> dict[str, tuple[Callable[[], Network], Counts, str]]:
     k = round((4 * n) ** (1 / 3))
     if k**3 == 4 * n:
         trees["fat tree 1:1"] = fat_tree(k, RATE_BPS).fabric()
-    of_degree = counts.of_circuits(n, DEGREE)
+    of_degree = of_circuits(n, DEGREE)
 
     def packets(fabric: Fabric) -> Callable[[], Network]:
         return lambda: PacketNetwork(fabric)
 
     return {
-        "ideal": (lambda: IdealNetwork(gpus, RATE_BPS), counts.of_ideal(n), "ring"),
-        **{name: (packets(fabric), counts.of_fabric(fabric), "ring") for name, fabric in trees.items()},
+        "ideal": (lambda: IdealNetwork(gpus, RATE_BPS), Ideal(RATE_BPS).counts(n), "ring"),
+        **{name: (packets(fabric), of_fabric(fabric), "ring") for name, fabric in trees.items()},
         "circuits": (lambda: switched(gpus), of_degree, "ring"),
         "one-shot graph": (lambda: built_once(gpus), of_degree, "ring"),
         "one-shot graph, coprime rings": (lambda: built_once(gpus), of_degree, "coprime-rings-3"),
         "torus": (
-            lambda: TorusNetwork(gpus, shape, RATE_BPS / shape.ports), counts.of_torus(shape), "ring"
+            lambda: TorusNetwork(gpus, shape, RATE_BPS / shape.ports),
+            TorusOfGpus(shape, RATE_BPS).counts(n), "ring",
         ),
         "grid": (
             lambda: RelayedGridNetwork(gpus, side, RATE_BPS / 2),
-            counts.of_grid(side, n // side), "ring",
+            GridOfGpus(side, n // side, RATE_BPS, 2).counts(n), "ring",
         ),
         "rotor, straight": (lambda: rotor_network(gpus, rotor), of_degree, "ring"),
         "rotor, indirectly": (lambda: rotor_network(gpus, rotor, indirect=True), of_degree, "ring"),

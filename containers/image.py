@@ -92,7 +92,9 @@ def code_files() -> dict[str, Path]:
         "schedules",
         "steps",
         "verify",
-        "wrht",
+        "planes/__init__",
+        "planes/ring/__init__",
+        "planes/ring/wrht",
     )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]

@@ -30,7 +30,7 @@ from ringlight.controller.service import Controller
 from ringlight.controller.web.access import check_doors, check_tls, read_tokens
 from ringlight.controller.web.listening import listen
 from ringlight.controller.web.serving import HttpServer
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric, circuit_switches
 

@@ -19,10 +19,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, Router
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, electrical_graph
+from ringlight.fabric.topology import CrossConnects, Fabric, electrical_graph
 
 Link = TypeVar("Link")
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.cost import RingJob, check_jobs
-from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects, optical_neighbour
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, optical_neighbour
 
 __all__ = ["Circuit", "Move", "Regrouping", "RingJob", "regroup"]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from ringlight.fabric.optinc.blocks import BLOCK, code_type
 from ringlight.fabric.optinc.sums import sum_bits
+from ringlight.fabric.planes.ring.wrht import plan, wrht
 from ringlight.fabric.steps import IntArray, Op, Step, Steps, frozen
-from ringlight.fabric.wrht import plan, wrht
 
 
 def _at_least_one(name: str, ranks: int) -> None:
@@ -308,7 +308,7 @@ STEPS: dict[str, Callable[[int], Steps]] = {
     "coprime-rings": coprime_rings,
 }
 _WRHT = "wrht"
-#: Averagers do it (``fabric.averagers``): it is no schedule of who sends what to whom.
+#: Averagers do it (``fabric.planes.averagers.averaging``): it is no schedule of who sends what to whom.
 _OPTINC = "optinc"
 _RING, _RINGS = "ring", "coprime-rings"
 _GROUPED = (_WRHT, "hierarchical-ring", "bidirectional-hierarchical-ring")

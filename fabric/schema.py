@@ -15,45 +15,39 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from ringlight.fabric.grid import lines, sockets
-from ringlight.fabric.interconnect import (
-    DemandRing,
-    GridOfGpus,
-    Ideal,
-    Interconnect,
-    OneShot,
-    ParallelOcs,
-    Rotors,
-    Servers,
-    TorusOfGpus,
-    WavelengthRing,
-)
 from ringlight.fabric.light import Optics
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
-from ringlight.fabric.rings import make_ring, ring_gpus, ring_links, ring_onics, ring_switches
-from ringlight.fabric.topology import (
+from ringlight.fabric.parts import (
     OURS,
-    Averager,
-    AveragerNetwork,
-    Fabric,
     Gpu,
-    Grid,
-    Imperfect,
     Link,
-    Onic,
     OpticalSwitch,
     PacketSwitch,
-    PathChoice,
+    Plugged,
     Port,
-    Reconfigure,
+    Wss,
+)
+from ringlight.fabric.planes.averagers.averager import Averager, AveragerNetwork, Imperfect
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.grid.grid import make_grid, plugged_grid
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.fabric.planes.ring.ring import Reconfigure, make_ring, plugged_ring
+from ringlight.fabric.planes.ring.whole_ring import WavelengthRing
+from ringlight.fabric.planes.wholes.electrical import Ideal, Servers
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.planes.wholes.one_shot import OneShot
+from ringlight.fabric.planes.wholes.rotor import Rotor, Rotors
+from ringlight.fabric.planes.wholes.torus import Torus, TorusOfGpus
+from ringlight.fabric.topology import (
+    Fabric,
+    PathChoice,
     circuit_cross_connects,
     is_electrical,
 )
 from ringlight.fabric.trees import QUEUE_S, Tree, fat_tree, leaf_spine
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
-from ringlight.fabric.zoo.rotor import Rotor
-from ringlight.fabric.zoo.torus import Torus
 
 
 class Strict(BaseModel):
@@ -100,7 +94,7 @@ def _of_switches(value: object) -> object:
     return f"tcp:{address}"
 
 
-#: Who writes a packet switch's tables (:class:`fabric.topology.PacketSwitch`).
+#: Who writes a packet switch's tables (:class:`fabric.parts.PacketSwitch`).
 SwitchController = Annotated[str, BeforeValidator(_of_switches)]
 
 
@@ -294,13 +288,26 @@ class LinkSpec(Strict):
     queue: Duration = 0.02
 
 
-class WssSpec(Strict):
-    """What a grid's wavelength-selective switches are; the keys as of optical switches."""
+class _WssSpec(Strict):
+    """What a grid's or ring's wavelength-selective switches are; the keys as of optical switches."""
 
     driver: Literal["scpi"] = "scpi"
-    profile: Literal["lcos", "ideal"] = "lcos"
+    profile: str
     loss_db: Loss | None = None
     dark: Duration | None = None
+
+    def made(self) -> Wss:
+        return Wss(self.driver, self.profile, self.loss_db, self.dark)
+
+
+class WssSpec(_WssSpec):
+    profile: Literal["lcos", "ideal"] = "lcos"
+
+
+class RingWssSpec(_WssSpec):
+    """``mrr``: micro-ring resonators, which add and drop one wavelength each."""
+
+    profile: Literal["mrr", "lcos", "ideal"] = "mrr"
 
 
 class GridSpec(Strict):
@@ -326,15 +333,6 @@ class GridSpec(Strict):
         if self.rows * self.columns < 2:
             raise ValueError("a grid needs at least 2 nodes")
         return self
-
-
-class RingWssSpec(Strict):
-    """WSS of a ring; ``mrr``: micro-ring resonators, which add and drop one wavelength each."""
-
-    driver: Literal["scpi"] = "scpi"
-    profile: Literal["mrr", "lcos", "ideal"] = "mrr"
-    loss_db: Loss | None = None
-    dark: Duration | None = None
 
 
 class RingSpec(Strict):
@@ -454,7 +452,7 @@ class AveragingSpec(_UnitSpec):
         return averagers, tuple(cables)
 
 
-#: Wavelengths in each direction of a ring, as simulated; far fewer are emulated (:mod:`fabric.plugged`).
+#: Wavelengths in each direction of a ring, as simulated; far fewer are emulated.
 _MOST_EACH_WAY = 4096
 
 
@@ -657,9 +655,9 @@ class FabricSpec(Strict):
     added before what is written out. ``paths``: how one of several shortest paths is chosen
     (``fabric.paths``). ``light``: a path that leaves less power than its receiver's sensitivity carries
     nothing (``fabric.light``).
-    ``controller``: who writes the packet switches' tables (:class:`fabric.topology.PacketSwitch`).
+    ``controller``: who writes the packet switches' tables (:class:`fabric.parts.PacketSwitch`).
     ``moved_flows``: of those that others write, what becomes of flows that name a GPU which has moved.
-    ``interconnect``: all of the fabric, described as a whole (``fabric.interconnect``), in place of the rest.
+    ``interconnect``: all of the fabric, described as a whole, in place of the rest.
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
@@ -743,15 +741,17 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             if name in gpus:
                 raise ValueError(f"servers.{server}.gpus.{name}: {gpus[name].server} has that GPU too")
             gpus[name] = Gpu.numbered(name, server, model, len(gpus))
-    grids = {name: _grid(name, entry) for name, entry in spec.grids.items()}
-    rings = {
-        name: make_ring(name, entry.nodes, entry.wavelengths, entry.reconfigure)
-        for name, entry in spec.rings.items()
-    }
-    for name, grid in grids.items():
-        _add(gpus, f"grids.{name}", _grid_gpus(grid, spec.grids[name], len(gpus)))
-    for name, ring in rings.items():
-        _add(gpus, f"rings.{name}", ring_gpus(ring, spec.rings[name].gpu, len(gpus)))
+    grids, rings, lit = {}, {}, dict[str, Plugged]()
+    for name, g in spec.grids.items():
+        grids[name] = grid = make_grid(name, g.rows, g.columns, g.wavelengths)
+        made = plugged_grid(grid, g.gpu, g.rate, g.queue, g.tuning, g.wss.made(), len(gpus))
+        lit[f"grids.{name}"] = made
+        _add(gpus, f"grids.{name}", made.gpus)
+    for name, r in spec.rings.items():
+        rings[name] = ring = make_ring(name, r.nodes, r.wavelengths, r.reconfigure)
+        made = plugged_ring(ring, r.gpu, r.rate, r.queue, r.wss.made(), len(gpus))
+        lit[f"rings.{name}"] = made
+        _add(gpus, f"rings.{name}", made.gpus)
     ports = [(name, entry.ports) for name, entry in spec.packet_switches.items()]
     trees = spec.trees
     for name, tree in trees.items():
@@ -772,10 +772,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         )
         for name, entry in spec.optical_switches.items()
     }
-    wss = [switch for name, grid in grids.items() for switch in _wss(grid, spec.grids[name])]
-    for name, ring in rings.items():
-        kind = spec.rings[name].wss
-        wss += ring_switches(ring, kind.driver, kind.profile, kind.loss_db, kind.dark)
+    wss = [switch for made in lit.values() for switch in made.switches]
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
     names += averagers
@@ -784,12 +781,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             raise ValueError(f"the name {name} is used by two nodes")
     optical |= {switch.name: switch for switch in wss}
 
-    onics = {
-        node: Onic(node, len(lines(grid)), spec.grids[name].tuning)
-        for name, grid in grids.items()
-        for node in grid.nodes
-    }
-    onics |= {onic.gpu: onic for ring in rings.values() for onic in ring_onics(ring)}
+    onics = {onic.gpu: onic for made in lit.values() for onic in made.onics}
     # NIC port 1 is there where something is that it may lead to.
     limits = dict.fromkeys(gpus, (0, 1 if averagers else 0))
     limits |= {gpu: (0, onic.ports - 1) for gpu, onic in onics.items()}
@@ -799,11 +791,9 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     links: list[Link] = []
     cables: list[Link] = []
     used: dict[Port, str] = {}
-    made = {f"grids.{name}": _grid_links(grid, spec.grids[name]) for name, grid in grids.items()}
-    for name, ring in rings.items():
-        made[f"rings.{name}"] = ring_links(ring, spec.rings[name].rate, spec.rings[name].queue)
-    made |= {name: list(tree.links) for name, tree in trees.items()}
-    for where, group in made.items():
+    groups = {where: made.links for where, made in lit.items()}
+    groups |= {name: list(tree.links) for name, tree in trees.items()}
+    for where, group in groups.items():
         links += group
         used |= {port: where for link in group for port in (link.a, link.b)}
     for where, entry_ in written:
@@ -840,7 +830,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     )
     if averagers:
         # Here, as it needs numpy, and few fabrics have any.
-        from ringlight.fabric.averagers import check_averagers
+        from ringlight.fabric.planes.averagers.averaging import check_averagers
 
         check_averagers(fabric)
     for i, ends in enumerate(circuits):
@@ -908,50 +898,18 @@ def _interconnected(spec: InterconnectSpec) -> Fabric:
         made = spec.made()
     except ValueError as error:
         raise ValueError(under("interconnect", error)) from None
-    each = made.gpus_each if isinstance(made, Servers) else 1
-    gpus = [Gpu.numbered(f"g{index}", f"s{index // each}", spec.gpu, index) for index in range(spec.gpus)]
+    gpus = [
+        Gpu.numbered(f"g{index}", f"s{index // made.server_size}", spec.gpu, index)
+        for index in range(spec.gpus)
+    ]
     return Fabric({gpu.name: gpu for gpu in gpus}, {}, {}, (), interconnect=made)
 
 
-def _add(gpus: dict[str, Gpu], where: str, more: list[Gpu]) -> None:
+def _add(gpus: dict[str, Gpu], where: str, more: Iterable[Gpu]) -> None:
     for gpu in more:
         if gpu.name in gpus:
             raise ValueError(f"{where}: {gpus[gpu.name].server} has GPU {gpu.name} too")
         gpus[gpu.name] = gpu
-
-
-def _grid_gpus(grid: Grid, spec: GridSpec, first: int) -> list[Gpu]:
-    return [Gpu.numbered(node, f"{grid.name}-s{i}", spec.gpu, first + i) for i, node in enumerate(grid.nodes)]
-
-
-def _grid(name: str, spec: GridSpec) -> Grid:
-    return Grid(
-        name,
-        spec.rows,
-        spec.columns,
-        tuple(f"{name}{index}" for index in range(spec.rows * spec.columns)),
-        tuple(f"{name}-r{row}" for row in range(spec.rows) if spec.columns > 1),
-        tuple(f"{name}-c{column}" for column in range(spec.columns) if spec.rows > 1),
-        spec.wavelengths or max(spec.rows, spec.columns),
-    )
-
-
-def _wss(grid: Grid, spec: GridSpec) -> list[OpticalSwitch]:
-    return [
-        OpticalSwitch(
-            name, size, spec.wss.driver, spec.wss.profile, grid.wavelengths, spec.wss.loss_db, spec.wss.dark
-        )
-        for names, size in ((grid.row_switches, grid.columns), (grid.column_switches, grid.rows))
-        for name in names
-    ]
-
-
-def _grid_links(grid: Grid, spec: GridSpec) -> list[Link]:
-    return [
-        Link(Port(node, port), end, spec.rate, spec.queue)
-        for node in grid.nodes
-        for port, end in enumerate(sockets(grid, node))
-    ]
 
 
 def _port(where: str, text: str, limits: dict[str, tuple[int, int]]) -> Port:

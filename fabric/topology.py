@@ -1,17 +1,14 @@
-"""A fabric's parts: GPUs with NIC ports, packet switches, optical switches and fixed fibres.
+"""A fabric: its parts as they are plugged together, and where light comes out.
 
 A :class:`Fabric` is what a person plugged together; it never changes while jobs run. What changes is the
 set of cross-connects inside the optical switches (``fabric.crossconnect``). :func:`trace` follows light
 from one electrical port through fibres and cross-connects to the electrical port where it comes out, and
 :func:`electrical_graph` does so for every port: the graph that packets see.
 
-Optical switches are dual-sided, numbered as on the vendors' fronts: a switch of size N has N duplex
-faceplate ports 1..N; faceplate port p takes light in at ingress p and gives light out at egress N + p.
-A cross-connect (ingress p, egress N + q) carries one direction of light from faceplate p to faceplate q.
-
 A wavelength-selective switch (WSS) is an optical switch with ``wavelengths``: where light goes depends on
 its colour, which the sender chooses per flow. So it makes no circuit: :func:`trace` ends at its port, and
-packets do not see it. What can be reached over it is in ``fabric.grid`` and ``fabric.wdm``.
+packets do not see it. What can be reached over it is in
+``fabric.planes.grid.wavelengths`` and ``fabric.planes.ring.wdm``.
 """
 
 from __future__ import annotations
@@ -23,272 +20,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.interconnect import Interconnect
 from ringlight.fabric.light import Optics, received_dbm
-from ringlight.fabric.optical_profiles import PROFILES, Profile
+from ringlight.fabric.parts import Gpu, Link, Onic, OpticalSwitch, PacketSwitch, Port
+from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.divided.planes import Planes
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
 if TYPE_CHECKING:
     import networkx as nx
 
 #: How one of several shortest paths is chosen.
 PathChoice = Literal["hash", "even"]
-
-
-@dataclass(frozen=True, order=True)
-class Port:
-    """One duplex port of a node; written ``node:number``. A GPU's first NIC port is number 0."""
-
-    node: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.node}:{self.number}"
-
-    @classmethod
-    def parse(cls, text: str) -> Port:
-        """``"tor0:3"``; a bare ``"g0"`` means port 0. Raises ValueError."""
-        node, _, number = text.partition(":")
-        if not node or text.endswith(":") or (number and not (number.isascii() and number.isdigit())):
-            raise ValueError(f"{text!r} is not a port; write node:number, such as tor0:3")
-        return cls(node, int(number or 0))
-
-
-def canonical(circuits: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Circuits with port names written in one way (``g0:0``), in order. Raises ValueError."""
-    return sorted((str(Port.parse(a)), str(Port.parse(b))) for a, b in circuits)
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """An emulated GPU with one IP address and one MAC address, whatever its NIC's number of ports."""
-
-    name: str
-    server: str
-    model: str
-    ip: str
-    mac: str
-
-    @classmethod
-    def numbered(cls, name: str, server: str, model: str, index: int) -> Gpu:
-        """GPU with the addresses of a fabric's GPU number ``index``, counted from 0."""
-        high, low = divmod(index + 1, 250)
-        return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
-
-
-#: Who writes a packet switch's tables where nothing else is said.
-OURS = "ringlight"
-
-
-@dataclass(frozen=True)
-class PacketSwitch:
-    """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports.
-
-    ``controller``: who writes its tables. ``ringlight``: we. ``none``: nobody, it learns and floods as a
-    plain Ethernet switch. ``app``: the applications that run beside our controller. Otherwise another
-    controller, at ``tcp:HOST:PORT``. ``forgets_moved``: of one of others, whether its flows that name a GPU
-    are deleted when the GPU has moved.
-    """
-
-    name: str
-    dpid: int
-    ports: int
-    controller: str = OURS
-    forgets_moved: bool = False
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether our controller writes its tables."""
-        return self.controller == OURS
-
-
-@dataclass(frozen=True)
-class OpticalSwitch:
-    """A dual-sided optical switch with ``size`` ingress and ``size`` egress ports.
-
-    ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
-    ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
-    are not the profile's. ``access``: what the driver needs to get at it and is said in the fabric file, by
-    its keys in an inventory entry; with an ``address`` it is a real switch, or one that runs elsewhere.
-    """
-
-    name: str
-    size: int
-    driver: str
-    profile: str
-    wavelengths: int | None = None
-    loss_db: float | None = None
-    dark_s: float | None = None
-    access: Mapping[str, object] = field(default_factory=dict, hash=False)
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether no testbed makes it, so that none of a testbed's packets pass it."""
-        return "address" in self.access
-
-    @property
-    def has_datapath(self) -> bool:
-        """Whether a testbed runs it as a process with light paths of its own; else it is elsewhere, or an
-        Open vSwitch patch panel."""
-        return self.driver != "openflow" and not self.is_elsewhere
-
-    @property
-    def device(self) -> Profile:
-        """How it behaves in time and in light: its profile, with what is its own."""
-        return PROFILES[self.profile].losing(self.loss_db).dark_for(self.dark_s)
-
-    @property
-    def insertion_loss_db(self) -> float:
-        """Loss of a pass to plan with, dB: its own, else the most that its profile allows."""
-        profile = PROFILES[self.profile]
-        most = profile.loss_max_db + profile.repeatability_db
-        return most if self.loss_db is None else self.loss_db
-
-    def ingress(self, faceplate: int) -> int:
-        """Ingress number of a faceplate port (1..size)."""
-        return faceplate
-
-    def egress(self, faceplate: int) -> int:
-        """Egress number of a faceplate port (size+1..2*size)."""
-        return self.size + faceplate
-
-
-@dataclass(frozen=True)
-class Link:
-    """A fixed duplex fibre or cable between two ports.
-
-    ``rate_bps``: bits per second in each direction, as in the real fabric (not scaled).
-    ``queue_s``: depth of the sender's queue in seconds at that rate.
-    """
-
-    a: Port
-    b: Port
-    rate_bps: float
-    queue_s: float
-
-    def other(self, port: Port) -> Port:
-        """The far end, seen from ``port``."""
-        return self.b if port == self.a else self.a
-
-
-@dataclass(frozen=True)
-class Onic:
-    """The optical NIC of GPU ``gpu``, with ``ports`` fibre ports from 0.
-
-    ``transmitters``: ``tunable`` is one laser for each port, which takes ``tuning_s`` seconds (in the real
-    fabric) to change its wavelength; the port's receiver is broadband: it takes any colour, and so one flow
-    at a time. ``array`` is a fixed laser and a receiver for every wavelength at each port, all usable at
-    once, each at the link's rate. ``standing``: its light stands without being asked for, and a peer has any
-    number of lightpaths from it.
-    """
-
-    gpu: str
-    ports: int
-    tuning_s: float
-    transmitters: Literal["tunable", "array"] = "tunable"
-    standing: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Nodes in rows and columns, each with one port on its row's WSS and one on its column's.
-
-    ``nodes``: GPU names, row-major. Node (r, c) has port 0 on faceplate c + 1 of ``row_switches[r]`` and
-    port 1 on faceplate r + 1 of ``column_switches[c]``. A grid of one row has no column switches, one of one
-    column no row switches; its nodes have port 0 only. ``wavelengths``: channels of every WSS.
-    """
-
-    name: str
-    rows: int
-    columns: int
-    nodes: tuple[str, ...]
-    row_switches: tuple[str, ...]
-    column_switches: tuple[str, ...]
-    wavelengths: int
-
-
-#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
-#: those that need light that does not stand.
-Reconfigure = Literal["each-step", "changed-only"]
-
-
-@dataclass(frozen=True)
-class WdmRing:
-    """Nodes around a ring with ``wavelengths`` channels in each direction; see ``fabric.wdm``.
-
-    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    switches: tuple[str, ...]
-    wavelengths: int
-    reconfigure: Reconfigure = "changed-only"
-
-
-@dataclass(frozen=True)
-class Planes:
-    """GPUs with one fibre on each of several optical circuit switches, whose light goes one way.
-
-    ``nodes``: GPU names; node i is on faceplate i + 1 of every switch, its port q on ``switches[q]``.
-    """
-
-    name: str
-    nodes: tuple[str, ...]
-    switches: tuple[str, ...]
-
-
-#: What an averager computes: the exact mean in whole numbers, or a network with trained or designed weights.
-AveragerNetwork = Literal["exact", "trained", "designed"]
-
-
-@dataclass(frozen=True)
-class Imperfect:
-    """What is not ideal in the light of an averager's network.
-
-    ``phase_bits``: resolution of all phases, None for exact ones. ``phase_error``: radians, the standard
-    deviation by which phases are off for good. ``loss_db``: in each interferometer. ``noise`` of detectors,
-    ``transmitters``: standard deviations in levels. ``mismatch``: the standard deviation of the part by
-    which each transmitter is off for good. ``bias``, ``scale``: by which part the constant light, and all
-    light that enters, is too bright. ``seed``: of what is drawn.
-    """
-
-    phase_bits: int | None = None
-    phase_error: float = 0.0
-    loss_db: float = 0.0
-    noise: float = 0.0
-    transmitters: float = 0.0
-    mismatch: float = 0.0
-    bias: float = 0.0
-    scale: float = 0.0
-    seed: int = 0
-
-    @property
-    def ideal(self) -> bool:
-        return self == Imperfect(seed=self.seed)
-
-
-@dataclass(frozen=True)
-class Averager:
-    """A photonic unit that averages ``ports`` signals of ``bits``-bit numbers and answers all (OptINC).
-
-    ``cables``: what is plugged into its ports 1, 2, …, in their order; end ``a`` is NIC port 1 of a GPU, or
-    port 0 of an averager of the first level, ``b`` is the port here. No packet and no circuit goes there, so
-    they are not among a fabric's links.
-    ``decimals``: whether an averager of the first level leaves its decimals on the last symbol (Eq. 10) or
-    drops them (Eq. 9); of no meaning without one above. See ``fabric.averagers``.
-    ``approximated``: the first and the last of its network's layers that are made of fewer interferometers,
-    None for the usual ones; ``imperfect``: its light. Both are of no meaning to packets and time, see
-    ``fabric.photonics``.
-    """
-
-    name: str
-    ports: int
-    bits: int
-    network: AveragerNetwork = "exact"
-    decimals: bool = True
-    cables: tuple[Link, ...] = ()
-    approximated: tuple[int, int] | None = None
-    imperfect: Imperfect = Imperfect()
 
 
 @dataclass(frozen=True)
@@ -299,8 +43,7 @@ class Fabric:
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
     shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
     ``interconnect``: what joins the GPUs where nothing is plugged port by port. ``divided``: the
-    switches whose light is divided by what the GPUs send (``fabric.plugged``). ``averagers``: by name, with
-    cables of their own.
+    switches whose light is divided by what the GPUs send. ``averagers``: by name, with cables of their own.
     """
 
     gpus: Mapping[str, Gpu]
@@ -446,14 +189,17 @@ def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
     return None if switch is None or switch.wavelengths is not None else other
 
 
+def channels(fabric: Fabric, port: Port) -> int | None:
+    """Wavelengths of the optical switch that a port is plugged into; None where it is none, or tells none
+    apart."""
+    switch = fabric.optical_switches.get(fabric.link_at[port].other(port).node)
+    return None if switch is None else switch.wavelengths
+
+
 def circuit_switches(fabric: Fabric) -> list[str]:
     """The optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
-    divided = () if fabric.divided is None else fabric.divided.switches
-    return [
-        switch.name
-        for switch in fabric.optical_switches.values()
-        if switch.wavelengths is None and switch.name not in divided
-    ]
+    switches = fabric.optical_switches.values()
+    return [switch.name for switch in switches if switch.wavelengths is None and switch.duplex]
 
 
 def circuit_cross_connects(

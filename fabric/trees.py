@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ringlight.fabric.topology import Fabric, Gpu, Link, PacketSwitch, PathChoice, Port
+from ringlight.fabric.parts import (
+    Gpu,
+    Link,
+    PacketSwitch,
+    Port,
+)
+from ringlight.fabric.topology import Fabric, PathChoice
 
 #: Seconds that a link's queue holds where nothing else is said.
 QUEUE_S = 0.02

@@ -34,8 +34,8 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.experiment import one_alone
-from ringlight.fabric.averagers import averaging_of
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.averagers.averaging import averaging_of
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.traffic import sent

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ringlight.fabric.topology import OpticalSwitch
+from ringlight.fabric.parts import OpticalSwitch
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 from ringlight.testbed.emulation.optical.scpi import ScpiSession
 

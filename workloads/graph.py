@@ -279,6 +279,21 @@ class Book:
         )  # fmt: skip
 
 
+def data_parallel_loop(ranks: int, compute_s: float, gradient_bytes: int, algorithm: str = "") -> Workload:
+    """Each rank computes for ``compute_s`` seconds, then all of them all-reduce ``gradient_bytes``."""
+    book = Book()
+    writer = Writer(book)
+    done = writer.compute("iteration", seconds=compute_s)
+    groups = np.full((ranks, 1), -1)
+    if ranks > 1:
+        writer.collective(
+            "dp gradients", Collective("all-reduce", algorithm), gradient_bytes, 0, after=[done]
+        )
+        groups[:] = book.group(range(ranks))
+    none = np.empty((ranks, 0))
+    return book.workload("data-parallel loop", [writer.done()], np.zeros(ranks), groups, none)
+
+
 def check(workload: Workload) -> Workload:
     """The workload, if it can be run. Raises ValueError naming rank and operation.
 

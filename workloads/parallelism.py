@@ -16,7 +16,7 @@ import numpy as np
 from ringlight.fabric.kinds import collective_steps
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.devices import Device, timed
-from ringlight.workloads.graph import Book, Collective, Kind, Program, Workload, Writer
+from ringlight.workloads.graph import Book, Kind, Program, Workload
 from ringlight.workloads.layers import Model, Recommender
 from ringlight.workloads.pipeline import schedule
 from ringlight.workloads.recommendation import recommender_program
@@ -48,21 +48,6 @@ def generate(model: Model, parallel: Parallel, training: Training, device: Devic
     if training.algorithms:
         _check_algorithms(workload)
     return workload if device is None else timed(workload, device, training.element_bytes)
-
-
-def data_parallel_loop(ranks: int, compute_s: float, gradient_bytes: int, algorithm: str = "") -> Workload:
-    """Each rank computes for ``compute_s`` seconds, then all of them all-reduce ``gradient_bytes``."""
-    book = Book()
-    writer = Writer(book)
-    done = writer.compute("iteration", seconds=compute_s)
-    groups = np.full((ranks, 1), -1)
-    if ranks > 1:
-        writer.collective(
-            "dp gradients", Collective("all-reduce", algorithm), gradient_bytes, 0, after=[done]
-        )
-        groups[:] = book.group(range(ranks))
-    none = np.empty((ranks, 0))
-    return book.workload("data-parallel loop", [writer.done()], np.zeros(ranks), groups, none)
 
 
 def rank_grid(parallel: Parallel) -> IntArray:

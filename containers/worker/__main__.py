@@ -38,14 +38,14 @@ def main(directory: Path) -> int:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)
     try:
         # Imported here, so that a bad spec is told at once and a link test loads no model.
-        if spec.workload == "train":
-            from ringlight.containers.worker.train import train as workload
-        elif spec.workload == "graph":
-            from ringlight.containers.worker.graph import run_graph as workload
+        if spec.workload == "linktest":
+            from ringlight.containers.worker.linktest import linktest as workload
         elif spec.workload == "container":
             from ringlight.containers.worker.holder import hold as workload
+        elif spec.workload == "graph":
+            from ringlight.containers.worker.run import run_graph as workload
         else:
-            from ringlight.containers.worker.linktest import linktest as workload
+            from ringlight.containers.worker.gradients import train as workload
         workload(spec, directory, events)
     except BadSpec as error:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringlight.containers.worker.beacon import Beacons
 from ringlight.containers.worker.events import EventLog
-from ringlight.containers.worker.nics import carried
+from ringlight.containers.worker.nics import carried, carried_since
 from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen
 from ringlight.containers.worker.spec import WorkerSpec
@@ -36,10 +36,7 @@ def hold(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
         before = carried()
         events.write("started", at=started)
         _until_ended(directory / ENDED, started, spec.deadline_s)
-        wire = {
-            name: [after - first for after, first in zip(now, before[name], strict=True)]
-            for name, now in carried().items()
-        }
+        wire = carried_since(before)
     for connection in connections.values():
         connection.close()
     events.write("done", wire_bytes=wire, max_beacon_gap_s=beacons.max_gap_s, beacon_gaps=beacons.gaps)

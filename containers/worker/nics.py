@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 _DEVICES = Path("/proc/net/dev")
@@ -18,3 +19,11 @@ def carried() -> dict[str, list[int]]:
             counts = numbers.split()
             found[name.strip()] = [int(counts[_SENT]), int(counts[_RECEIVED])]
     return found
+
+
+def carried_since(before: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """What each NIC has carried since :func:`carried` returned ``before``."""
+    return {
+        name: [after - first for after, first in zip(now, before[name], strict=True)]
+        for name, now in carried().items()
+    }

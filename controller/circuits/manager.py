@@ -44,7 +44,8 @@ from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.following import Followers
 from ringlight.controller.packets.forwarding import Forwarding, ForwardingPlan, Stages
 from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from ringlight.controller.openflow.messages import SwitchEvent
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, port_name
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.parts import Port
 from ringlight.fabric.placement import Regrouping, regroup
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ringlight.controller.jobs.job import linktest_targets
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.fabric.allocation.demand import FloatArray, sent_in_steps
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 

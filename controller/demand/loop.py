@@ -22,7 +22,7 @@ from ringlight.controller.errors import ControllerError, UnavailableError
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.lightpaths import Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import Paths, setting_of
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)

@@ -31,8 +31,10 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import FloatArray, placed
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
-from ringlight.fabric.topology import Fabric, Planes, WdmRing
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs, Planes
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

@@ -32,20 +32,20 @@ from ringlight.controller.grids.onics import OnicSite
 from ringlight.controller.jobs.job import linktest_targets
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.grid import (
+from ringlight.fabric.parts import OpticalSwitch
+from ringlight.fabric.planes.choice import candidates, plane_of
+from ringlight.fabric.planes.grid.grid import Grid, position, sockets
+from ringlight.fabric.planes.grid.grid_plane import GridPlane
+from ringlight.fabric.planes.grid.wavelengths import (
     Pair,
     Reach,
     choose_nodes,
     cross_connects,
     pairs_of,
-    position,
-    sockets,
     wavelength_map,
 )
-from ringlight.fabric.planes.choice import candidates, plane_of
-from ringlight.fabric.planes.grids import GridPlane
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import Fabric, Grid, OpticalSwitch
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def plan_light(
 ) -> GridPlan:
     """Everything that follows from a job's nodes and from who sends to whom.
 
-    Raises ValueError as :func:`fabric.grid.wavelength_map`.
+    Raises ValueError as :func:`fabric.planes.grid.wavelengths.wavelength_map`.
     """
     ways = wavelength_map(grid, nodes, pairs)
     ports: dict[str, set[int]] = {}

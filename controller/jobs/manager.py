@@ -35,7 +35,7 @@ from ringlight.controller.jobs.reservation import reserve, spares_for
 from ringlight.controller.jobs.workloads import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
-from ringlight.fabric.averagers import averaging_of
+from ringlight.fabric.planes.averagers.averaging import averaging_of
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.packets import packets
 from ringlight.fabric.schedules import parse_collective, steps_named

@@ -19,9 +19,10 @@ How a change is made, whatever the switch:
    unknown; the next read waits until a late command can no longer take effect.
 
 A driver for another switch writes `_read`, `_remove` and `_add`; everything above is here. Optional:
-`_open`, `_close`, `_write_and_read`, `_set_port_enabled`, `_power`, `_alarms`. All times are seconds of
-``time.monotonic()``. Drivers are synchronous and may be used from several threads; one operation runs on a
-switch at a time.
+`_open`, `_close`, `_write_and_read`, `_set_port_enabled`, `_power`, `_alarms`. Its class is made of the
+switch's name, inventory entry and size, and of the OpenFlow plane (:mod:`.registry`). All times are seconds
+of ``time.monotonic()``. Drivers are synchronous and may be used from several threads; one operation runs on
+a switch at a time.
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ class Deadline:
         if left <= 0:
             raise DeadlineExceeded("the deadline has passed")
         return left
+
+    def within(self, limit_s: float) -> Deadline:
+        """The earlier of this and ``limit_s`` seconds from now."""
+        return self if self.left_s < limit_s else Deadline(limit_s)
 
     def sleep_until(self, when: float) -> None:
         """Sleep to ``when`` (monotonic seconds). Raises DeadlineExceeded if the deadline comes first."""
@@ -199,6 +204,13 @@ def dual_sided(size: int) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(range(1, size + 1)), frozenset(range(size + 1, 2 * size + 1))
 
 
+def metered(size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
+    """Capabilities of a dual-sided switch with a power meter at each port and the ``profile``'s timing."""
+    ingress, egress = dual_sided(size)
+    timing = Timing.from_profile(profile)
+    return Capabilities(ingress, egress, max_batch, timing, power=ingress | egress, **more)
+
+
 @dataclass(frozen=True)
 class PortStatus:
     """State of a port, and whether it is administratively enabled. A port without light is BLOCKED."""
@@ -225,6 +237,11 @@ class Snapshot:
             for xc in self.cross_connects
         )
         return hashlib.sha256(repr((self.switch, order)).encode()).hexdigest()[:16]
+
+    @cached_property
+    def used(self) -> frozenset[int]:
+        """Ports with a cross-connect."""
+        return frozenset(port for xc in self.cross_connects for port in (xc.ingress, xc.egress))
 
     def state(self, cross_connect: CrossConnect) -> CrossConnectState:
         return self.cross_connects.get(cross_connect, CrossConnectState.ABSENT)
@@ -500,12 +517,14 @@ class OpticalSwitchDriver(ABC):
         raise Unsupported("ports cannot be disabled")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        """Optical power in dBm of ports that have a meter."""
+        """Optical power in dBm of ports that have a meter; -inf for no light, None or no entry where the
+        switch does not tell."""
         return {}
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        """Alarms besides those that follow from the ports' states."""
-        return ()
+        """Alarms besides those that follow from the ports' states: light that the meters miss."""
+        metered = sorted(snapshot.used & self._capabilities.power)
+        return los_alarms(snapshot, self._power(metered, deadline)) if metered else ()
 
     # What the controller uses.
 
@@ -529,6 +548,11 @@ class OpticalSwitchDriver(ABC):
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @property
+    def size(self) -> int:
+        """Ingress ports."""
+        return len(self._capabilities.ingress)
 
     def snapshot(self, *, timeout_s: float = 5.0) -> Snapshot:
         """What stands in the switch, read now. Raises; never returns an empty answer for a failed read."""
@@ -608,7 +632,8 @@ class OpticalSwitchDriver(ABC):
             return status
 
     def power_dbm(self, ports: Iterable[int], *, timeout_s: float = 5.0) -> dict[int, float | None]:
-        """Optical power in dBm; None for a port without a meter. Raises NoSuchPort."""
+        """Optical power in dBm; None for a port without a meter or without light to measure. Raises
+        NoSuchPort."""
         asked = tuple(ports)
         for port in asked:
             if port not in self._capabilities.ports:
@@ -617,7 +642,7 @@ class OpticalSwitchDriver(ABC):
         deadline = Deadline(timeout_s)
         with self._device(deadline):
             found = self._power(metered, deadline) if metered else {}
-        return {port: found.get(port) for port in asked}
+        return {port: None if found.get(port) == -math.inf else found.get(port) for port in asked}
 
     def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
         """What is wrong now, read from the switch; of ports and cross-connects what ``snapshot`` says."""

@@ -1,13 +1,22 @@
-"""What Calient's two protocols, TL1 and REST, have in common: names of ports, state words, powers."""
+"""What drivers of Calient's switches have in common, whether they speak TL1 or REST.
+
+A cross-connect is a one-way circuit from the IN half of a port to the OUT half of another; ports are
+numbered 1..N (ingress) and N+1..2N (egress) in the order of the names that the switch gives them (``1.1.1``,
+``1.1.2``, … or plain numbers). Of a two-way circuit, which others may have made, both directions are removed
+together or none. Conflicts are resolved here, delete before add, since the switch needs up to 500 ms where
+it is left to resolve them, and 200 ms where it is not (S320 hardware guide, p. 44).
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from ringlight.controller.optical.errors import ProtocolError
-from ringlight.fabric.crossconnect import CrossConnectState, PortState
+from ringlight.controller.optical.base import OpticalSwitchDriver, PortStatus, Snapshot
+from ringlight.controller.optical.errors import ProtocolError, Refused
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Circuits of a bulk write: a whole S320.
 MAX_BATCH = 320
@@ -50,3 +59,94 @@ def parse_power(text: str) -> float:
     if not _LEAST_DBM < power < _MOST_DBM:
         raise ProtocolError("not an optical power", text)
     return power
+
+
+@dataclass(frozen=True)
+class Half:
+    """One direction of a circuit: its IN and OUT port by name; powers (dBm), -inf no light, None not told."""
+
+    source: str
+    destination: str
+    state: CrossConnectState
+    received: float | None = None
+    sent: float | None = None
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """``conn`` is its identifier, ``name`` what it is called, in ``group``; ``halves`` are one or, two-way,
+    two."""
+
+    conn: str
+    halves: tuple[Half, ...]
+    group: str = ""
+    name: str = ""
+
+
+class CalientDriver(OpticalSwitchDriver):
+    """A switch of N ports, each with an IN and an OUT half."""
+
+    #: Names of the ports, in order, and their numbers.
+    _names: tuple[str, ...] = ()
+    _numbers: Mapping[str, int] = {}
+    #: By cross-connect: the circuit that it belongs to, as read last.
+    _circuits: Mapping[CrossConnect, Circuit] = {}
+
+    def _learn(self, names: Iterable[str]) -> None:
+        """The names of the ports, in any order. Raises ProtocolError."""
+        found = in_order(names)
+        if len(set(found)) != len(found):
+            raise ProtocolError("a port is listed twice", str(found[:8]))
+        if len(found) != self.size:
+            raise ProtocolError(f"the switch has {len(found)} ports, the fabric says {self.size}")
+        self._names, self._numbers = found, {name: number for number, name in enumerate(found, start=1)}
+
+    def _cross_connect(self, half: Half) -> CrossConnect:
+        try:
+            return CrossConnect(self._numbers[half.source], self.size + self._numbers[half.destination])
+        except KeyError as error:
+            raise ProtocolError(f"a circuit of port {error.args[0]}, which is not among the ports") from None
+
+    def _ends(self, xc: CrossConnect) -> tuple[str, str]:
+        """IN and OUT port by name."""
+        return self._names[xc.ingress - 1], self._names[xc.egress - self.size - 1]
+
+    def _snapshot(self, circuits: Iterable[Circuit], ports: dict[int, PortStatus]) -> Snapshot:
+        """A reading of these circuits. ``ports``: states by what is known without them."""
+        states: dict[CrossConnect, CrossConnectState] = {}
+        found: dict[CrossConnect, Circuit] = {}
+        for circuit in circuits:
+            for half in circuit.halves:
+                xc = self._cross_connect(half)
+                if xc in states:
+                    raise ProtocolError(f"{xc} is listed twice", circuit.conn)
+                states[xc], found[xc] = half.state, circuit
+        self._circuits = found
+        for xc, state in states.items():
+            for port in (xc.ingress, xc.egress):
+                usable = ports[port].state is not PortState.FAILED and ports[port].enabled
+                if usable and state in PORT_STATES:
+                    ports[port] = PortStatus(PORT_STATES[state])
+        return Snapshot(self.name, states, ports)
+
+    def _whole_circuits(self, batch: Sequence[CrossConnect]) -> list[Circuit]:
+        """The circuits that these are. Raises Refused for a part of one, and for what is not there."""
+        if any(xc not in self._circuits for xc in batch):
+            raise Refused("a circuit to be removed is not in the switch")
+        found = {self._circuits[xc].conn: self._circuits[xc] for xc in batch}
+        asked = set(batch)
+        for xc, circuit in self._circuits.items():
+            if circuit.conn in found and xc not in asked:
+                raise Refused(
+                    f"{circuit.conn} is a two-way circuit; it can only be removed together with {xc}"
+                )
+        return list(found.values())
+
+    def _numbered(self, powers: Mapping[str, tuple[float | None, float | None]]) -> dict[int, float | None]:
+        """What comes in and goes out (dBm), by port, of what is told by name. Raises ProtocolError."""
+        found: dict[int, float | None] = {}
+        for name, (received, sent) in powers.items():
+            if name not in self._numbers:
+                raise ProtocolError(f"the power of port {name}, which is not among the ports")
+            found[self._numbers[name]], found[self._numbers[name] + self.size] = received, sent
+        return found

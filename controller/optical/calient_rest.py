@@ -1,15 +1,10 @@
 """Calient S-series over REST: JSON over HTTP, base ``/rest``; the device's side is described in
 `testbed/emulation/optical/calient_rest.py`.
 
-The upper half turns values into JSON and JSON into values, without I/O. A cross-connect is a one-way
-circuit from the IN half of a port to the OUT half of another; ports are numbered 1..N (ingress) and N+1..2N
-(egress) in the order of the names that the switch gives them (``1.1.1``, ``1.1.2``, … or plain numbers).
+The upper half turns values into JSON and JSON into values, without I/O.
 
 Circuits are made and deleted in bulk, each with a status of its own: status 200 of the whole says nothing.
-Conflicts are resolved here, delete before add, since the switch needs up to 500 ms where it is left to
-resolve them, and 200 ms where it is not (S320 hardware guide, p. 44). They are made with ``nolight``, so
-that fibres without light are connected too. Of a two-way circuit, which others may have made, both halves
-are removed together or none. ``deleteall`` is never sent.
+They are made with ``nolight``, so that fibres without light are connected too. ``deleteall`` is never sent.
 
 Basic authentication is sent once; from then on the session cookie, until the switch does not know it any
 more.
@@ -22,38 +17,26 @@ failed ports, so this driver cannot tell or set them.
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import calient
-from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-    Timing,
-    dual_sided,
-    los_alarms,
-)
+from ringlight.controller.optical.base import Deadline, Identity, PortStatus, Snapshot, metered
 from ringlight.controller.optical.calient import (
     GROUP,
     MAX_BATCH,
     PORT_NAME,
-    PORT_STATES,
+    CalientDriver,
+    Circuit,
+    Half,
     circuit_state,
     in_order,
 )
-from ringlight.controller.optical.credentials import Credentials, read_credentials
 from ringlight.controller.optical.errors import Indeterminate, ProtocolError, Refused
-from ringlight.controller.optical.http import HttpClient, Reply, http_client
+from ringlight.controller.optical.http import Reply, http_client
+from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 LIST = "/rest/crossconnects/?id=list"
@@ -66,25 +49,6 @@ NODE = "/rest/node/?id=summary&detail=SYSCFG"
 _CONN = re.compile(r"([\d.]+)([>-])([\d.]+)")
 
 # JSON and values
-
-
-@dataclass(frozen=True)
-class Half:
-    """One direction of a circuit: its IN and OUT port by name; powers (dBm), -inf no light, None not told."""
-
-    source: str
-    destination: str
-    state: CrossConnectState
-    received: float | None
-    sent: float | None
-
-
-@dataclass(frozen=True)
-class Circuit:
-    """``conn`` is its identifier; ``halves`` are one or, two-way, two."""
-
-    conn: str
-    halves: tuple[Half, ...]
 
 
 def _rows(value: object, what: str) -> list[Mapping[str, Any]]:
@@ -101,8 +65,6 @@ def parse_ports(value: object) -> tuple[str, ...]:
         if not PORT_NAME.fullmatch(name):
             raise ProtocolError("ports: not a port's name", name)
         names.append(name)
-    if len(set(names)) != len(names):
-        raise ProtocolError("ports: a port is listed twice", str(names[:8]))
     return in_order(names)
 
 
@@ -112,10 +74,7 @@ def parse_power(value: object) -> float | None:
         return None
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ProtocolError("not an optical power", repr(value))
-    try:
-        return calient.parse_power(str(value))
-    except ValueError:
-        raise ProtocolError("not an optical power", repr(value)[:200]) from None
+    return calient.parse_power(str(value))
 
 
 def parse_port_powers(value: object) -> dict[str, tuple[float | None, float | None]]:
@@ -196,37 +155,25 @@ def _told(value: object, *keys: str) -> str:
 # The driver
 
 
-class CalientRestDriver(OpticalSwitchDriver):
-    """A switch of N ports, each with an IN and an OUT half."""
+class CalientRestDriver(CalientDriver):
+    """From an inventory entry ``{"address": …, "username": …, "password_env": …, "tls": …, "profile": {…}}``.
 
-    def __init__(
-        self,
-        name: str,
-        client: HttpClient,
-        size: int,
-        timing: Timing = Timing(),
-        credentials: Credentials | None = None,
-        group: str = GROUP,
-    ) -> None:
-        ingress, egress = dual_sided(size)
-        capabilities = Capabilities(ingress, egress, MAX_BATCH, timing, power=ingress | egress)
-        self._login: dict[str, str] = {}
-        secrets = []
-        if credentials is not None:
-            token = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
-            self._login = {"authorization": f"Basic {token}"}
-            secrets = [credentials.password, token]
-        super().__init__(name, capabilities, secrets)
-        self.size = size
-        self._client, self._group = client, group
+    ``group``: what circuits are filed under, ``SYSTEM`` if it is not said.
+    """
+
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+        entry = Entry(name, keys)
+        self._group = keys.get("group", GROUP)
+        if not isinstance(self._group, str) or not self._group:
+            raise entry.wrong("group", f"{self._group!r} is not a name")
+        credentials = entry.credentials()
+        self._login = {"authorization": f"Basic {credentials.basic}"} if credentials else {}
+        super().__init__(name, metered(size, MAX_BATCH, entry.profile), secrets_of(credentials))
+        self._client = http_client(entry)
         self._cookies: dict[str, str] = {}
-        self._names: tuple[str, ...] = ()
-        self._numbers: dict[str, int] = {}
-        #: By cross-connect: the circuit that it belongs to, as read last.
-        self._circuits: dict[CrossConnect, str] = {}
 
     def _open(self, deadline: Deadline) -> Identity:
-        self._learn_ports(deadline)
+        self._learn(parse_ports(self._ask(PORTS, deadline)))
         version = _told(self._ask(VERSION, deadline), "version", "softwareversion", "swpackage")
         node = self._ask(NODE, deadline)
         model = _told(node, "chassistype", "model", "type") or "S-series"
@@ -235,52 +182,22 @@ class CalientRestDriver(OpticalSwitchDriver):
     def _close(self) -> None:
         self._client.close()
 
-    def _learn_ports(self, deadline: Deadline) -> None:
-        names = parse_ports(self._ask(PORTS, deadline))
-        if len(names) != self.size:
-            raise ProtocolError(f"the switch has {len(names)} ports, the fabric says {self.size}")
-        self._names = names
-        self._numbers = {name: number for number, name in enumerate(names, start=1)}
-
     def _read(self, deadline: Deadline) -> Snapshot:
         if not self._names:
-            self._learn_ports(deadline)
-        states: dict[CrossConnect, CrossConnectState] = {}
-        circuits = {}
-        for circuit in parse_circuits(self._ask(LIST, deadline)):
-            for half in circuit.halves:
-                xc = self._cross_connect(half)
-                if xc in states:
-                    raise ProtocolError(f"{xc} is listed twice", circuit.conn)
-                states[xc] = half.state
-                circuits[xc] = circuit.conn
-        self._circuits = circuits
-        ports = dict.fromkeys(range(1, 2 * self.size + 1), PortStatus(PortState.BLOCKED))
-        for xc, state in states.items():
-            if state in PORT_STATES:
-                ports[xc.ingress] = ports[xc.egress] = PortStatus(PORT_STATES[state])
-        return Snapshot(self.name, states, ports)
-
-    def _cross_connect(self, half: Half) -> CrossConnect:
-        try:
-            return CrossConnect(self._numbers[half.source], self.size + self._numbers[half.destination])
-        except KeyError as error:
-            raise ProtocolError(f"a circuit of port {error.args[0]}, which is not among the ports") from None
+            self._learn(parse_ports(self._ask(PORTS, deadline)))
+        circuits = parse_circuits(self._ask(LIST, deadline))
+        return self._snapshot(
+            circuits, dict.fromkeys(self._capabilities.ports, PortStatus(PortState.BLOCKED))
+        )
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        asked = set(batch)
-        conns = list(dict.fromkeys(self._circuits.get(xc, "") for xc in batch))
-        for xc, conn in self._circuits.items():
-            if conn in conns and xc not in asked:
-                raise Refused(f"{conn} is a two-way circuit; it can only be removed together with {xc}")
-        if "" in conns:
-            raise Refused("a circuit to be removed is not in the switch")
+        conns = [circuit.conn for circuit in self._whole_circuits(batch)]
         self._bulk(BULK_DELETE, [{"conn": conn} for conn in conns], deadline)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         items = []
         for xc in batch:
-            into, out = self._names[xc.ingress - 1], self._names[xc.egress - self.size - 1]
+            into, out = self._ends(xc)
             conn = f"{into}>{out}"
             item = {"in": into, "out": out, "group": self._group, "conn": conn, "dir": "uni", "nolight": True}
             items.append(item)
@@ -299,29 +216,14 @@ class CalientRestDriver(OpticalSwitchDriver):
             raise Refused(f"{conn}: {why}{more}")
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        powers = parse_port_powers(self._ask(PORTS, deadline))
-        told: dict[int, float | None] = {}
-        for name, (received, sent) in powers.items():
-            if name in self._numbers:
-                told[self._numbers[name]] = received
-                told[self._numbers[name] + self.size] = sent
+        told = self._numbered(parse_port_powers(self._ask(PORTS, deadline)))
         # The list of circuits has both powers whatever the summary means by its one.
         for circuit in parse_circuits(self._ask(LIST, deadline)):
-            told |= self._half_powers(circuit)
-        return {port: None if told.get(port) == -math.inf else told.get(port) for port in ports}
-
-    def _half_powers(self, circuit: Circuit) -> dict[int, float | None]:
-        powers: dict[int, float | None] = {}
-        for half in circuit.halves:
-            xc = self._cross_connect(half)
-            powers |= {xc.ingress: half.received, xc.egress: half.sent}
-        return {port: power for port, power in powers.items() if power is not None}
-
-    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        powers: dict[int, float | None] = {}
-        for circuit in parse_circuits(self._ask(LIST, deadline)):
-            powers |= self._half_powers(circuit)
-        return los_alarms(snapshot, powers)
+            for half in circuit.halves:
+                xc = self._cross_connect(half)
+                both = {xc.ingress: half.received, xc.egress: half.sent}
+                told |= {port: power for port, power in both.items() if power is not None}
+        return told
 
     # Requests
 
@@ -366,16 +268,4 @@ class CalientRestDriver(OpticalSwitchDriver):
                 self._cookies[key.strip()] = rest.partition(";")[0].strip()
 
 
-def from_inventory(
-    name: str, entry: Mapping[str, Any], size: int, openflow: object = None
-) -> CalientRestDriver:
-    """Make one from ``{"address": "host:port", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
-
-    ``group``: what circuits are filed under, ``SYSTEM`` if it is not said.
-    """
-    group = entry.get("group", GROUP)
-    if not isinstance(group, str) or not group:
-        raise ValueError(f"optical switch {name}: group: {group!r} is not a name")
-    timing = Timing.from_profile(entry.get("profile", {}))
-    credentials = read_credentials(name, entry)
-    return CalientRestDriver(name, http_client(name, entry), size, timing, credentials, group)
+from_inventory = CalientRestDriver

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
-import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from typing import Any
 
 import h11
 
-from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import Deadline
+from ringlight.controller.optical.connection import Connection, ask_again
 from ringlight.controller.optical.errors import (
     AuthFailed,
-    DeadlineExceeded,
     Indeterminate,
     OpticalError,
     PermissionDenied,
@@ -33,13 +31,12 @@ from ringlight.controller.optical.errors import (
     Refused,
     Unreachable,
 )
+from ringlight.controller.optical.inventory import Entry
 
 log = logging.getLogger(__name__)
 
 #: A reply longer than this is garbage; 4,096 circuits of a Calient switch need 2 MB.
 MAX_REPLY_BYTES = 1 << 23
-#: Longest wait for a connection, TLS included, seconds.
-CONNECT_S = 3.0
 #: Longest wait for the reply to a question, seconds.
 REPLY_S = 5.0
 #: Answers to a write that leave open whether it was done: the switch, or a proxy before it, broke down.
@@ -91,34 +88,21 @@ class Reply:
 
 
 class HttpClient:
-    """One connection, made when it is needed and made anew after trouble. Not for several threads.
-
-    ``tls``: how to check the switch's certificate; None for plain HTTP.
-    """
+    """One connection. Not for several threads. ``tls``: how to check the switch's certificate; None for plain
+    HTTP."""
 
     def __init__(self, name: str, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.name = name
-        self._host, self._port, self._tls = host, port, tls
-        self._socket: socket.socket | None = None
+        self._connection = Connection(host, port, tls)
         self._http = h11.Connection(h11.CLIENT)
-        shown = f"[{host}]" if ":" in host else host
-        self._authority = f"{shown}:{port}"
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._connection.close()
 
     def read(self, target: str, headers: Mapping[str, str], deadline: Deadline) -> Reply:
         """Asks (GET). Raises Unreachable, DeadlineExceeded, ProtocolError."""
-        limit = deadline if deadline.left_s < REPLY_S else Deadline(REPLY_S)
-        fresh = self._socket is None
-        try:
-            return self._exchange("GET", target, headers, b"", limit)
-        except Unreachable:
-            if fresh:
-                raise
-            return self._exchange("GET", target, headers, b"", limit)
+        limit = deadline.within(REPLY_S)
+        return ask_again(self._connection.is_open, lambda: self._exchange("GET", target, headers, b"", limit))
 
     def write(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
@@ -131,56 +115,31 @@ class HttpClient:
             self.close()
             raise Indeterminate(f"no answer to {method} {target}: {error}") from error
 
-    def _connect(self, deadline: Deadline) -> socket.socket:
+    def _connect(self, deadline: Deadline) -> None:
         """A connection that the switch had not dropped a moment ago."""
-        if self._socket is not None and not _is_quiet(self._socket):
+        if not self._connection.is_quiet():
             self.close()
-        if self._socket is not None:
-            return self._socket
-        limit = deadline if deadline.left_s < CONNECT_S else Deadline(CONNECT_S)
-        try:
-            made = socket.create_connection((self._host, self._port), timeout=limit.check())
-        except OSError as error:
-            raise Unreachable(f"no connection to {self._authority}: {error}") from None
-        try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                made.settimeout(limit.check())
-                made = self._tls.wrap_socket(made, server_hostname=self._host)
-        except (OSError, ValueError) as error:
-            made.close()
-            raise Unreachable(f"no TLS with {self._authority}: {error}") from None
-        except BaseException:
-            made.close()
-            raise
-        self._socket, self._http = made, h11.Connection(h11.CLIENT)
-        return made
+        if self._connection.open(deadline):
+            self._http = h11.Connection(h11.CLIENT)
 
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, limit: Deadline
     ) -> Reply:
-        connection = self._connect(limit)
-        pairs = [("host", self._authority), *headers.items()]
+        self._connect(limit)
+        pairs = [("host", self._connection.authority), *headers.items()]
         if body or method not in ("GET", "DELETE"):
             pairs.append(("content-length", str(len(body))))
-        http = self._http
+        http, what = self._http, f"{method} {target}"
         try:
             out = http.send(h11.Request(method=method, target=target, headers=pairs)) or b""
             if body:
                 out += http.send(h11.Data(data=body)) or b""
             out += http.send(h11.EndOfMessage()) or b""
-            connection.settimeout(limit.check())
-            connection.sendall(out)
-            reply = self._receive(connection, limit)
-        except TimeoutError:
-            self.close()
-            raise DeadlineExceeded(f"no reply to {method} {target}") from None
-        except OSError as error:
-            self.close()
-            raise Unreachable(f"connection lost: {error}") from None
+            self._connection.send(out, limit, what)
+            reply = self._receive(limit, what)
         except h11.RemoteProtocolError as error:
             self.close()
-            raise ProtocolError(f"{method} {target}: not an HTTP reply: {error}") from None
+            raise ProtocolError(f"{what}: not an HTTP reply: {error}") from None
         except BaseException:
             # What is still to come on this connection would be taken for the reply to the next request.
             self.close()
@@ -189,18 +148,17 @@ class HttpClient:
             http.start_next_cycle()
         else:
             self.close()
-        log.debug("%s: %s %s -> %d", self.name, method, target, reply.status)
+        log.debug("%s: %s -> %d", self.name, what, reply.status)
         return reply
 
-    def _receive(self, connection: socket.socket, limit: Deadline) -> Reply:
+    def _receive(self, limit: Deadline, what: str) -> Reply:
         head: h11.Response | None = None
         body, start = bytearray(), b""
         while True:
             event = self._http.next_event()
             match event:
                 case h11.NEED_DATA:
-                    connection.settimeout(limit.check())
-                    data = connection.recv(1 << 16)
+                    data = self._connection.receive(limit, what)
                     if not data and head is None and not self._http.trailing_data[0]:
                         raise Unreachable("the switch closed the connection")
                     # With anything else, the package would wait for a line's end.
@@ -224,37 +182,21 @@ class HttpClient:
                     raise ProtocolError("the switch ended the connection in a reply")
 
 
-def _is_quiet(connection: socket.socket) -> bool:
-    """Whether nothing has come on a connection that should be silent: neither its end nor stray bytes."""
-    connection.settimeout(0.0)
-    try:
-        # A TLS socket cannot peek; what it would read here is the end, or what nobody asked for.
-        connection.recv(1) if isinstance(connection, ssl.SSLSocket) else connection.recv(1, socket.MSG_PEEK)
-    except (BlockingIOError, ssl.SSLWantReadError):
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def http_client(name: str, entry: Mapping[str, Any]) -> HttpClient:
+def http_client(entry: Entry) -> HttpClient:
     """Make one from ``{"address": "host:port", "tls": true, "ca_file": path}`` of an inventory entry.
 
     ``tls`` is true unless it is said otherwise or the switch is on this machine; then the switch's
     certificate is checked, against ``ca_file`` or the machine's authorities. Raises ValueError, and KeyError
     without an address.
     """
-    host, port = read_address(name, entry)
-    tls = entry.get("tls", not _is_loopback(host))
-    if not isinstance(tls, bool):
-        raise ValueError(f"optical switch {name}: tls: {tls!r} is neither true nor false")
+    host, port = entry.address()
     context = None
-    if tls:
+    if entry.flag("tls", not _is_loopback(host)):
         try:
-            context = ssl.create_default_context(cafile=entry.get("ca_file"))
+            context = ssl.create_default_context(cafile=entry.keys.get("ca_file"))
         except (OSError, TypeError) as error:
-            raise ValueError(f"optical switch {name}: ca_file: {entry['ca_file']}: {error}") from None
-    return HttpClient(name, host, port, context)
+            raise entry.wrong("ca_file", f"{entry.keys['ca_file']}: {error}") from None
+    return HttpClient(entry.switch, host, port, context)
 
 
 def _is_loopback(host: str) -> bool:

@@ -40,20 +40,15 @@ import grpc
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
 
-from ringlight.controller.optical.address import read_address
 from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
     Deadline,
     Identity,
     OpticalSwitchDriver,
     PortStatus,
     Snapshot,
-    Timing,
-    dual_sided,
-    los_alarms,
+    metered,
 )
-from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.connection import ask_again
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
@@ -65,6 +60,7 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
+from ringlight.controller.optical.inventory import Credentials, Entry, secrets_of
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 log = logging.getLogger(__name__)
@@ -413,17 +409,15 @@ class GnmiClient:
         return read_tree(self._ask(lambda: self._open().Get, request, deadline), tops)
 
     def _ask(self, method: Callable[[], Any], request: Any, deadline: Deadline) -> Any:
-        for attempt in (1, 2):
-            fresh = self._stub is None
+        def call() -> Any:
             try:
                 return method()(request, timeout=min(deadline.check(), REPLY_S), metadata=self._metadata)
             except grpc.RpcError as error:
                 raised = self._said(error)
-                # A connection that the switch has dropped since it was used last is made anew, once.
                 self.close()
-                if fresh or attempt == 2 or not isinstance(raised, Unreachable):
-                    raise raised from None
-        raise AssertionError("a second attempt returns or raises")
+                raise raised from None
+
+        return ask_again(self._stub is not None, call)
 
     def set(self, request: Any, deadline: Deadline) -> None:
         """Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if it said
@@ -484,32 +478,25 @@ def read_tree(response: Any, tops: Sequence[str]) -> dict[str, Any]:
 
 
 class GnmiDriver(OpticalSwitchDriver):
-    """A switch of N inputs and N outputs: ingress 1..N, egress N+1..2N."""
+    """A switch of N inputs and N outputs, ingress 1..N and egress N+1..2N, from the inventory entry
+    ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``.
 
-    def __init__(
-        self,
-        name: str,
-        access: Access,
-        size: int,
-        timing: Timing = Timing(),
-        inputs: Sequence[str] = (),
-        outputs: Sequence[str] = (),
-    ) -> None:
-        ingress, egress = dual_sided(size)
-        capabilities = Capabilities(
-            ingress,
-            egress,
-            MAX_BATCH,
-            timing,
-            max_replace=MAX_BATCH,
-            power=ingress | egress,
-            port_admin=True,
-        )
-        super().__init__(
-            name, capabilities, secrets=[access.credentials.password] if access.credentials else []
-        )
-        self.size = size
-        self._sides = tuple(inputs), tuple(outputs)
+    ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`Access`; ``inputs``
+    and ``outputs``: names of the ports in our order.
+    """
+
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+        entry = Entry(name, keys)
+        host, port = entry.address()
+        named = ("ca_file", "cert_file", "key_file")
+        files = {key: Path(str(keys[key])) if keys.get(key) else None for key in named}
+        if (files["cert_file"] is None) != (files["key_file"] is None):
+            raise entry.wrong("key_file", "cert_file and key_file go together")
+        tls, server_name = entry.flag("tls", True), entry.text("server_name")
+        access = Access(host, port, entry.credentials(), tls, **files, server_name=server_name)
+        can = metered(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
+        super().__init__(name, can, secrets_of(access.credentials))
+        self._sides = _sides(entry, size)
         self._client = GnmiClient(name, access)
         self._numbering: Numbering | None = None
         #: What the switch calls its connections, as read last.
@@ -660,49 +647,22 @@ class GnmiDriver(OpticalSwitchDriver):
         }
         return {port: powers[port][0 if port <= self.size else 1] for port in ports}
 
-    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
-        return los_alarms(snapshot, self._power(used, deadline) if used else {})
-
 
 def _own_name(pair: tuple[int, int]) -> str:
     return f"rl-{pair[0]}-{pair[1]}"
 
 
-def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> GnmiDriver:
-    """Make one from ``{"address": "host:port", "username": …, "password_env": …}``.
-
-    ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`Access`; ``inputs``
-    and ``outputs``: names of the ports in our order.
-    """
-
-    def wrong(key: str, text: str) -> ValueError:
-        return ValueError(f"optical switch {name}: {key}: {text}")
-
-    host, port = read_address(name, entry)
-    tls = entry.get("tls", True)
-    if not isinstance(tls, bool):
-        raise wrong("tls", f"{tls!r} is neither true nor false")
-    files = {
-        key: Path(str(entry[key])) if entry.get(key) else None for key in ("ca_file", "cert_file", "key_file")
-    }
-    if (files["cert_file"] is None) != (files["key_file"] is None):
-        raise wrong("key_file", "cert_file and key_file go together")
-    sides = {key: entry.get(key) or [] for key in ("inputs", "outputs")}
-    for key, names in sides.items():
+def _sides(entry: Entry, size: int) -> tuple[list[str], list[str]]:
+    """Names of inputs and outputs that the entry lists, or none. Raises ValueError."""
+    inputs, outputs = (entry.keys.get(key) or [] for key in ("inputs", "outputs"))
+    for key, names in (("inputs", inputs), ("outputs", outputs)):
         if not isinstance(names, list) or any(not isinstance(one, str) for one in names):
-            raise wrong(key, "is not a list of ports' names")
-        if (len(sides["inputs"]), len(sides["outputs"])) not in ((0, 0), (size, size)):
-            raise wrong(key, f"{size} inputs and {size} outputs are wanted, or none")
-    if len({*sides["inputs"], *sides["outputs"]}) != len(sides["inputs"]) + len(sides["outputs"]):
-        raise wrong("outputs", "a port is listed twice")
-    access = Access(
-        host,
-        port,
-        read_credentials(name, entry),
-        tls,
-        **files,
-        server_name=None if entry.get("server_name") is None else str(entry["server_name"]),
-    )
-    timing = Timing.from_profile(entry.get("profile", {}))
-    return GnmiDriver(name, access, size, timing, sides["inputs"], sides["outputs"])
+            raise entry.wrong(key, "is not a list of ports' names")
+        if (len(inputs), len(outputs)) not in ((0, 0), (size, size)):
+            raise entry.wrong(key, f"{size} inputs and {size} outputs are wanted, or none")
+    if len({*inputs, *outputs}) != len(inputs) + len(outputs):
+        raise entry.wrong("outputs", "a port is listed twice")
+    return inputs, outputs
+
+
+from_inventory = GnmiDriver

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ringlight.controller.openflow.errors import (
     NotConnectedError,
@@ -66,16 +66,12 @@ class Plane(Protocol):
 # Flows and cross-connects
 
 
-def flow_of(cross_connect: CrossConnect, size: int, command: str = "add", owner: int = OWNER) -> FlowMod:
-    """The flow that is this cross-connect; ``command`` is "add" or "delete_strict"."""
-    out = cross_connect.egress - size
-    return FlowMod(
-        "add" if command == "add" else "delete_strict",
-        PRIORITY,
-        {"in_port": cross_connect.ingress},
-        (IN_PORT if out == cross_connect.ingress else out,),
-        owner,
-    )
+def flow_of(
+    cross_connect: CrossConnect, size: int, command: Literal["add", "delete_strict"] = "add"
+) -> FlowMod:
+    """The flow that is this cross-connect."""
+    ingress, out = cross_connect.ingress, cross_connect.egress - size
+    return FlowMod(command, PRIORITY, {"in_port": ingress}, (IN_PORT if out == ingress else out,), OWNER)
 
 
 def is_drop(flow: FlowEntry | FlowMod) -> bool:
@@ -109,23 +105,17 @@ def cross_connect_of(flow: FlowEntry, size: int) -> CrossConnect | None:
 
 
 class OpenFlowDriver(OpticalSwitchDriver):
-    """A bridge with datapath id ``dpid`` on ``plane``. Flows with another cookie belong to another owner."""
+    """The bridge of the inventory entry ``{"dpid": 257, "profile": {…}}`` on the plane that it connects to.
+    Flows with another cookie belong to another owner."""
 
-    def __init__(
-        self,
-        name: str,
-        plane: Plane,
-        dpid: int,
-        size: int,
-        timing: Timing = Timing(),
-        owner: int = OWNER,
-    ) -> None:
-        ingress, egress = dual_sided(size)
-        super().__init__(name, Capabilities(ingress, egress, MAX_BATCH, timing, ownership=True))
-        self.size = size
-        self._plane = plane
-        self._dpid = dpid
-        self._owner = owner
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: Plane | None) -> None:
+        if openflow is None:
+            raise ValueError(f"optical switch {name}: the driver openflow needs an OpenFlow plane")
+        # A bridge takes a command at once; only the dark window of the profile is made here.
+        timing = Timing(dark=Timing.from_profile(keys.get("profile", {})).dark)
+        super().__init__(name, Capabilities(*dual_sided(size), MAX_BATCH, timing, ownership=True))
+        self._plane = openflow
+        self._dpid = int(keys["dpid"])
         self._drop_seen = False
 
     def _open(self, deadline: Deadline) -> Identity:
@@ -148,27 +138,27 @@ class OpenFlowDriver(OpticalSwitchDriver):
             if cross_connect is None:
                 continue
             lit[cross_connect] = CrossConnectState.CONNECTED
-            if flow.cookie != self._owner:
+            if flow.cookie != OWNER:
                 foreign.add(cross_connect)
         used = {port for xc in lit for port in (xc.ingress, xc.egress)}
         ports = {
             port: PortStatus(PortState.TUNED if port in used else PortState.BLOCKED)
-            for port in self.capabilities().ports
+            for port in self._capabilities.ports
         }
         return Snapshot(self.name, lit, ports, frozenset(foreign))
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        self._write([flow_of(xc, self.size, "delete_strict", self._owner) for xc in batch], deadline)
+        self._write([flow_of(xc, self.size, "delete_strict") for xc in batch], deadline)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
-        deadline.sleep_until(time.monotonic() + self.capabilities().timing.dark.typical_s)
-        self._write([flow_of(xc, self.size, "add", self._owner) for xc in batch], deadline)
+        deadline.sleep_until(time.monotonic() + self._capabilities.timing.dark.typical_s)
+        self._write([flow_of(xc, self.size) for xc in batch], deadline)
 
     def _write(self, mods: Sequence[FlowMod], deadline: Deadline) -> None:
         """Send flow changes and their barrier; the drop flow first, where a restarted bridge lost it."""
         if self._dpid not in self._plane.connected():
             raise Unreachable(f"bridge {self._dpid:#x} is not connected")
-        drop = [] if self._drop_seen else [FlowMod("add", DROP_PRIORITY, {}, (), self._owner)]
+        drop = [] if self._drop_seen else [FlowMod("add", DROP_PRIORITY, {}, (), OWNER)]
         timeout_s = deadline.check()
         try:
             self._plane.send_flows(self._dpid, [*drop, *mods], timeout_s=timeout_s)
@@ -202,10 +192,4 @@ class OpenFlowDriver(OpticalSwitchDriver):
                 yield Alarm("LOS", port, f"port {port} {what}: no light")
 
 
-def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: Plane | None) -> OpenFlowDriver:
-    """Make one from ``{"dpid": 257, "profile": {…}}`` and the plane that the bridge connects to."""
-    if openflow is None:
-        raise ValueError(f"optical switch {name}: the driver openflow needs an OpenFlow plane")
-    # A bridge takes a command at once; only the dark window of the profile is made here.
-    timing = Timing(dark=Timing.from_profile(entry.get("profile", {})).dark)
-    return OpenFlowDriver(name, openflow, int(entry["dpid"]), size, timing)
+from_inventory = OpenFlowDriver

@@ -48,20 +48,16 @@ from ncclient import NCClientError, manager
 from ncclient.operations import RaiseMode, RPCError, TimeoutExpiredError
 from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostError
 
-from ringlight.controller.optical.address import read_address
+from ringlight.controller.optical import polatis
 from ringlight.controller.optical.base import (
     Alarm,
-    Capabilities,
     Deadline,
     Identity,
     OpticalSwitchDriver,
-    PortStatus,
     Snapshot,
-    Timing,
-    dual_sided,
-    los_alarms,
+    metered,
 )
-from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical.connection import ask_again
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
@@ -73,7 +69,8 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.inventory import Credentials, Entry, secrets_of
+from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)
 
@@ -94,17 +91,6 @@ RENAMED = "2017-08-04"
 BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 MODEL = "http://www.polatis.com/yang/optical-switch"
 SYSTEM = "http://www.polatis.com/yang/polatis-switch"
-
-_ENABLED = {
-    "": True,
-    "UNSUPPORTED": True,
-    "ENABLED": True,
-    "PO_ENABLED": True,
-    "DISABLED": False,
-    "PO_DISABLED": False,
-}
-_FAILED = ("FAILED", "PO_FAILED")
-
 
 # XML and values
 
@@ -214,6 +200,18 @@ def _containers(text: str, name: str, namespace: str = MODEL) -> list[etree._Ele
     return [child for child in _data(text) if child.tag == f"{{{namespace}}}{name}"]
 
 
+def _leaves(entry: etree._Element) -> dict[str, str]:
+    """The text of each leaf. Raises ProtocolError for a name that is there twice."""
+    leaves: dict[str, str] = {}
+    for leaf in entry:
+        if isinstance(leaf.tag, str):
+            key = etree.QName(leaf).localname
+            if key in leaves:
+                raise ProtocolError(f"{etree.QName(entry).localname} has {key} twice")
+            leaves[key] = (leaf.text or "").strip()
+    return leaves
+
+
 def _entries(containers: Iterable[etree._Element], name: str) -> Iterator[dict[str, str]]:
     """The entries of a list, each as its leaves. Raises ProtocolError if there is anything else."""
     for container in containers:
@@ -222,14 +220,7 @@ def _entries(containers: Iterable[etree._Element], name: str) -> Iterator[dict[s
                 continue
             if entry.tag != f"{{{MODEL}}}{name}":
                 raise ProtocolError(f"there is something else than {name}", str(entry.tag))
-            leaves: dict[str, str] = {}
-            for leaf in entry:
-                if isinstance(leaf.tag, str):
-                    key = etree.QName(leaf).localname
-                    if key in leaves:
-                        raise ProtocolError(f"{name} has {key} twice")
-                    leaves[key] = (leaf.text or "").strip()
-            yield leaves
+            yield _leaves(entry)
 
 
 def _port(leaves: Mapping[str, str], key: str) -> int:
@@ -240,19 +231,11 @@ def _port(leaves: Mapping[str, str], key: str) -> int:
 
 
 def parse_pairs(text: str, dialect: Dialect) -> tuple[CrossConnect, ...]:
-    """The cross-connects of a reply. Raises ProtocolError, also if an ingress or egress is there twice: the
-    model allows the latter, one fibre cannot."""
-    found: list[CrossConnect] = []
-    ingresses: set[int] = set()
-    egresses: set[int] = set()
-    for leaves in _entries(_containers(text, "cross-connects"), dialect.pair):
-        one = CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress"))
-        if one.ingress in ingresses or one.egress in egresses:
-            raise ProtocolError(f"a port is connected twice: {one}")
-        ingresses.add(one.ingress)
-        egresses.add(one.egress)
-        found.append(one)
-    return tuple(found)
+    """The cross-connects of a reply. Raises ProtocolError."""
+    entries = _entries(_containers(text, "cross-connects"), dialect.pair)
+    return polatis.checked_pairs(
+        [CrossConnect(_port(leaves, "ingress"), _port(leaves, "egress")) for leaves in entries]
+    )
 
 
 def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
@@ -264,16 +247,6 @@ def parse_ports(text: str, dialect: Dialect) -> dict[int, str]:
             raise ProtocolError(f"port {port} is told twice")
         found[port] = status
     return found
-
-
-def port_status(status: str, connected: bool) -> PortStatus:
-    """What a port is, from the switch's word for it; UNKNOWN where the word is."""
-    if status in _FAILED:
-        return PortStatus(PortState.FAILED)
-    if status not in _ENABLED:
-        return PortStatus(PortState.UNKNOWN)
-    enabled = _ENABLED[status]
-    return PortStatus(PortState.TUNED if connected and enabled else PortState.BLOCKED, enabled)
 
 
 def parse_powers(text: str) -> dict[int, float]:
@@ -293,24 +266,11 @@ def parse_identity(text: str) -> Identity:
     """Read the identity that the switch reports. Raises ProtocolError."""
     leaves: dict[str, str] = {}
     for container in _containers(text, "product-information"):
-        leaves |= {
-            etree.QName(x).localname: (x.text or "").strip() for x in container if isinstance(x.tag, str)
-        }
+        leaves |= _leaves(container)
     if not leaves.get("model-name"):
         raise ProtocolError("no product information", text)
     keys = ("manufacturer", "model-name", "serial-number", "software-version")
     return Identity(*(leaves.get(key, "") for key in keys))
-
-
-def check_size(model: str, size: int) -> None:
-    """Raises ProtocolError if a model's name, ``N-VST-16x16-LA1-DMHNV-701``, tells another size than the
-    fabric's. A single-sided ``32xCC`` has the ports of a dual-sided 16x16."""
-    match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
-    if match is None:
-        return
-    told = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
-    if told != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
-        raise ProtocolError(f"the switch is {match[0]}, the fabric says {size}x{size}")
 
 
 def parse_system_alarms(text: str) -> Iterator[Alarm]:
@@ -319,7 +279,7 @@ def parse_system_alarms(text: str) -> Iterator[Alarm]:
         for entry in container:
             if not isinstance(entry.tag, str) or etree.QName(entry).localname != "alarm":
                 continue
-            told = {etree.QName(x).localname: (x.text or "").strip() for x in entry if isinstance(x.tag, str)}
+            told = _leaves(entry)
             words = " ".join(told[key] for key in ("alarm-type", "alarm-message") if told.get(key))
             yield Alarm("SWITCH", None, words[:200] or "an alarm without words")
 
@@ -486,13 +446,8 @@ class NetconfClient:
 
         Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
         """
-        fresh = self._manager is None or not self._manager.connected
-        try:
-            return self._get(question, deadline)
-        except Unreachable:
-            if fresh:
-                raise
-            return self._get(question, deadline)
+        was_open = self._manager is not None and self._manager.connected
+        return ask_again(was_open, lambda: self._get(question, deadline))
 
     def _get(self, question: Callable[[], list[str]], deadline: Deadline) -> str:
         session = self._connect(deadline)
@@ -588,27 +543,37 @@ class NetconfClient:
 
 
 class NetconfDriver(OpticalSwitchDriver):
-    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N, from the inventory entry ``{"address":
+    "host:port", "username": …, "password_env": …, "profile": {…}}``; port 830 unless told.
 
-    def __init__(self, name: str, access: Access, size: int, timing: Timing = Timing()) -> None:
-        ingress, egress = dual_sided(size)
-        capabilities = Capabilities(
-            ingress,
-            egress,
-            MAX_BATCH,
-            timing,
-            max_replace=MAX_BATCH,
-            power=ingress | egress,
-            port_admin=True,
+    ``key_file`` is a private key to log in with (the password then opens it). The switch's own key is looked
+    for in ``known_hosts``, a file (default the user's), unless ``host_key`` is that key or ``verify`` is
+    false.
+    """
+
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+        entry = Entry(name, keys)
+        host, port = entry.address(PORT)
+        credentials = entry.credentials()
+        if credentials is None:
+            raise entry.wrong("username", "is missing")
+        access = Access(
+            host,
+            port,
+            credentials,
+            entry.text("key_file"),
+            entry.text("host_key"),
+            Path(str(keys.get("known_hosts", "~/.ssh/known_hosts"))),
+            entry.flag("verify", True),
         )
-        super().__init__(name, capabilities, secrets=[access.credentials.password])
-        self.size = size
+        can = metered(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
+        super().__init__(name, can, secrets_of(credentials))
         self._client = NetconfClient(name, access)
 
     def _open(self, deadline: Deadline) -> Identity:
         told = self._client.ask(lambda: [f'<product-information xmlns="{MODEL}"/>'], deadline)
         identity = parse_identity(told)
-        check_size(identity.model, self.size)
+        polatis.check_model(identity.model, self.size)
         return identity
 
     def _close(self) -> None:
@@ -617,11 +582,8 @@ class NetconfDriver(OpticalSwitchDriver):
     def _read(self, deadline: Deadline) -> Snapshot:
         client = self._client
         told = client.ask(lambda: state_filter(client.dialect), deadline)
-        pairs = parse_pairs(told, client.dialect)
-        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
-        states = parse_ports(told, client.dialect)
-        ports = {port: port_status(status, port in used) for port, status in states.items()}
-        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+        words = parse_ports(told, client.dialect)
+        return polatis.snapshot(self.name, parse_pairs(told, client.dialect), words)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._client.edit(lambda: remove_config(batch, self._client.dialect), deadline)
@@ -636,43 +598,14 @@ class NetconfDriver(OpticalSwitchDriver):
         self._client.set_port_enabled(port, enabled, deadline)
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
-        found = parse_powers(self._client.ask(lambda: [f'<opm-power xmlns="{MODEL}"/>'], deadline))
-        return {port: found.get(port) for port in ports}
+        return parse_powers(self._client.ask(lambda: [f'<opm-power xmlns="{MODEL}"/>'], deadline))
 
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
-        yield from los_alarms(snapshot, self._power(used, deadline) if used else {})
+        yield from super()._alarms(snapshot, deadline)
         if self._client.dialect.alarms:
             yield from parse_system_alarms(
                 self._client.ask(lambda: [f'<system-alarms xmlns="{SYSTEM}"/>'], deadline)
             )
 
 
-def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> NetconfDriver:
-    """Make one from ``{"address": "host:port", "username": …, "password_env": …}``; port 830 unless told.
-
-    ``key_file`` is a private key to log in with (the password then opens it). The switch's own key is looked
-    for in ``known_hosts``, a file (default the user's), unless ``host_key`` is that key or ``verify`` is
-    false.
-    """
-
-    def wrong(key: str, text: str) -> ValueError:
-        return ValueError(f"optical switch {name}: {key}: {text}")
-
-    host, port = read_address(name, entry, PORT)
-    credentials = read_credentials(name, entry)
-    if credentials is None:
-        raise wrong("username", "is missing")
-    verify = entry.get("verify", True)
-    if not isinstance(verify, bool):
-        raise wrong("verify", f"{verify!r} is neither true nor false")
-    access = Access(
-        host,
-        port,
-        credentials,
-        key_file=None if entry.get("key_file") is None else str(entry["key_file"]),
-        host_key=None if entry.get("host_key") is None else str(entry["host_key"]),
-        known_hosts=Path(str(entry.get("known_hosts", "~/.ssh/known_hosts"))),
-        verify=verify,
-    )
-    return NetconfDriver(name, access, size, Timing.from_profile(entry.get("profile", {})))
+from_inventory = NetconfDriver

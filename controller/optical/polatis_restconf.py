@@ -22,36 +22,23 @@ The vendor's model does not forbid two pairs with one egress, so the plan and th
 here.
 
 Unverified: whether a switch without circuits answers a GET with an empty container or with 404 (404 is an
-error here, never an empty switch), entity tags of a real switch, what status UNSUPPORTED of a port means
-(it is used like an enabled one; the read-back tells). Before revision 2017-08-04 of the model the list's
-name is ``pairs``; it is used from when a reading shows it.
+error here, never an empty switch), entity tags of a real switch. Before revision 2017-08-04 of the model the
+list's name is ``pairs``; it is used from when a reading shows it.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-    Timing,
-    dual_sided,
-    los_alarms,
-)
-from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical import polatis
+from ringlight.controller.optical.base import Deadline, Identity, OpticalSwitchDriver, Snapshot, metered
 from ringlight.controller.optical.errors import ProtocolError, Refused, StaleRevision
-from ringlight.controller.optical.http import HttpClient, Reply, http_client
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.http import Reply, http_client
+from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.fabric.crossconnect import CrossConnect
 
 #: Pairs per write; a line of about 30 bytes each.
 MAX_BATCH = 1024
@@ -65,18 +52,7 @@ PRODUCT = f"/api/data/{MODULE}:product-information"
 SET_STATE = f"/api/operations/{MODULE}:port-set-state"
 MEDIA_TYPE = "application/yang-data+json"
 
-#: By status, and whether the port is connected.
-_STATUS = {
-    ("ENABLED", True): PortStatus(PortState.TUNED),
-    ("ENABLED", False): PortStatus(PortState.BLOCKED),
-    ("UNSUPPORTED", True): PortStatus(PortState.TUNED),
-    ("UNSUPPORTED", False): PortStatus(PortState.BLOCKED),
-    ("DISABLED", True): PortStatus(PortState.BLOCKED, enabled=False),
-    ("DISABLED", False): PortStatus(PortState.BLOCKED, enabled=False),
-    ("FAILED", True): PortStatus(PortState.FAILED),
-    ("FAILED", False): PortStatus(PortState.FAILED),
-}
-_SIZE = re.compile(r"(?<![\dA-Za-z])(\d{1,4})x(\d{1,4}|CC)(?![\dA-Za-z])")
+_STATUS = ("ENABLED", "DISABLED", "FAILED", "UNSUPPORTED")
 
 # JSON and values
 
@@ -114,9 +90,7 @@ def parse_pairs(value: object) -> tuple[str, tuple[CrossConnect, ...]]:
     """What the list is called (``pair``, ``pairs``), and its cross-connects. Raises ProtocolError."""
     name, entries = _entries(_member(value, "cross-connects"), "pair", "pairs")
     pairs = tuple(CrossConnect(_port(one, "ingress"), _port(one, "egress")) for one in entries)
-    if len({port for xc in pairs for port in (xc.ingress, xc.egress)}) != 2 * len(pairs):
-        raise ProtocolError("a port is connected twice", str(entries[:4]))
-    return name, pairs
+    return name, polatis.checked_pairs(pairs)
 
 
 def format_pairs(name: str, cross_connects: Iterable[CrossConnect]) -> bytes:
@@ -131,7 +105,7 @@ def parse_port_states(value: object) -> dict[int, str]:
     found = {}
     for one in entries:
         status = one.get("status")
-        if not isinstance(status, str) or (status, True) not in _STATUS:
+        if status not in _STATUS:
             raise ProtocolError("not a port's status", repr(one)[:200])
         found[_port(one, "port-id")] = status
     if len(found) != len(entries):
@@ -180,36 +154,29 @@ def parse_error(body: bytes) -> str:
 
 
 class PolatisRestconfDriver(OpticalSwitchDriver):
-    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N, from the inventory entry ``{"address":
+    "host:8008", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
 
-    def __init__(
-        self,
-        name: str,
-        client: HttpClient,
-        size: int,
-        timing: Timing = Timing(),
-        credentials: Credentials | None = None,
-    ) -> None:
-        ingress, egress = dual_sided(size)
-        capabilities = Capabilities(
-            ingress,
-            egress,
-            MAX_BATCH,
-            timing,
-            max_remove=1,
-            max_replace=MAX_BATCH,
-            power=ingress | egress,
-            port_admin=True,
+    ``settle_s``: seconds after the last write at which it is read back for the second time.
+    """
+
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+        entry = Entry(name, keys)
+        try:
+            settle_s = float(keys.get("settle_s", SETTLE_S))
+            if not 0.0 <= settle_s <= 60.0:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise entry.wrong("settle_s", f"{keys['settle_s']!r} is not 0 to 60 seconds") from None
+        can = metered(size, MAX_BATCH, entry.profile, max_remove=1, max_replace=MAX_BATCH, port_admin=True)
+        credentials = entry.credentials()
+        super().__init__(
+            name, replace(can, timing=replace(can.timing, settle_s=settle_s)), secrets_of(credentials)
         )
         self._headers = {"accept": MEDIA_TYPE}
-        secrets = []
         if credentials is not None:
-            token = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
-            self._headers["authorization"] = f"Basic {token}"
-            secrets = [credentials.password, token]
-        super().__init__(name, capabilities, secrets)
-        self.size = size
-        self._client = client
+            self._headers["authorization"] = f"Basic {credentials.basic}"
+        self._client = http_client(entry)
         #: What the list of pairs is called.
         self._list = "pair"
         #: Entity tag of the pairs as read last; empty once we have written, or where the switch gives none.
@@ -221,9 +188,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
     def _open(self, deadline: Deadline) -> Identity:
         self._port_tag = ""
         identity = parse_identity(self._ask(PRODUCT, deadline).json())
-        match = _SIZE.search(identity.model)
-        if match is not None and match[0] != f"{self.size}x{self.size}":
-            raise ProtocolError(f"the switch is {match[0]}, the fabric says {self.size}x{self.size}")
+        polatis.check_model(identity.model, self.size)
         self._read_ports(deadline)
         return identity
 
@@ -232,10 +197,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         pairs = self._read_pairs(deadline)
-        states = self._read_ports(deadline)
-        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
-        ports = {port: _STATUS[status, port in used] for port, status in states.items()}
-        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+        return polatis.snapshot(self.name, pairs, self._read_ports(deadline))
 
     def _read_pairs(self, deadline: Deadline) -> tuple[CrossConnect, ...]:
         self._pairs = None
@@ -295,12 +257,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
             # Some models have no power monitor.
             return {}
         reply.check_read(POWER)
-        powers = parse_powers(reply.json())
-        return {port: powers.get(port) for port in ports}
-
-    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
-        return los_alarms(snapshot, self._power(used, deadline) if used else {})
+        return parse_powers(reply.json())
 
     # Requests
 
@@ -332,20 +289,4 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         reply.check_write(what)
 
 
-def from_inventory(
-    name: str, entry: Mapping[str, Any], size: int, openflow: object = None
-) -> PolatisRestconfDriver:
-    """Make one from ``{"address": "host:8008", "username": …, "password_env": …, "tls": …, "profile": {…}}``.
-
-    ``settle_s``: seconds after the last write at which it is read back for the second time.
-    """
-    try:
-        settle_s = float(entry.get("settle_s", SETTLE_S))
-        if not 0.0 <= settle_s <= 60.0:
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"optical switch {name}: settle_s: {entry['settle_s']!r} is not 0 to 60 seconds"
-        ) from None
-    timing = replace(Timing.from_profile(entry.get("profile", {})), settle_s=settle_s)
-    return PolatisRestconfDriver(name, http_client(name, entry), size, timing, read_credentials(name, entry))
+from_inventory = PolatisRestconfDriver

@@ -21,24 +21,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlight.controller.optical.address import read_address
-from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-    Timing,
-    dual_sided,
-    los_alarms,
-)
-from ringlight.controller.optical.credentials import Credentials, read_credentials
+from ringlight.controller.optical import polatis
+from ringlight.controller.optical.base import Deadline, Identity, OpticalSwitchDriver, Snapshot, metered
 from ringlight.controller.optical.errors import ProtocolError
+from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.tl1 import Command, format_numbers
 from ringlight.controller.optical.tl1_client import Tl1Client
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.fabric.crossconnect import CrossConnect
 
 #: Cross-connects per command; 128 pairs are a line of about 1 kB.
 MAX_BATCH = 128
@@ -57,9 +46,7 @@ def parse_patches(rows: Iterable[str]) -> tuple[CrossConnect, ...]:
         if match is None:
             raise ProtocolError("not a cross-connect", row)
         found.append(CrossConnect(int(match[1]), int(match[2])))
-    if len({port for xc in found for port in (xc.ingress, xc.egress)}) != 2 * len(found):
-        raise ProtocolError("a port is connected twice", str(found))
-    return tuple(found)
+    return polatis.checked_pairs(found)
 
 
 def parse_ports(rows: Iterable[str]) -> dict[int, str]:
@@ -83,34 +70,16 @@ def parse_power(text: str) -> float | None:
         raise ProtocolError("not an optical power", text) from None
 
 
-def port_status(shutter: str, connected: bool) -> PortStatus:
-    """State of a port whose shutter says ``OPEN`` or ``CLOSED``."""
-    match shutter.upper():
-        case "OPEN":
-            return PortStatus(PortState.TUNED if connected else PortState.BLOCKED)
-        case "CLOSED":
-            return PortStatus(PortState.BLOCKED, enabled=False)
-    return PortStatus(PortState.UNKNOWN)
-
-
 class PolatisTl1Driver(OpticalSwitchDriver):
-    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N."""
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N, from the inventory entry ``{"address":
+    "host:port", "username": …, "password_env": …, "profile": {…}}``."""
 
-    def __init__(
-        self,
-        name: str,
-        host: str,
-        port: int,
-        size: int,
-        timing: Timing = Timing(),
-        credentials: Credentials | None = None,
-    ) -> None:
-        ingress, egress = dual_sided(size)
-        capabilities = Capabilities(
-            ingress, egress, MAX_BATCH, timing, power=ingress | egress, port_admin=True
-        )
-        super().__init__(name, capabilities, secrets=[credentials.password] if credentials else [])
-        self.size = size
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+        entry = Entry(name, keys)
+        host, port = entry.address()
+        credentials = entry.credentials()
+        capabilities = metered(size, MAX_BATCH, entry.profile, port_admin=True)
+        super().__init__(name, capabilities, secrets_of(credentials))
         self._client = Tl1Client(name, host, port, credentials, self.redact)
 
     def _open(self, deadline: Deadline) -> Identity:
@@ -126,9 +95,7 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         match = _SIZE.search(" ".join(told))
         if match is None:
             raise ProtocolError("not the switch's size", str(told))
-        size = int(match[1]), int(match[2])
-        if size != (self.size, self.size):
-            raise ProtocolError(f"the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}")
+        polatis.check_size((int(match[1]), int(match[2])), self.size)
         parts = [part.strip() for part in ",".join(kind).split(",")]
         if len(parts) != 4:
             raise ProtocolError("not vendor, model, type and version", str(kind))
@@ -143,10 +110,8 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         patches, shutters = self._client.ask(
             [Command("RTRV-PATCH"), Command("RTRV-PORT-SHUTTER", every)], deadline, 2 * self.size
         )
-        pairs = parse_patches(patches)
-        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
-        ports = {port: port_status(word, port in used) for port, word in parse_ports(shutters).items()}
-        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+        words = {port: word.upper() for port, word in parse_ports(shutters).items()}
+        return polatis.snapshot(self.name, parse_patches(patches), words)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         assert batch, "an empty list would mean all"
@@ -170,16 +135,5 @@ class PolatisTl1Driver(OpticalSwitchDriver):
             raise ProtocolError(f"{len(found)} powers for {len(ports)} ports")
         return found
 
-    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
-        return los_alarms(snapshot, self._power(used, deadline) if used else {})
 
-
-def from_inventory(
-    name: str, entry: Mapping[str, Any], size: int, openflow: object = None
-) -> PolatisTl1Driver:
-    """Make one from ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``."""
-    host, port = read_address(name, entry)
-    timing = Timing.from_profile(entry.get("profile", {}))
-    credentials = read_credentials(name, entry)
-    return PolatisTl1Driver(name, host, port, size, timing, credentials)
+from_inventory = PolatisTl1Driver

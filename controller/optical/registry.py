@@ -1,8 +1,8 @@
 """Makes drivers from inventory entries.
 
-A driver is a function ``from_inventory(name, entry, size, openflow)``. Ours are modules of this package: the
-entry's ``driver`` is the module's name, so a new driver is one file. Anybody else's is found by its entry
-point in the group ``ringlight.optical_drivers``, whose name is the driver's:
+A driver is made by ``from_inventory(name, entry, size, openflow)``, its class or a function. Ours are modules
+of this package: the entry's ``driver`` is the module's name, so a new driver is one file. Anybody else's is
+found by its entry point in the group ``ringlight.optical_drivers``, whose name is the driver's:
 
     [project.entry-points."ringlight.optical_drivers"]
     acme-tl1 = "acme.switches:from_inventory"

@@ -22,33 +22,21 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlight.controller.optical.address import read_address
-from ringlight.controller.optical.base import (
-    Alarm,
-    Capabilities,
-    Deadline,
-    Identity,
-    OpticalSwitchDriver,
-    PortStatus,
-    Snapshot,
-    Timing,
-    Verb,
-    dual_sided,
-    los_alarms,
-)
+from ringlight.controller.optical import polatis
+from ringlight.controller.optical.base import Deadline, Identity, OpticalSwitchDriver, Snapshot, Verb, metered
+from ringlight.controller.optical.connection import Connection, ask_again
 from ringlight.controller.optical.errors import (
-    DeadlineExceeded,
     Indeterminate,
     OpticalError,
     ProtocolError,
     Refused,
     Unreachable,
 )
-from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+from ringlight.controller.optical.inventory import Entry
+from ringlight.fabric.crossconnect import CrossConnect
 
 log = logging.getLogger(__name__)
 
@@ -58,22 +46,11 @@ MAX_BATCH = 128
 MAX_POWER_PORTS = 256
 #: A reply longer than this is garbage; 4,096 pairs need 50 kB.
 MAX_REPLY_BYTES = 1 << 20
-#: Longest wait for a connection, seconds.
-CONNECT_S = 3.0
 #: Longest wait for the reply to a query, seconds.
 REPLY_S = 5.0
 #: Longest wait for two replies to one message of a switch that may not give them, seconds.
 COMPOUND_S = 1.0
 
-#: By letter, and whether the port is connected.
-_STATUS = {
-    ("E", True): PortStatus(PortState.TUNED),
-    ("E", False): PortStatus(PortState.BLOCKED),
-    ("D", True): PortStatus(PortState.BLOCKED, enabled=False),
-    ("D", False): PortStatus(PortState.BLOCKED, enabled=False),
-    ("F", True): PortStatus(PortState.FAILED),
-    ("F", False): PortStatus(PortState.FAILED),
-}
 #: Asks for everything that a reading holds.
 _STATE = (":oxc:swit:conn:stat?", ":oxc:swit:port:stat?")
 _VERBS: Mapping[Verb, str] = {"remove": "sub", "add": "add", "replace": "only"}
@@ -221,35 +198,21 @@ def parse_identity(text: str) -> Identity:
 
 
 class ScpiClient:
-    """One connection, made when it is needed and made anew after trouble. Not for several threads.
-
-    ``compound``: the switch answers several questions in one message; see :meth:`try_compound`.
-    """
+    """One connection. Not for several threads. ``compound``: the switch answers several questions in one
+    message; see :meth:`try_compound`."""
 
     def __init__(self, name: str, host: str, port: int) -> None:
         self.name = name
         self.compound = False
-        self._address = (host, port)
-        self._socket: socket.socket | None = None
+        self._connection = Connection(host, port)
         self._buffer = LineBuffer()
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._connection.close()
 
     def query(self, line: str, deadline: Deadline) -> str:
-        """The one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError.
-
-        A connection that the switch has dropped since it was last used is made anew, once.
-        """
-        fresh = self._socket is None
-        try:
-            return self._exchange(line, deadline)
-        except Unreachable:
-            if fresh:
-                raise
-            return self._exchange(line, deadline)
+        """The one-line reply to a question. Raises Unreachable, DeadlineExceeded, ProtocolError."""
+        return ask_again(self._connection.is_open, lambda: self._exchange(line, deadline))
 
     def questions(self, lines: Sequence[str], deadline: Deadline) -> list[str]:
         """The replies to several questions, in one exchange if the switch can. Raises as :meth:`query`."""
@@ -315,86 +278,50 @@ class ScpiClient:
             found.append(f"{code} {text}")
         raise ProtocolError("the error queue does not end", found[-1])
 
-    def _connect(self, deadline: Deadline) -> socket.socket:
-        if self._socket is None:
-            try:
-                self._socket = socket.create_connection(
-                    self._address, timeout=min(CONNECT_S, deadline.check())
-                )
-            except OSError as error:
-                host, port = self._address
-                raise Unreachable(f"no connection to {host}:{port}: {error}") from None
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _connect(self, deadline: Deadline) -> None:
+        if self._connection.open(deadline):
             self._buffer = LineBuffer()
-        return self._socket
 
     def _exchange(self, line: str, deadline: Deadline, whole: bool = False) -> str:
         """Send a line, return the next. ``whole``: use all the time to the deadline."""
-        connection = self._connect(deadline)
-        limit = deadline if whole or deadline.left_s < REPLY_S else Deadline(REPLY_S)
+        self._connect(deadline)
+        limit, what = deadline if whole else deadline.within(REPLY_S), line[:40]
+        lines: list[str] = []
         try:
-            connection.settimeout(limit.check())
-            connection.sendall(f"{line}\n".encode("ascii"))
-            while True:
-                connection.settimeout(limit.check())
-                data = connection.recv(1 << 16)
+            self._connection.send(f"{line}\n".encode("ascii"), limit, what)
+            while not lines:
+                data = self._connection.receive(limit, what)
                 if not data:
                     raise Unreachable("the switch closed the connection")
                 lines = self._buffer.feed(data)
-                if not lines:
-                    continue
-                if len(lines) > 1 or not self._buffer.empty:
-                    raise ProtocolError(f"more than one reply to {line[:40]}", str(lines[:3]))
-                log.debug("%s: %.200s -> %.200s", self.name, line, lines[0])
-                return lines[0]
-        except TimeoutError:
-            self.close()
-            raise DeadlineExceeded(f"no reply to {line[:40]}") from None
-        except OSError as error:
-            self.close()
-            raise Unreachable(f"connection lost: {error}") from None
+            if len(lines) > 1 or not self._buffer.empty:
+                raise ProtocolError(f"more than one reply to {what}", str(lines[:3]))
         except OpticalError:
             # What is still to come on this connection would be taken for the reply to the next question.
             self.close()
             raise
+        log.debug("%s: %.200s -> %.200s", self.name, line, lines[0])
+        return lines[0]
 
 
 # The driver
 
 
 class ScpiDriver(OpticalSwitchDriver):
-    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N. ``wavelengths``: channels of a WSS, else 0."""
+    """A dual-sided N x N switch: ingress 1..N, egress N+1..2N, from the inventory entry ``{"address":
+    "host:port", "profile": {…}}``; ``"wavelengths": W`` for a WSS with W channels."""
 
-    def __init__(
-        self,
-        name: str,
-        host: str,
-        port: int,
-        size: int,
-        timing: Timing = Timing(),
-        wavelengths: int = 0,
-    ) -> None:
-        ingress, egress = dual_sided(size)
-        capabilities = Capabilities(
-            ingress,
-            egress,
-            MAX_BATCH,
-            timing,
-            max_replace=MAX_BATCH,
-            power=ingress | egress,
-            port_admin=True,
-            wavelengths=wavelengths,
-        )
-        super().__init__(name, capabilities)
-        self.size, self.wavelengths = size, wavelengths
-        self._client = ScpiClient(name, host, port)
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
+        entry = Entry(name, keys)
+        self.wavelengths = int(keys.get("wavelengths") or 0)
+        more = {"max_replace": MAX_BATCH, "port_admin": True, "wavelengths": self.wavelengths}
+        super().__init__(name, metered(size, MAX_BATCH, entry.profile, **more))
+        self._client = ScpiClient(name, *entry.address())
 
     def _open(self, deadline: Deadline) -> Identity:
         identity = parse_identity(self._client.query("*idn?", deadline))
         told_size = self._client.query(":oxc:swit:size?", deadline)
-        size = parse_size(told_size)
-        if size != (self.size, self.size):
-            raise ProtocolError(f"the switch is {size[0]}x{size[1]}, the fabric says {self.size}x{self.size}")
+        polatis.check_size(parse_size(told_size), self.size)
         if self.wavelengths:
             # Asked only where it should know the answer: a real optical circuit switch does not.
             told = self._client.query(":oxc:swit:wav?", deadline).strip()
@@ -416,11 +343,9 @@ class ScpiDriver(OpticalSwitchDriver):
         letters = parse_port_states(told_ports)
         if len(letters) != 2 * self.size:
             raise ProtocolError(f"{len(letters)} port states for {2 * self.size} ports")
-        used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
-        if not self.wavelengths and len(used) != 2 * len(pairs):
-            raise ProtocolError("a port is connected twice", str(pairs))
-        ports = {port: _STATUS[letter, port in used] for port, letter in enumerate(letters, start=1)}
-        return Snapshot(self.name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+        if not self.wavelengths:
+            polatis.checked_pairs(pairs)
+        return polatis.snapshot(self.name, pairs, dict(enumerate(letters, start=1)))
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._client.command(_line("remove", batch), deadline)
@@ -451,13 +376,5 @@ class ScpiDriver(OpticalSwitchDriver):
             found.update(zip(part, powers, strict=True))
         return found
 
-    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
-        used = sorted({port for xc in snapshot.cross_connects for port in (xc.ingress, xc.egress)})
-        return los_alarms(snapshot, self._power(used, deadline) if used else {})
 
-
-def from_inventory(name: str, entry: Mapping[str, Any], size: int, openflow: object = None) -> ScpiDriver:
-    """Make one from ``{"address": "host:port", "profile": {…}}``, of a WSS with ``"wavelengths": W``."""
-    host, port = read_address(name, entry)
-    timing = Timing.from_profile(entry.get("profile", {}))
-    return ScpiDriver(name, host, port, size, timing, wavelengths=int(entry.get("wavelengths") or 0))
+from_inventory = ScpiDriver

@@ -12,12 +12,10 @@ save where the switch answers that nobody is logged in: that one it has not carr
 from __future__ import annotations
 
 import logging
-import select
-import socket
 from collections.abc import Callable, Sequence
 
 from ringlight.controller.optical.base import Deadline
-from ringlight.controller.optical.credentials import Credentials
+from ringlight.controller.optical.connection import Connection, ask_again
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
@@ -28,6 +26,7 @@ from ringlight.controller.optical.errors import (
     Refused,
     Unreachable,
 )
+from ringlight.controller.optical.inventory import Credentials
 from ringlight.controller.optical.tl1 import (
     Command,
     MessageFramer,
@@ -40,9 +39,10 @@ from ringlight.controller.optical.tl1 import (
 
 log = logging.getLogger(__name__)
 
-#: Longest wait for a connection, and for the answer to a question, seconds.
-CONNECT_S = 3.0
+#: Longest wait for the answer to a question, seconds.
 REPLY_S = 10.0
+#: Longest that logging out may take where the switch does not even take bytes, seconds.
+LOG_OUT_S = 0.05
 #: Longest wait for another page that the switch may or may not send, seconds.
 PAGE_S = 1.0
 #: Codes of GR-831: nobody is logged in; this user may not do that. A switch's own codes are not known.
@@ -60,10 +60,7 @@ class Denied(Refused):
 
 
 class Tl1Client:
-    """One connection, made when it is needed and made anew after trouble. Not for several threads.
-
-    ``redact`` masks the secrets of what is logged.
-    """
+    """One connection. Not for several threads. ``redact`` masks the secrets of what is logged."""
 
     def __init__(
         self,
@@ -74,28 +71,21 @@ class Tl1Client:
         redact: Callable[[str], str] = lambda text: text,
     ) -> None:
         self.name = name
-        self._address = (host, port)
+        self._connection = Connection(host, port)
         self._credentials = credentials
         self._redact = redact
-        self._socket: socket.socket | None = None
         self._framer = MessageFramer()
         self._ctag = 0
 
     def close(self) -> None:
         """Log out, as far as that goes without waiting, and hang up."""
-        if self._socket is not None and self._credentials is not None:
+        if self._connection.is_open and self._credentials is not None:
             try:
                 bye = Command("CANC-USER", quoted(self._credentials.username), ("",), self._next_ctag())
-                self._socket.settimeout(0)
-                self._socket.send(format_command(bye))
-            except (OSError, Tl1Error) as error:
+                self._send(bye, Deadline(LOG_OUT_S))
+            except (OpticalError, Tl1Error) as error:
                 log.debug("%s: hung up without logging out: %s", self.name, error)
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._connection.close()
 
     def ask(
         self, commands: Sequence[Command], deadline: Deadline, rows_of_last: int = 0
@@ -103,20 +93,13 @@ class Tl1Client:
         """The rows that each of these questions is answered with. ``rows_of_last``: how many the last one
         should have, if that is known. Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied,
         ProtocolError (which is also what a denied question is)."""
-        fresh = self._socket is None
-        try:
-            return self._ask(commands, deadline, rows_of_last)
-        except Unreachable:
-            if fresh:
-                raise
-            return self._ask(commands, deadline, rows_of_last)
+        return ask_again(self._connection.is_open, lambda: self._ask(commands, deadline, rows_of_last))
 
     def tell(self, command: Command, deadline: Deadline) -> None:
         """Has a command carried out. Raises Denied, PermissionDenied or AuthFailed if the switch said no;
         Unreachable or DeadlineExceeded if nothing was sent; Indeterminate if its end is not known."""
         for again in (False, True):
-            if self._socket is not None and self._is_gone(self._socket):
-                self._hang_up()
+            self._take_in()
             self._connect(deadline)
             try:
                 self._answer(command, deadline)
@@ -124,11 +107,11 @@ class Tl1Client:
             except Denied as error:
                 if error.code not in NOT_LOGGED_IN or self._credentials is None or again:
                     raise
-                self._hang_up()
+                self._connection.close()
             except (AuthFailed, PermissionDenied):
                 raise
             except OpticalError as error:
-                self._hang_up()
+                self._connection.close()
                 raise Indeterminate(f"no end of {command.verb} seen: {error}") from error
 
     # One exchange
@@ -140,22 +123,22 @@ class Tl1Client:
         try:
             pages: dict[str, list[str]] = {}
             for command in commands:
-                limit = deadline if deadline.left_s < REPLY_S else Deadline(REPLY_S)
-                ctag = self._answer(command, limit, pages)
+                ctag = self._answer(command, deadline.within(REPLY_S), pages)
             while len(pages[ctag]) < rows_of_last:
                 try:
-                    self._collect(self._receive(Deadline(min(PAGE_S, deadline.check()))), pages)
+                    deadline.check()
+                    self._collect(self._receive(deadline.within(PAGE_S)), pages)
                 except DeadlineExceeded:
                     break
         except Denied as error:
-            self._hang_up()
+            self._connection.close()
             if error.code in NOT_LOGGED_IN:
                 # Logged out meanwhile; as good as a connection that is gone.
                 raise Unreachable(str(error)) from None
             raise ProtocolError(f"a reading was denied: {error}") from None
         except OpticalError:
             # What is still to come on this connection has nobody to hear it.
-            self._hang_up()
+            self._connection.close()
             raise
         return [tuple(rows) for rows in pages.values()]
 
@@ -201,17 +184,10 @@ class Tl1Client:
     # The connection
 
     def _connect(self, deadline: Deadline) -> None:
-        if self._socket is not None:
-            return
-        host, port = self._address
-        try:
-            self._socket = socket.create_connection(self._address, timeout=min(CONNECT_S, deadline.check()))
-        except OSError as error:
-            raise Unreachable(f"no connection to {host}:{port}: {error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._framer = MessageFramer()
-        if self._credentials is not None:
-            self._log_in(self._credentials, deadline)
+        if self._connection.open(deadline):
+            self._framer = MessageFramer()
+            if self._credentials is not None:
+                self._log_in(self._credentials, deadline)
 
     def _log_in(self, credentials: Credentials, deadline: Deadline) -> None:
         try:
@@ -221,59 +197,34 @@ class Tl1Client:
             # Public clients take this for a login; the switch knows the connection, not who made it.
             if "already logged in" in str(error).lower():
                 return
-            self._hang_up()
+            self._connection.close()
             raise AuthFailed(f"the switch denied the login of {credentials.username}: {error}") from None
         except Tl1Error as error:
-            self._hang_up()
+            self._connection.close()
             raise AuthFailed(f"the login of {credentials.username} cannot be said in TL1: {error}") from None
         except OpticalError:
-            self._hang_up()
+            self._connection.close()
             raise
 
-    def _is_gone(self, connection: socket.socket) -> bool:
-        """Whether the switch has closed the connection; reports that have come meanwhile are taken in."""
-        try:
-            while _readable(connection):
-                data = connection.recv(1 << 16)
-                if not data:
-                    return True
-                self._collect(self._framer.feed(data), {})
-        except (OSError, Tl1Error):
-            return True
-        return False
+    def _take_in(self) -> None:
+        """Takes in the reports that have come meanwhile; hangs up where the switch has."""
+        while self._connection.is_open and not self._connection.is_quiet():
+            try:
+                self._collect(self._receive(Deadline(LOG_OUT_S)), {})
+            except OpticalError:
+                self._connection.close()
 
     def _send(self, command: Command, limit: Deadline) -> None:
-        assert self._socket is not None
         shown = "ACT-USER" if command.verb == "ACT-USER" else f"{command.verb} {command.aid[:100]}"
         log.debug("%s: %s", self.name, self._redact(shown))
-        try:
-            self._socket.settimeout(limit.check())
-            self._socket.sendall(format_command(command))
-        except TimeoutError:
-            raise DeadlineExceeded(f"{command.verb} could not be sent in time") from None
-        except OSError as error:
-            raise Unreachable(f"connection lost: {error}") from None
+        self._connection.send(format_command(command), limit, command.verb)
 
     def _receive(self, limit: Deadline) -> list[Reply | Report]:
         """Receive the next replies and reports. Raises DeadlineExceeded, Unreachable, ProtocolError."""
-        assert self._socket is not None
+        data = self._connection.receive(limit, "the last command")
+        if not data:
+            raise Unreachable("the switch closed the connection")
         try:
-            self._socket.settimeout(limit.check())
-            data = self._socket.recv(1 << 16)
-            if data:
-                return self._framer.feed(data)
-        except TimeoutError:
-            raise DeadlineExceeded("no reply") from None
-        except OSError as error:
-            raise Unreachable(f"connection lost: {error}") from None
+            return self._framer.feed(data)
         except Tl1Error as error:
             raise ProtocolError(str(error), error.raw) from None
-        raise Unreachable("the switch closed the connection")
-
-
-def _readable(connection: socket.socket) -> bool:
-    """Whether there is something to read, its end too; of ``select`` that cannot be asked above descriptor
-    1023, and a REST with many callers has as many."""
-    asked = select.poll()
-    asked.register(connection, select.POLLIN)
-    return bool(asked.poll(0))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, is_electrical, trace
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import (
+    CrossConnects,
+    Fabric,
+    is_electrical,
+    trace,
+)
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ringlight.controller.bus import EventBus
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 
 
 def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[dict[str, Any]]:

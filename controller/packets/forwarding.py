@@ -19,9 +19,10 @@ from ringlight.controller.openflow.messages import FlowEntry, FlowMod
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.packets import flow_rules
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router, without_ports
 from ringlight.fabric.routing import Rule, forwarding_rules, out_port, rule_batches
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, electrical_graph
+from ringlight.fabric.topology import CrossConnects, Fabric, electrical_graph
 
 if TYPE_CHECKING:
     import networkx as nx

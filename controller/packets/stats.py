@@ -13,7 +13,8 @@ from ringlight.controller.errors import UnavailableError
 from ringlight.controller.openflow.errors import OpenFlowError
 from ringlight.controller.openflow.messages import PortStats
 from ringlight.controller.openflow.plane import OpenFlowPlane
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from ringlight.controller.rest.requests import (
 from ringlight.controller.service import Controller
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
-from ringlight.fabric.topology import Port
+from ringlight.fabric.parts import Port
 
 _HEALTH = "/v1/health"
 #: Streams of events at a time.

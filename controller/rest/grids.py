@@ -16,7 +16,7 @@ from ringlight.controller.rest.requests import Cursor, GpuName, GridName, LightR
 from ringlight.controller.rings.site import ring_document
 from ringlight.controller.service import Controller
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
 
 
 def router(controller: Controller) -> APIRouter:

@@ -28,7 +28,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.lights import WRITE_S, Lights, quantiles
 from ringlight.controller.onic.agent import flow_name
 from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
-from ringlight.fabric.wdm import RingPlan, set_up_steps
+from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,12 @@ from ringlight.controller.errors import InvalidError
 from ringlight.controller.jobs.job import linktest_targets
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.fabric.planes.choice import candidates, plane_of
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, frozen
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import RingPlan, plan_ring
+from ringlight.fabric.topology import Fabric
 
 #: Bytes of an element of the gradient.
 _ITEM_BYTES = 4

@@ -27,8 +27,9 @@ from ringlight.controller.rings.conductor import RingConductor
 from ringlight.controller.rings.light import choose_ring, plan_light, ring_of, steps_of_job
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import RingPlan, set_up_steps
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
+from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,11 @@ import numpy as np
 from ringlight.experiments.analysis.prediction import nic_rate_bps, predict_jobs
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.fabric.kinds import vector_bytes
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError, Router
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray, Steps
-from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 from ringlight.workloads.graph import FloatArray, Kind, Workload
 
 #: Bytes of Ethernet's payload that the headers of IP and TCP with time stamps take.
@@ -122,7 +123,7 @@ def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
     """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
     if job.container is not None or job.gpus > MOST_GPUS:
         return None
-    if job.averaged:
+    if job.plane(plan.setting.fabric).sums:
         return None
     gpus = list(job.ranks or plan.setting.fabric.gpus)[: job.gpus]
     switches = _Switches(plan, gpus)

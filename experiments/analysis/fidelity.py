@@ -28,7 +28,6 @@ from ringlight.experiments.record.events import (
     process_called,
 )
 from ringlight.experiments.record.runs import SUCCEEDED, Run
-from ringlight.fabric.planes.rings import RingPlane
 
 #: Seconds between two samples of the ports' throughput (10 Hz).
 SERIES_STEP_S = 0.1
@@ -39,7 +38,7 @@ CPU_BUSY = (0.85, 0.95)
 SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 #: What is concluded from a baseline's time are ratios of this size; rings' collectives differ by factors.
-BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_OF_RINGS = (1.01, 1.03), (1.05, 1.10)
+BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_IN_STEPS = (1.01, 1.03), (1.05, 1.10)
 #: Bounds of a job's time over its simulated time. The simulation leaves out TCP and all software: where jobs
 #: share a link it is off by up to 6 % by itself (docs/simulation.md).
 JOB_OVER_SIMULATED = (1.10, 1.25)
@@ -133,8 +132,8 @@ def judged(
     ]
     for name, share in missing.items():
         found += over(share, SAMPLES_MISSING, "samples_missing", run=name, share=share)
-    rings = any(run.plan.on(RingPlane) for run in runs)
-    limits = BASELINE_OVER_MODEL_OF_RINGS if rings else BASELINE_OVER_MODEL
+    stepped = any(job.plane(run.plan.setting.fabric).stepped for run in runs for job in run.plan.jobs)
+    limits = BASELINE_OVER_MODEL_IN_STEPS if stepped else BASELINE_OVER_MODEL
     for context in contexts:
         found += beside_model(context, limits if context.run.plan.arm in baselines else None)
         found += beside_simulation(context)

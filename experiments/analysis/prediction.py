@@ -14,11 +14,12 @@ import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[Sequence[str]]
 
@@ -177,7 +178,7 @@ def _most_s(plan: RunPlan, job: JobPlan) -> float:
         return job.container.deadline_s
     if job.workload is not None:
         return job.iterations * longest_iteration_s(plan, job)
-    if job.averaged:
+    if job.plane(plan.setting.fabric).sums:
         return job.iterations * (_compute_s(job) + ideal_all_reduce_s(plan.setting, job, job.ranks))
     ranks = len(job.ranks) or job.gpus
     steps = steps_named(job.loop.collective, ranks)

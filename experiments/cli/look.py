@@ -16,7 +16,8 @@ from ringlight.experiments.cli.common import Interrupted, answer, fail, listing,
 
 if TYPE_CHECKING:
     from ringlight.experiments.client import Api
-    from ringlight.fabric.topology import Fabric, Port
+    from ringlight.fabric.parts import Port
+    from ringlight.fabric.topology import Fabric
     from ringlight.testbed.emulation.console.attached import Attached
 
 PANEL = "Hands in a lab"
@@ -138,7 +139,7 @@ def is_scenario(where: str | None) -> bool:
 
 def _fabric_of(where: str | None, place: options.Place) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
     """A fabric and its lit circuits: those that a scenario begins with, or of a lab those of now."""
-    from ringlight.fabric.plugged import plugged
+    from ringlight.fabric.planes.divided.plugged import plugged
 
     if where is not None and is_scenario(where):
         fabric = plugged(place.setting(Path(where)).fabric)
@@ -151,7 +152,7 @@ def _fabric_of(where: str | None, place: options.Place) -> tuple[Fabric, Iterabl
 
 
 def _lit() -> list[tuple[Port, Port]]:
-    from ringlight.fabric.topology import Port
+    from ringlight.fabric.parts import Port
 
     found = calls.get("/v1/circuits")["circuits"]
     return [(Port.parse(circuit["ends"][0]), Port.parse(circuit["ends"][1])) for circuit in found]

@@ -96,7 +96,7 @@ class Place:
         """The setting, whose parts can be plugged together. Raises UserError, and ScenarioError naming those
         to choose from."""
         from ringlight.experiments.language.expand import load
-        from ringlight.fabric.plugged import plugged
+        from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
         found = load(scenario, sets=self.sets or ()).one_setting(self.arm, self.point)

@@ -16,13 +16,13 @@ from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSp
 from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.topology import (
     Fabric,
-    Port,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,
@@ -65,8 +65,8 @@ class Draft:
 
 
 def agents(fabric: Fabric) -> list[str]:
-    """GPUs whose O-NIC has a control agent: those of grids."""
-    return [gpu for grid in fabric.grids.values() for gpu in grid.nodes]
+    """GPUs whose O-NIC has a control agent, which asks for light."""
+    return [gpu for plane in lit_planes(fabric) if plane.asked for gpu in plane.nodes]
 
 
 def check_run(run: Draft, looked_at: set[Any]) -> None:
@@ -196,9 +196,14 @@ def check_standing(plane: Plane) -> None:
 
 
 def _plane(run: Draft, job: JobPlan) -> Plane:
-    """What carries a job's bytes. Raises ValueError for GPUs that are not in one place."""
-    with at(f"jobs.{job.name}.ranks"):
+    """What carries a job's bytes. Raises ValueError for a job that nothing can carry."""
+    try:
         return job.plane(run.fabric)
+    except Misfit as misfit:
+        where = f"jobs.{job.name}.{misfit.key}"
+        if misfit.key == "collective":
+            where = f"training.collective: {job.loop.collective} of job {job.name} on {run.where}"
+        raise ValueError(f"{where}: {misfit}") from None
 
 
 def _check_workload(run: Draft, job: JobPlan) -> None:
@@ -229,14 +234,10 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
     where = f"jobs.{job.name}.{'ranks' if job.ranks else 'gpus'}"
     what = f"training.collective: {job.loop.collective} of job {job.name}"
     found = parse_collective(job.loop.collective)
-    if job.averaged:
-        if not job.ranks:
-            raise ValueError(f"{where}: which averager a job has depends on its GPUs; give ranks")
-        with at(f"{what} on {run.where}"):
-            job.plane(run.fabric)
+    plane = _plane(run, job)
+    if plane.sums:
         _check_joined(run, job)
         return
-    plane = _plane(run, job)
     if found.striped and not plane.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
     with at(what):

@@ -16,7 +16,6 @@ from pydantic import Field
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
@@ -170,14 +169,9 @@ class JobPlan:
             raise ValueError(f"job {self.name} has no training loop")
         return self.training
 
-    @property
-    def averaged(self) -> bool:
-        """Whether averagers sum its gradients."""
-        return self.training is not None and parse_collective(self.training.collective).averaged
-
     def plane(self, fabric: Fabric, gpus: Sequence[str] = ()) -> Plane:
-        """What carries its bytes on these GPUs, else on its ranks. Raises ValueError as :func:`plane_of`."""
-        return plane_of(fabric, gpus or self.ranks, averaged=self.averaged)
+        """What carries its bytes on these GPUs, else on its ranks. Raises Misfit as :func:`plane_of`."""
+        return plane_of(fabric, gpus or self.ranks, "" if self.training is None else self.training.collective)
 
 
 @dataclass(frozen=True)

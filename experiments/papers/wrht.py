@@ -21,12 +21,12 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.spec import quantity
 from ringlight.experiments.papers import Finding
 from ringlight.experiments.record.runs import Run
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import stripes
+from ringlight.fabric.planes.ring.wrht import WrhtPlan, exchange_wavelengths, plan
 from ringlight.fabric.schedules import Collective, fitting_group, parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, format_time
-from ringlight.fabric.wdm import stripes
-from ringlight.fabric.wrht import WrhtPlan, exchange_wavelengths, plan
 
 WRHT = ("wrht", "wrht-exchange")
 

@@ -40,7 +40,7 @@ from ringlight.experiments.runner.bench import (
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_in
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, parse_rate, parse_size
 from ringlight.testbed.lab import LabError

@@ -1,13 +1,13 @@
 """Lightpaths of a ring of wavelengths for a demand: each pair's number, way round and colours.
 
-The ring is that of :mod:`fabric.wdm`: two fibres, ``wavelengths`` colours in each, and two lightpaths of one
-colour share no segment of a fibre. A plan gives each pair that has something to send some lightpaths, and its
-``z`` is the least of lightpaths / demand over these pairs, demand as a share of the greatest entry. So z is
-in lightpaths for the pair that sends most, and what :func:`allocate` makes great.
+The ring is that of :mod:`fabric.planes.ring.wdm`: two fibres, ``wavelengths`` colours in each, and two
+lightpaths of one colour share no segment of a fibre. A plan gives each pair that has something to send some
+lightpaths, and its ``z`` is the least of lightpaths / demand over these pairs, demand as a share of the
+greatest entry. So z is in lightpaths for the pair that sends most, and what :func:`allocate` makes great.
 
 SiP-ML's program (Khani et al., SIGCOMM 2021, as its authors' simulator states it) bounds the load of every
 segment, not the colours. :func:`allocate` decides in milliseconds and gives colours while it fills; it is
-held against the program itself, :mod:`fabric.allocation.ring_program`.
+held against the program itself, ``tests/ring_program.py``.
 
 Ours, because the paper's text does not state it: its rings are one with all their wavelengths, and a pair may
 have lightpaths both ways round at once.

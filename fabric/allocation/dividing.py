@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from ringlight.fabric.allocation.arcs import Decisions
 from ringlight.fabric.allocation.circuits import patient_shot, permutations, single_shot
 from ringlight.fabric.allocation.demand import FloatArray
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
-from ringlight.fabric.lightpaths import Division, Lightpath
-from ringlight.fabric.rings import CLOCKWISE, COUNTER
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.lightpaths import Division, Lightpath
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.ring.ring import CLOCKWISE, COUNTER
 from ringlight.fabric.steps import IntArray
 from ringlight.fabric.topology import Fabric
 
@@ -32,12 +34,10 @@ class Divider(Protocol):
 
 def divider(fabric: Fabric) -> Divider:
     """Divider of ``fabric.interconnect``, plugged or not. Raises ValueError if its light is not divided."""
-    one = fabric.interconnect
-    if isinstance(one, ParallelOcs):
-        return PlanesDivider(one)
-    if isinstance(one, DemandRing):
-        return RingDivider(one)
-    raise ValueError("the light of this fabric is not divided")
+    made = _DIVIDERS.get(type(fabric.interconnect))
+    if made is None:
+        raise ValueError("the light of this fabric is not divided")
+    return made(fabric.interconnect)
 
 
 class PlanesDivider:
@@ -82,3 +82,7 @@ class RingDivider:
             pair = (source, destination)
             paths[pair] = (*paths.get(pair, ()), Lightpath(port, colour))
         return Division(plan.counts(), paths)
+
+
+#: By the kind of interconnect.
+_DIVIDERS: Mapping[type, Callable[[Any], Divider]] = {ParallelOcs: PlanesDivider, DemandRing: RingDivider}

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 from ringlight.fabric.cost import byte_time
-from ringlight.fabric.grid import LightUse
 from ringlight.fabric.kinds import bus_factor
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.grid.wavelengths import LightUse
+from ringlight.fabric.planes.wholes.interconnect import Built, Division
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import CrossConnects, Fabric, Port
+from ringlight.fabric.topology import CrossConnects, Fabric
 
 
-class Division(NamedTuple):
-    """How often light is divided anew, seconds: a division holds for ``interval_s``; before it, it is decided
-    for ``decision_s``, and then all light is dark for ``dark_s``."""
+class Misfit(ValueError):
+    """A job that a plane cannot carry. ``key``: what of the job is wrong: ranks, gpus or collective."""
 
-    interval_s: float
-    dark_s: float
-    decision_s: float
+    def __init__(self, key: str, why: object) -> None:
+        super().__init__(str(why))
+        self.key = key
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Plane:
     standing: ClassVar[bool] = False
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
+    #: Whether its light is asked for, transfer by transfer.
+    asked: ClassVar[bool] = False
     #: Whether its light is set between steps, so that all ranks move in step.
     stepped: ClassVar[bool] = False
     #: Whether each pair of ranks has a lightpath of its own, and a transfer may take several side by side.
@@ -57,7 +60,7 @@ class Plane:
     untold: ClassVar[str] = ""
 
     @property
-    def built(self) -> Literal["", "once", "anew"]:
+    def built(self) -> Built:
         """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
         return ""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringlight.fabric.planes.averagers import averagers
-from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.grids import grids
+from ringlight.fabric.planes.averagers.averager_plane import averagers
+from ringlight.fabric.planes.base import Misfit, Plane
+from ringlight.fabric.planes.grid.grid_plane import grids
 from ringlight.fabric.planes.packets import packets
-from ringlight.fabric.planes.rings import rings
-from ringlight.fabric.planes.wholes import wholes
+from ringlight.fabric.planes.ring.ring_plane import rings
+from ringlight.fabric.planes.wholes.whole_plane import wholes
+from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 
 
@@ -27,15 +28,16 @@ def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:
     return lit_planes(fabric) if lit else []
 
 
-def plane_of(fabric: Fabric, ranks: Sequence[str] = (), *, averaged: bool = False) -> Plane:
+def plane_of(fabric: Fabric, ranks: Sequence[str] = (), collective: str = "") -> Plane:
     """The plane of a job on GPUs ``ranks``; of one whose GPUs are still to be chosen where there are none.
 
-    ``averaged``: averagers sum its gradients. Raises ValueError naming a GPU that is not where others are.
+    ``collective``: that it trains with, if it does. Raises Misfit, naming a GPU that is not where others are
+    or what the averagers of a collective that is theirs lack; ValueError for a collective that there is not.
     """
-    if averaged:
+    if collective and parse_collective(collective).averaged:
         return averagers(fabric, ranks)
     for plane in candidates(fabric, ranks):
         if off := set(ranks).difference(plane.nodes):
-            raise ValueError(f"GPU {min(off)} is not on {plane.name}, as others of the job are")
+            raise Misfit("ranks", f"GPU {min(off)} is not on {plane.name}, as others of the job are")
         return plane
     return packets(fabric)

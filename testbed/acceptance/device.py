@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState
 from ringlight.testbed.acceptance.changing import converge
 from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
-from ringlight.testbed.acceptance.network import Host
+from ringlight.testbed.acceptance.network import Host, nobodys_address
 from ringlight.testbed.acceptance.rig import Rig, lacks
 
 log = logging.getLogger(__name__)
@@ -151,9 +150,7 @@ class DeviceRig(Rig):
     def unreachable(self) -> OpticalSwitchDriver:
         if "address" not in self._entry:
             lacks("an address")
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        return self._make(address=f"127.0.0.1:{port}")
+        return self._make(address=nobodys_address())
 
     def locked_out(self) -> OpticalSwitchDriver | None:
         if "username" not in self._entry:

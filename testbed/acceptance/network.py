@@ -40,6 +40,12 @@ def run(*command: str, given: str | None = None) -> str:
     return done.stdout
 
 
+def nobodys_address() -> str:
+    """``host:port`` where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return f"127.0.0.1:{closed.getsockname()[1]}"
+
+
 class Host:
     """A NIC at a faceplate: what it sends is light for the switch, and it hears every packet of a stream.
 

@@ -64,7 +64,7 @@ def load_fabric(path: Path) -> Fabric:
     """Raises ValueError with one line that names file and key."""
     from pydantic import ValidationError
 
-    from ringlight.fabric.plugged import plugged
+    from ringlight.fabric.planes.divided.plugged import plugged
     from ringlight.fabric.schema import FabricSpec, build_fabric
 
     try:

@@ -21,12 +21,14 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from ringlight.containers.worker.optinc import WINDOW
-from ringlight.fabric.averagers import averaging_of, coding
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.structure import CASES
 from ringlight.fabric.optinc.weights import pack
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
-from ringlight.fabric.topology import Averager, Fabric, Link, Port
+from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averaging import averaging_of, coding
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.averager.core import DEPTH
 
@@ -50,9 +52,14 @@ def address_of(fabric: Fabric, port: Port) -> str:
     raise ValueError(f"{port} has no cable of an averager")
 
 
-def cable_at(fabric: Fabric, gpu: str) -> Link | None:
-    """The cable from a GPU's NIC to an averager, if it has one."""
-    return next((cable for cable in fabric.cables if cable.a.node == gpu), None)
+def cables_at(fabric: Fabric, gpu: str) -> list[Link]:
+    """The cable from a GPU's NIC to an averager, or none."""
+    return [cable for cable in fabric.cables if cable.a.node == gpu]
+
+
+def between(fabric: Fabric) -> list[Link]:
+    """Cables from averagers to the one above them."""
+    return [cable for cable in fabric.cables if cable.a.node in fabric.averagers]
 
 
 def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
@@ -97,8 +104,7 @@ def place_of(
     found = averaging_of(fabric, gpus)
     if tuple(gpus) != found.servers:
         raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(found.servers)}")
-    cable = cable_at(fabric, gpus[rank])
-    assert cable is not None
+    (cable,) = cables_at(fabric, gpus[rank])
     own = fabric.averagers[cable.b.node]
     slowest = max(silence_s(one, rate_bps) for one in (*found.first, *([found.above] if found.above else [])))
     return {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ringlight.fabric.topology import Fabric, Link, Port
+from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.topology import Fabric
 
 Kind = Literal[
     "link",
@@ -115,7 +116,7 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
             return _agent(fabric, name)
         case ["averager", name]:
             _allow(request, "kill", "an averager can be killed and restored")
-            return _averager(fabric, name)
+            return _process("averager", name, fabric.averagers)
         case ["controller"]:
             _allow(request, "kill", "the controller can be killed and restored")
             return Target("controller", "controller", ("controller",))
@@ -188,10 +189,10 @@ def _agent(fabric: Fabric, gpu: str) -> Target:
     return Target("agent", f"agent {gpu}", (gpu,))
 
 
-def _averager(fabric: Fabric, name: str) -> Target:
-    if name not in fabric.averagers:
-        raise TargetError(404, f"there is no averager {name}; there are {listed(fabric.averagers)}")
-    return Target("averager", f"averager {name}", (name,))
+def _process(kind: Kind, name: str, there: Collection[str]) -> Target:
+    if name not in there:
+        raise TargetError(404, f"there is no {kind} {name}; there are {listed(there)}")
+    return Target(kind, f"{kind} {name}", (name,))
 
 
 def _server_agent(request: FaultRequest) -> Target:

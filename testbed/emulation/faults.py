@@ -18,7 +18,8 @@ from typing import Any
 from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
 
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
 from ringlight.testbed.emulation.agent.workers import Worker, Workers

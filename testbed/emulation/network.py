@@ -18,7 +18,8 @@ from mininet.net import Mininet
 from pyroute2 import IPRoute
 
 from ringlight.fabric.frames import choose_frames
-from ringlight.fabric.topology import OURS, Fabric, Link, Port
+from ringlight.fabric.parts import OURS, Link, Port
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averagers, netlink, openvswitch
 from ringlight.testbed.emulation.netlink import NetworkError
@@ -245,10 +246,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._inside(
                 self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
             )
-        for cable in self.fabric.cables:
-            if cable.a.node in self.fabric.averagers:
-                for end in self._connect(cable.a, cable.b):
-                    self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
+        for cable in averagers.between(self.fabric):
+            for end in self._connect(cable.a, cable.b):
+                self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
 
     def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
         """One end of a cable of an averager: its rate and its address."""
@@ -581,7 +581,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
         assert host.namespace is not None
         netlink.in_namespace(host.namespace, inside)
-        if (second := averagers.cable_at(self.fabric, gpu.name)) is not None:
+        for second in averagers.cables_at(self.fabric, gpu.name):
             self._plug_averager(host, second)
 
     def _plug_averager(self, host: WorkerHost | IdleHost, cable: Link) -> None:

@@ -28,7 +28,7 @@ from mininet.node import Host, Node, OVSSwitch
 from pyroute2 import IPRoute
 
 from ringlight import IMPORT_PATH
-from ringlight.fabric.topology import OURS
+from ringlight.fabric.parts import OURS
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.guests import Guest, GuestPlan, exit_or_signal

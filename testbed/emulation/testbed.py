@@ -26,7 +26,8 @@ import requests
 
 from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
-from ringlight.fabric.topology import Fabric, OpticalSwitch
+from ringlight.fabric.parts import OpticalSwitch
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
@@ -62,7 +63,7 @@ from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Applications, Others, others_routes
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.lab import Lab
-from ringlight.testbed.supervision import Start, Supervisor
+from ringlight.testbed.supervision import Life, Start, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +148,8 @@ class Testbed:
         self.inventory: dict[str, Any] = {}
         self.workers: Workers | None = None
         self.network: LabNetwork | None = None
-        self.agents: Supervisor | None = None
-        self.switches: Supervisor | None = None
-        self.averagers: Supervisor | None = None
+        #: Of a fabric's parts that are processes, by their part of the inventory.
+        self.supervisors: dict[str, Supervisor] = {}
         self.apps: Supervisor | None = None
         self.controller: Supervisor | None = None
         self._deaths = Deaths(settings.state / deaths.FILE)
@@ -325,7 +325,7 @@ class Testbed:
         if (keeps := self.settings.keeps) is None:
             return
         starts = {CONTROLLER: partial(self._spawn, [*keeps.command], keeps.log)}
-        self.controller = self._keep(
+        self.controller = self._supervised(
             "controller", "the", starts, "processes", lambda _: last_line(keeps.log), CONTROLLER_END_S
         )
 
@@ -348,8 +348,7 @@ class Testbed:
         }
         for name in starts:
             self._make_user(name)
-        self.switches = self._keep("optical switch", "optical switch", starts, "optical_switches")
-        self._undo.callback(self.switches.stop)
+        self._keep("optical switch", "optical switch", starts, "optical_switches")
 
     def _start_optical(self, index: int, switch: OpticalSwitch) -> subprocess.Popen[bytes]:
         """One optical switch. Started again it finds its light burning, and listens where it was."""
@@ -435,10 +434,11 @@ class Testbed:
     def _await_optical(self) -> None:
         """Wait until every optical switch answers at its management port."""
         deadline = time.monotonic() + START_S
-        assert self.switches is not None
-        for name in self.switches.lives():
+        for name in self._lives("optical_switches"):
             ready = self.settings.state / f"{name}.ready"
-            self._await(self.switches, name, ready.exists, self._optical_log(name), deadline)
+            self._await(
+                self.supervisors["optical_switches"], name, ready.exists, self._optical_log(name), deadline
+            )
             told = json.loads(ready.read_text())
             self._addresses[name] = {**told["addresses"], "rest": told["rest"]}
             self._identify(name, self._addresses[name]["scpi"], deadline)
@@ -473,9 +473,7 @@ class Testbed:
         for gpu in asked:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
         starts = {gpu: partial(self._start_agent, gpu) for gpu in tunable(fabric)}
-        if starts:
-            self.agents = self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
-            self._undo.callback(self.agents.stop)
+        self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
 
     def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
         """One agent in its O-NIC's namespace."""
@@ -501,10 +499,9 @@ class Testbed:
         """Wait until every agent answers on its management socket."""
         deadline = time.monotonic() + START_S
         for gpu in tunable(self.settings.fabric):
-            assert self.agents is not None
             directory = onic_directory(self.settings.state, gpu)
             ready = partial(answers, directory / "manage.sock")
-            self._await(self.agents, gpu, ready, directory / "agent.log", deadline)
+            self._await(self.supervisors["onics"], gpu, ready, directory / "agent.log", deadline)
 
     # -- averagers
 
@@ -520,18 +517,14 @@ class Testbed:
                 self.network.namespace(name), partial(self._spawn, [*command], log_file)
             )
 
-        if settings.fabric.averagers:
-            starts = self._averagers.starts(start)
-            self.averagers = self._keep("averager", "averager", starts, "averagers")
-            self._undo.callback(self.averagers.stop)
+        self._keep("averager", "averager", self._averagers.starts(start), "averagers")
 
     def _await_averagers(self) -> None:
         """Wait until every averager has made its table and listens."""
         deadline = time.monotonic() + TABLES_S
         for name in self.settings.fabric.averagers:
-            assert self.averagers is not None
             ready = partial(self._averagers.answers, name)
-            self._await(self.averagers, name, ready, self._averagers.log_file(name), deadline)
+            self._await(self.supervisors["averagers"], name, ready, self._averagers.log_file(name), deadline)
 
     def _kept(self) -> dict[Kind, Kept]:
         """The supervised processes, and whether one serves its clients."""
@@ -544,13 +537,13 @@ class Testbed:
             host, _, port = self._addresses[name][protocol].rpartition(":")
             return answers((host, int(port)))
 
-        kept: dict[Kind, Kept] = {}
-        if self.switches is not None:
-            kept["optical switch"] = Kept(self.switches, optical)
-        if self.agents is not None:
-            kept["agent"] = Kept(self.agents, manages)
-        if self.averagers is not None:
-            kept["averager"] = Kept(self.averagers, self._averagers.answers)
+        serves: tuple[tuple[Kind, str, Callable[[str], bool]], ...] = (
+            ("optical switch", "optical_switches", optical),
+            ("agent", "onics", manages),
+            ("averager", "averagers", self._averagers.answers),
+        )
+        there = self.supervisors
+        kept = {kind: Kept(there[part], answers_) for kind, part, answers_ in serves if part in there}
         if self.controller is not None and (keeps := self.settings.keeps) is not None:
             kept["controller"] = Kept(self.controller, lambda _: answers(keeps.address))
         return kept
@@ -565,17 +558,26 @@ class Testbed:
 
     # -- inventory and files
 
-    def _keep(
+    def _keep(self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str) -> None:
+        """Start processes, if any, and keep them running until the lab goes. ``part``: of the inventory."""
+        if starts:
+            kept = self.supervisors[part] = self._supervised(kind, called, starts, part)
+            self._undo.callback(kept.stop)
+
+    def _supervised(
         self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str, *more: Any
     ) -> Supervisor:
-        """Start processes and keep them running; each end is noted. ``part``: of the inventory; ``more``:
-        further arguments of ``Supervisor``."""
+        """Processes that are started again; each end is noted. ``more``: arguments of ``Supervisor``."""
 
         def on_restart(name: str, pid: int, asked: bool) -> None:
             self._deaths.back(kind, name)
             self._on_restart(part, name, pid, asked)
 
         return Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
+
+    def _lives(self, part: str) -> Mapping[str, Life]:
+        """Lives of the processes of a part of the inventory."""
+        return self.supervisors[part].lives() if part in self.supervisors else {}
 
     def _on_restart(self, part: str, name: str, pid: int, asked: bool) -> None:
         """``restarts`` are those that nobody asked for."""
@@ -588,7 +590,7 @@ class Testbed:
     def _make_inventory(self) -> dict[str, Any]:
         settings = self.settings
         lab, fabric = settings.lab, settings.fabric
-        switches = self.switches.lives() if self.switches else {}
+        switches = self._lives("optical_switches")
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
             # A switch that is elsewhere does not know that time passes slower here.
@@ -606,7 +608,7 @@ class Testbed:
             if switch.wavelengths is not None:
                 entry["wavelengths"] = switch.wavelengths
             optical[switch.name] = entry
-        lives = self.agents.lives() if self.agents else {}
+        lives = self._lives("onics")
         onics: dict[str, dict[str, Any]] = {
             gpu: {
                 "transmitters": onic.transmitters,
@@ -626,10 +628,9 @@ class Testbed:
                 "laser_ids": list(laser_ids(fabric, gpu)),
                 "pid": lives[gpu].pid,
             }
-        working = self.averagers.lives() if self.averagers else {}
-        averagers = {
-            name: {"pid": working[name].pid, "status": str(self._averagers.status_file(name))}
-            for name in fabric.averagers
+        working = {
+            name: {"pid": life.pid, "status": str(self._averagers.status_file(name))}
+            for name, life in self._lives("averagers").items()
         }
         kept = self.controller.lives() if self.controller else {}
         processes = {name: {"pid": life.pid} for name, life in kept.items()}
@@ -645,7 +646,7 @@ class Testbed:
             "packet_switches": packet,
             "optical_switches": optical,
             "onics": onics,
-            **({"averagers": averagers} if averagers else {}),
+            **({"averagers": working} if working else {}),
             **({"processes": processes} if processes else {}),
         }
 

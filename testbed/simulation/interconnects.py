@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 
 from ringlight.fabric.allocation.arcs import Divisions
 from ringlight.fabric.allocation.circuits import check_degree, single_shot
 from ringlight.fabric.allocation.demand import placed, sent_in_steps
-from ringlight.fabric.allocation.dividing import Divider, PlanesDivider
-from ringlight.fabric.interconnect import (
-    DemandRing,
-    Divided,
-    GridOfGpus,
-    Ideal,
-    Interconnect,
-    OneShot,
-    ParallelOcs,
-    Servers,
-    TorusOfGpus,
-    WavelengthRing,
-)
+from ringlight.fabric.allocation.dividing import PlanesDivider
+from ringlight.fabric.allocation.one_shot import circuits, one_shot
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.fabric.planes.ring.whole_ring import WavelengthRing
+from ringlight.fabric.planes.wholes.electrical import Ideal, Servers
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.planes.wholes.one_shot import OneShot
+from ringlight.fabric.planes.wholes.rotor import Rotors
+from ringlight.fabric.planes.wholes.torus import TorusOfGpus
 from ringlight.fabric.steps import IntArray, Steps
-from ringlight.fabric.zoo.one_shot import circuits, one_shot
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.networks import IdealNetwork, Network
 from ringlight.testbed.simulation.zoo import (
@@ -52,6 +50,16 @@ class Demand:
     rest: FloatArray
     groups: tuple[IntArray, ...] = ()
     group_bytes: float = 0.0
+
+
+DemandOf = Callable[[], Demand]
+
+
+class Costs(TypedDict):
+    """``latency_s``: seconds before a transfer's first byte counts; ``share``: payload's of a link's rate."""
+
+    latency_s: float
+    share: float
 
 
 def demand_of_workload(workload: Workload, at: IntArray, gpus: int) -> Demand:
@@ -86,52 +94,77 @@ def together(demands: Iterable[Demand], gpus: int) -> Demand:
 
 
 def interconnect_network(
-    one: Interconnect, gpus: Sequence[str], demand_of: Callable[[], Demand], *,
+    one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, *,
     latency_s: float = 0.0, share: float = 1.0,
 ) -> Network:  # fmt: skip
     """``demand_of`` is called where one is built for a demand. Raises ValueError where that cannot be."""
-    if isinstance(one, Ideal):
-        return IdealNetwork(gpus, one.gpu_bps, latency_s=latency_s, share=share)
-    if isinstance(one, Servers):
-        return IdealNetwork(
-            gpus, one.gpu_bps, per_server=one.gpus_each, server_bps=one.inside_bps,
-            latency_s=latency_s, share=share,
-        )  # fmt: skip
-    if isinstance(one, TorusOfGpus):
-        return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, latency_s=latency_s, share=share)
-    if isinstance(one, ParallelOcs):
-        if one.interval_s is not None:
-            return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
-        total = demand_of().total
-        check_degree(total, one.switches, gpus)
-        counts = single_shot(total, one.switches).counts
-        return CircuitNetwork(gpus, counts, one.circuit_bps, latency_s=latency_s, share=share)
-    if isinstance(one, OneShot):
-        demand = demand_of()
-        counts = circuits(one_shot(demand.rest, one.degree, demand.groups, demand.group_bytes))
-        return CircuitNetwork(
-            gpus, counts, one.gpu_bps / one.degree, forward=True, hop_s=one.hop_s,
-            latency_s=latency_s, share=share,
-        )  # fmt: skip
-    if isinstance(one, DemandRing):
-        return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
-    if isinstance(one, GridOfGpus):
-        return RelayedGridNetwork(
-            gpus, one.columns, one.gpu_bps / one.transceivers, shared=one.transceivers == 1,
-            hop_s=one.set_up_s, latency_s=latency_s + one.set_up_s, share=share,
-        )  # fmt: skip
-    if isinstance(one, WavelengthRing):
-        return WavelengthRingNetwork(gpus, one.gpu_bps / 2, latency_s=latency_s, share=share)
-    return rotor_network(gpus, one.rotor, indirect=one.indirect, latency_s=latency_s, share=share)
+    return _NETWORKS[type(one)](one, gpus, demand_of, latency_s=latency_s, share=share)
 
 
-def _divided(
-    one: Divided, gpus: Sequence[str], demand_of: Callable[[], Demand], *,
-    latency_s: float, share: float,
-) -> CircuitNetwork:  # fmt: skip
+def _ideal(one: Ideal, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return IdealNetwork(gpus, one.gpu_bps, **costs)
+
+
+def _servers(one: Servers, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return IdealNetwork(gpus, one.gpu_bps, per_server=one.gpus_each, server_bps=one.inside_bps, **costs)
+
+
+def _torus(one: TorusOfGpus, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return TorusNetwork(gpus, one.torus, one.link_bps, hop_s=one.hop_s, **costs)
+
+
+def _parallel_ocs(
+    one: ParallelOcs, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]
+) -> Network:
+    if one.division is not None:
+        return _divided(one, gpus, demand_of, **costs)
+    total = demand_of().total
+    check_degree(total, one.switches, gpus)
+    return CircuitNetwork(gpus, single_shot(total, one.switches).counts, one.circuit_bps, **costs)
+
+
+def _one_shot(one: OneShot, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
+    demand = demand_of()
+    counts = circuits(one_shot(demand.rest, one.degree, demand.groups, demand.group_bytes))
+    circuit_bps = one.gpu_bps / one.degree
+    return CircuitNetwork(gpus, counts, circuit_bps, forward=True, hop_s=one.hop_s, **costs)
+
+
+def _grid(one: GridOfGpus, gpus: Sequence[str], _: DemandOf, *, latency_s: float, share: float) -> Network:
+    return RelayedGridNetwork(
+        gpus, one.columns, one.gpu_bps / one.transceivers, shared=one.transceivers == 1,
+        hop_s=one.handshake_s, latency_s=latency_s + one.handshake_s, share=share,
+    )  # fmt: skip
+
+
+def _wavelength_ring(
+    one: WavelengthRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]
+) -> Network:
+    return WavelengthRingNetwork(gpus, one.gpu_bps / 2, **costs)
+
+
+def _rotors(one: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return rotor_network(gpus, one.rotor, indirect=one.indirect, **costs)
+
+
+def _divided(one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
     """Every pair that ever sends has a link, whose rate is what the present division gives it."""
     pairs = (demand_of().total > 0).astype(np.int64)
-    return CircuitNetwork(gpus, pairs, one.gpu_bps, latency_s=latency_s, share=share)
+    return CircuitNetwork(gpus, pairs, one.gpu_bps, **costs)
+
+
+#: By the kind of interconnect.
+_NETWORKS: Mapping[type[Interconnect], Callable[..., Network]] = {
+    Ideal: _ideal,
+    Servers: _servers,
+    TorusOfGpus: _torus,
+    ParallelOcs: _parallel_ocs,
+    OneShot: _one_shot,
+    DemandRing: _divided,
+    GridOfGpus: _grid,
+    WavelengthRing: _wavelength_ring,
+    Rotors: _rotors,
+}
 
 
 #: Where divisions take turns, pairs' shares of the demand are rounded to powers of two, or each of
@@ -152,18 +185,11 @@ class LightDivision:
     """
 
     def __init__(
-        self, one: Divided, network: CircuitNetwork, share: float = 1.0, *, turns: bool = False
+        self, one: Interconnect, network: CircuitNetwork, share: float = 1.0, *, turns: bool = False
     ) -> None:
         self._links = tuple(network.pairs.T)
-        self._counts: Callable[[FloatArray], IntArray]
-        gpus = len(network.gpus)
-        if isinstance(one, DemandRing):
-            self.rate_bps = one.wavelength_bps * share
-            sources, destinations = self._links
-            self._counts = Divisions(gpus, sources, destinations, one.wavelengths).counts
-        else:
-            self.rate_bps = one.circuit_bps * share
-            self._counts = _of_links(PlanesDivider(one), self._links, gpus)
+        lightpath_bps, self._counts = _COUNTS[type(one)](one, self._links, len(network.gpus))
+        self.rate_bps = lightpath_bps * share
         self._turns = turns
         self._in_turns: OrderedDict[bytes, FloatArray] = OrderedDict()
 
@@ -193,12 +219,28 @@ class LightDivision:
         return self._in_turns[known]
 
 
-def _of_links(divider: Divider, links: tuple[IntArray, ...], gpus: int) -> Callable[[FloatArray], IntArray]:
-    """``divider.counts`` for values [links], a source and a destination each."""
+#: Lightpaths [links] for what is left to send over each link, a source and a destination each.
+_Counts = Callable[[FloatArray], IntArray]
+
+
+def _of_ring(one: DemandRing, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
+    sources, destinations = links
+    return one.wavelength_bps, Divisions(gpus, sources, destinations, one.wavelengths).counts
+
+
+def _of_circuits(one: ParallelOcs, links: tuple[IntArray, ...], gpus: int) -> tuple[float, _Counts]:
+    divider = PlanesDivider(one)
 
     def counts(left: FloatArray) -> IntArray:
         demand = np.zeros((gpus, gpus))
         demand[links] = left
         return np.asarray(divider.counts(demand)[links])
 
-    return counts
+    return divider.rate_bps, counts
+
+
+#: Bits per second of a lightpath, and how many each link gets, by the kind of interconnect.
+_COUNTS: Mapping[type[Interconnect], Callable[..., tuple[float, _Counts]]] = {
+    DemandRing: _of_ring,
+    ParallelOcs: _of_circuits,
+}

@@ -16,21 +16,19 @@ from typing import Protocol
 
 import numpy as np
 
-from ringlight.fabric.grid import check_power as check_grid_power
-from ringlight.fabric.grid import lines
+from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
+from ringlight.fabric.planes.grid.grid import Grid, lines
+from ringlight.fabric.planes.grid.wavelengths import check_power as check_grid_power
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.wdm import check_power, check_wavelengths, segments
 from ringlight.fabric.steps import Step
 from ringlight.fabric.topology import (
     CrossConnects,
     Fabric,
-    Grid,
-    Link,
-    Port,
-    WdmRing,
     circuit_cross_connects,
     electrical_graph,
 )
-from ringlight.fabric.wdm import check_power, check_wavelengths, segments
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 
 

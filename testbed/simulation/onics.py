@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ringlight.controller.onic import protocol
-from ringlight.fabric.grid import Ways
+from ringlight.fabric.planes.grid.wavelengths import Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.engine import Engine
 
@@ -44,7 +44,7 @@ class ControlNetwork:
 class OnicPlane:
     """The control units of all nodes of the jobs on a grid: a gate for ``testbed.simulation.jobs.simulate``.
 
-    ``ways`` are the jobs' wavelength maps (``fabric.grid.ways_for``), together. ``waits_s`` are the seconds
+    ``ways`` are the jobs' wavelength maps (``ways_for``), together. ``waits_s`` are the seconds
     from request to light of every flow that has had light so far; ``messages`` counts them by kind.
     ``overlaps`` counts light that came to a receiver which another still had: it is 0 unless the protocol is
     wrong. ``finished`` is called with the source and the life of every flow that had light, once its receiver

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.steps import Step, Steps, check_ranks
-from ringlight.fabric.topology import Reconfigure
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.maxmin import drain
 from ringlight.testbed.simulation.networks import Network, Routes

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.allocation.demand import check_counts
+from ringlight.fabric.planes.ring.wdm import segments
+from ringlight.fabric.planes.wholes import hops, torus
+from ringlight.fabric.planes.wholes.rotor import Rotor
 from ringlight.fabric.steps import BoolArray, IntArray, Step
-from ringlight.fabric.wdm import segments
-from ringlight.fabric.zoo import hops, torus
-from ringlight.fabric.zoo.rotor import Rotor
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.networks import IdealNetwork, Places, Routes, capacity_of
 
@@ -30,8 +30,9 @@ class CircuitNetwork:
     """Directed circuits of ``circuit_bps`` bits per second each; those of a pair are one link.
 
     ``counts`` [gpus, gpus]: from each GPU (row) to each other. ``forward``: transfers between others go over
-    GPUs that forward, on a way with the fewest hops (:func:`fabric.zoo.hops.ways`); without it they are an
-    error. Raises ValueError for counts that cannot be or do not fit, and for a rate that is not above 0.
+    GPUs that forward, on a way with the fewest hops (:func:`fabric.planes.wholes.hops.ways`); without it they
+    are an error. Raises ValueError for counts that cannot be or do not fit, and for a rate that is not above
+    0.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ def _no_way(ranks: Sequence[str], step: Step, number: int, wrong: BoolArray, why
 
 
 class TorusNetwork:
-    """A torus whose links have ``link_bps`` bits per second each way; ways as :func:`fabric.zoo.torus.ways`.
+    """A torus whose links have ``link_bps`` bits per second each way (:mod:`fabric.planes.wholes.torus`).
 
     Raises ValueError for GPUs that do not fill it, and for a rate that is not above 0.
     """

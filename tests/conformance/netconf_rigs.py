@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
+from ringlight.testbed.acceptance.network import nobodys_address
 from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
 from ringlight.testbed.acceptance.rigs.emulated import HOSTS, SIZE
 from tests import netconf_server
@@ -77,9 +77,7 @@ class NetconfRig(Rig):
         return self._make(self._server.address)
 
     def unreachable(self) -> OpticalSwitchDriver:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        return self._make(f"127.0.0.1:{port}")
+        return self._make(nobodys_address())
 
     def locked_out(self) -> OpticalSwitchDriver | None:
         return self._make(self._server.address, "wrong")

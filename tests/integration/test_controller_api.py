@@ -17,8 +17,9 @@ import pytest
 
 from benchmarks.doors import phase
 from ringlight.experiments.client import Api, ApiError, Unreachable
+from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import forwarding_rules
-from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from tests.integration.controller_rig import FABRIC, ControllerRig

@@ -47,7 +47,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
-from ringlight.fabric.topology import canonical
+from ringlight.fabric.parts import canonical
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port

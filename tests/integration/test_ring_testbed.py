@@ -26,11 +26,11 @@ from ringlight.containers.image import ROOT
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
-from ringlight.fabric.rings import ADD_CLOCKWISE, EAST, WEST
+from ringlight.fabric.planes.ring.ring import ADD_CLOCKWISE, EAST, WEST
+from ringlight.fabric.planes.ring.wdm import cross_connects
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
-from ringlight.fabric.wdm import cross_connects
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import Counters, RouteTable, Transmitter, read_counters
@@ -228,7 +228,7 @@ def test_the_lab_has_wss_of_micro_rings_and_onics_without_agents() -> None:
             }
             # Where a controller puts that socket, and nothing is yet.
             assert list(place.iterdir()) == []
-        assert rig.testbed.agents is None
+        assert "onics" not in rig.testbed.supervisors
         for name in rig.ring.switches:
             entry = inventory["optical_switches"][name]
             assert entry["wavelengths"] == WAVELENGTHS

@@ -13,7 +13,7 @@ from ringlight.controller.demand.decision import left, stranded
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.server_agent import AgentClient, AgentRefusedError
 from ringlight.fabric.crossconnect import Mode
-from ringlight.fabric.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.workloads.packed import pack

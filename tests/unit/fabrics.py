@@ -7,11 +7,18 @@ from collections.abc import Iterable, Sequence
 import networkx as nx
 from hypothesis import strategies as st
 
+from ringlight.fabric.parts import (
+    Gpu,
+    Link,
+    OpticalSwitch,
+    PacketSwitch,
+    Port,
+)
 from ringlight.fabric.paths import Hop
 from ringlight.fabric.routing import Rule, out_port
 from ringlight.fabric.schedules import STEPS
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, Gpu, Link, OpticalSwitch, PacketSwitch, Port
+from ringlight.fabric.topology import Fabric
 
 #: Every collective, by the names that a scenario uses.
 COLLECTIVES = (*STEPS, "wrht", "wrht-2", "wrht-4", "wrht-2-exchange")

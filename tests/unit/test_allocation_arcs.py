@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric import wdm
 from ringlight.fabric.allocation.arcs import ArcPlan, Decisions, Divisions, allocate
-from ringlight.fabric.allocation.colour_bound import colour_bound
-from ringlight.fabric.allocation.ring_program import highs_ring, load_bound
+from ringlight.fabric.planes.ring import wdm
+from tests.colour_bound import colour_bound
+from tests.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
 

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.allocation.circuits import (
     CircuitPlan,
-    highs_single_shot,
-    multi_shot,
     patient_shot,
     permutations,
     single_shot,
@@ -25,6 +23,7 @@ from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.models import MODELS
 from ringlight.workloads.placement import AUTHORS, placed_workload
 from ringlight.workloads.traffic import traffic
+from tests.circuits_program import highs_single_shot
 
 INFINITE = float("inf")
 Matrix = npt.NDArray[np.float64]
@@ -284,7 +283,7 @@ def test_one_pair_may_have_all_switches() -> None:
     assert permutations(plan.counts, 20).tolist() == [[1, -1]] * 20
 
 
-@pytest.mark.parametrize("solver", [single_shot, multi_shot, lambda d, q: highs_single_shot(d, q, 60)])
+@pytest.mark.parametrize("solver", [single_shot, lambda d, q: highs_single_shot(d, q, 60)])
 def test_nothing_to_send(solver) -> None:  # type: ignore[no-untyped-def]
     plan = solver(np.zeros((3, 3)), 2)
     assert not plan.counts.any()
@@ -325,26 +324,11 @@ def test_the_integer_program_gives_nothing_to_too_many_partners() -> None:
     assert found.z == 0
 
 
-def test_multi_shot_carries_most_and_starves() -> None:
-    """Against every way to set the switches: the sum of demand x circuits."""
-    rng = np.random.default_rng(5)
-    for _ in range(50):
-        gpus, switches = int(rng.integers(2, 5)), int(rng.integers(1, 4))
-        demand = some_demand(rng, gpus)
-        plan = multi_shot(demand, switches)
-        check_plan(plan, demand, switches)
-        settings = every_setting(gpus, switches)
-        assert (demand * plan.counts).sum() == pytest.approx((demand * settings).sum(axis=(1, 2)).max())
-        assert plan.bound >= least_ratio(settings, demand).max() * (1 - 1e-9)
-        if degree(demand) > 1:
-            assert plan.z == 0
-
-
 NAN = float("nan")
 SQUARE = "it has one row and one column for each GPU, not the shape"
 
 
-@pytest.mark.parametrize("solver", [single_shot, multi_shot, lambda d, q: highs_single_shot(d, q, 60)])
+@pytest.mark.parametrize("solver", [single_shot, lambda d, q: highs_single_shot(d, q, 60)])
 @pytest.mark.parametrize(
     ("demand", "switches", "said"),
     [

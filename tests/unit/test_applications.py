@@ -28,8 +28,9 @@ from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.command import check_resumed
+from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Port, circuit_cross_connects
+from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.others import NAME, Others

@@ -10,12 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlight.fabric.averagers import TRAINED, Averaging, Hop, averaging_of, coding, scale_bytes, scales_sent
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
+from ringlight.fabric.parts import Link, Port
+from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averaging import (
+    TRAINED,
+    Averaging,
+    Hop,
+    averaging_of,
+    coding,
+    scale_bytes,
+    scales_sent,
+)
+from ringlight.fabric.planes.counts import of_fabric
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Averager, Fabric, Link, Port, electrical_graph
-from ringlight.fabric.zoo.counts import of_fabric
+from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.emulation.averagers import PREFIX, address_of, place_of
 from ringlight.testbed.emulation.network import Emulation, check_rates
 from ringlight.testbed.simulation.networks import scaled

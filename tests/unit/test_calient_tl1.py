@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from ringlight.controller.optical import base
 from ringlight.controller.optical.base import Identity, OpticalSwitchDriver, PortStatus
-from ringlight.controller.optical.calient_tl1 import (
-    Circuit,
-    bulk_outcome,
-    parse_circuit,
-    parse_port,
-    parse_power,
-    parse_powers,
-)
+from ringlight.controller.optical.calient import Circuit, Half, parse_power
+from ringlight.controller.optical.calient_tl1 import bulk_outcome, parse_circuit, parse_port, parse_powers
 from ringlight.controller.optical.errors import PartialApply, ProtocolError, Refused
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
@@ -28,7 +22,7 @@ from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import CALIENT_S320, IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.calient import CircuitError, port_number
 from ringlight.testbed.emulation.optical.calient_tl1 import PAGE_ROWS, CalientTl1Session
-from ringlight.testbed.emulation.optical.device import NS, Connect, OpticalDevice, SetAdmin
+from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
@@ -47,13 +41,16 @@ SUM = "1.1.1:ALIAS=NONE,INPWR=NONE,OUTPWR=-1.25,CONNNAME1=1.1.1>1.1.2,CONNSTATE1
 
 
 def test_recorded_rows() -> None:
-    assert parse_circuit(CIRCUIT) == Circuit(
-        "2.3.6-3.2.5", "2.3.6", "3.2.5", True, "DSTRAUB", "2.3.6-3.2.5", CrossConnectState.INVALID
-    )
+    ends, state = ("2.3.6", "3.2.5"), CrossConnectState.INVALID
+    halves = Half(*ends, state), Half(*ends[::-1], state)
+    assert parse_circuit(CIRCUIT) == Circuit("2.3.6-3.2.5", halves, "DSTRAUB", "2.3.6-3.2.5")
     fine = CIRCUIT.replace("AS=UMA,OS=RDY", "AS=IS,OS=IS")
-    assert parse_circuit(fine).state is CrossConnectState.CONNECTED
-    assert parse_circuit(fine.replace("OS=IS", "OS=RDY")).state is CrossConnectState.PENDING_CONNECTION
-    assert parse_circuit(fine.replace("OC=OK", "OC=FAIL")).state is CrossConnectState.FAILED
+    for row, state in (
+        (fine, CrossConnectState.CONNECTED),
+        (fine.replace("OS=IS", "OS=RDY"), CrossConnectState.PENDING_CONNECTION),
+        (fine.replace("OC=OK", "OC=FAIL"), CrossConnectState.FAILED),
+    ):
+        assert {half.state for half in parse_circuit(row).halves} == {state}
     assert parse_port(PORT) == ("1.1.1", PortStatus(PortState.BLOCKED), PortStatus(PortState.BLOCKED))
     assert parse_port(PORT.replace("INAS=OOS-NP", "INAS=OOS-MA"))[1].enabled is False
     broken = PORT.replace("OUTOS=IS,OUTOC=OK", "OUTOS=OOS,OUTOC=FAIL")
@@ -123,7 +120,7 @@ class Wire:
         told = []
         for line in self.ask("RTRV-CRS:::::ALL;")[1:]:
             circuit = parse_circuit(line.strip('"'))
-            told.append(f"{circuit.conn} {circuit.state} {circuit.group} {circuit.name}")
+            told.append(f"{circuit.conn} {circuit.halves[0].state} {circuit.group} {circuit.name}")
         return told
 
 
@@ -284,7 +281,7 @@ def test_the_driver_moves_light(model: ModelSwitch, driver: OpticalSwitchDriver)
 
 
 def test_what_others_have_made(model: ModelSwitch, driver: OpticalSwitchDriver) -> None:
-    model.device.submit(0, Connect(((1, SIZE + 2),)))
+    model.device.submit(0, Rewire(((1, SIZE + 2),)))
     with_light = driver.open()
     assert with_light.vendor == "Calient"
     assert set(driver.snapshot().cross_connects) == {XC(1, SIZE + 2)}

@@ -35,12 +35,12 @@ from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
-from ringlight.fabric import wdm
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.ring.wdm import collective_on_ring, stripes
+from ringlight.fabric.planes.ring.wrht import plan
 from ringlight.fabric.schedules import fitted, fitting_group, parse_collective, steps_named
 from ringlight.fabric.steps import compact
 from ringlight.fabric.trees import leaf_spine
-from ringlight.fabric.wdm import collective_on_ring, stripes
-from ringlight.fabric.wrht import plan
 from ringlight.testbed.simulation.maxmin import drain
 from ringlight.testbed.simulation.networks import Network, PacketNetwork, RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous

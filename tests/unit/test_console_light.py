@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ringlight.controller.onic.agent import Agent, NullLaser, NullRoutes, Settings
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.console import light, measures
 from ringlight.testbed.emulation.console.attached import Attached

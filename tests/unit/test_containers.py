@@ -33,7 +33,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.runs import runs_of
-from ringlight.fabric.topology import Link, Port
+from ringlight.fabric.parts import Link, Port
 from ringlight.testbed.emulation.guests import exit_or_signal
 
 HEAD = """

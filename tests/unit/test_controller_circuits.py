@@ -33,7 +33,7 @@ from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
-from ringlight.fabric.topology import Port
+from ringlight.fabric.parts import Port
 from tests.unit.test_controller_rules import FABRIC, PORTS, FakeTables, light, plugged, wanted
 
 

@@ -23,9 +23,9 @@ from ringlight.controller.rest.requests import JobRequest, LightRequest
 from ringlight.controller.store import Store
 from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Port
 from ringlight.testbed.emulation.__main__ import load_fabric
 from tests.unit.test_controller_rules import FABRIC, PORTS, light
 

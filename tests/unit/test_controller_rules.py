@@ -24,9 +24,10 @@ from ringlight.controller.openflow.messages import (
 from ringlight.controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from ringlight.controller.packets import flow_rules
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import Rule, forwarding_rules
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from tests.unit.fabrics import walk
 
 

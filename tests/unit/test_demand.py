@@ -30,11 +30,11 @@ from ringlight.controller.rest import answers as shapes
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.lightpaths import Lightpath, setting_of
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.optical.device import DisconnectAll
+from ringlight.testbed.emulation.optical.device import Rewire
 from tests.scpi_switch import ScpiSwitch
 from tests.standing_agent import StandingAgent
 
@@ -396,7 +396,7 @@ def test_light_that_somebody_takes_away_is_made_again(stack: ExitStack) -> None:
     stage.await_lit(("g0", "g2"))
     stage.agent.left = {}
     stage.wait(lambda: stage.stand() == stage.as_told())
-    stage.switches["q0"].device.submit(time.monotonic_ns(), DisconnectAll())
+    stage.switches["q0"].device.submit(time.monotonic_ns(), Rewire(only=True))
     stage.wait(lambda: stage.stand()["q0"] and stage.stand() == stage.as_told())
     stage.wait(lambda: not stage.site.troubles())
 
@@ -408,7 +408,7 @@ def test_circuits_set_once_that_somebody_takes_away_are_made_again(
     stage = Stage(ONCE, stack)
     stage.light()
     told = stage.as_told()
-    stage.switches["q0"].device.submit(time.monotonic_ns(), DisconnectAll())
+    stage.switches["q0"].device.submit(time.monotonic_ns(), Rewire(only=True))
     stage.wait(lambda: stage.agent.log.count("lit") == 2)
     assert stage.stand() == stage.as_told() == told
     stage.wait(lambda: not stage.site.troubles())
@@ -561,7 +561,7 @@ def test_who_takes_over_divides_first_whatever_is_left(made: Fabric, stack: Exit
     # It died while all was held and the switches were half written.
     stage.agent.put(dict(tables(made, RANKS, {})))
     first = next(iter(stage.switches.values()))
-    first.device.submit(time.monotonic_ns(), DisconnectAll())
+    first.device.submit(time.monotonic_ns(), Rewire(only=True))
     stage.wait(lambda: not first.device.cross_connects())
     again = stage.take_over()
     stage.wait(stage.agent.lit)
@@ -606,7 +606,7 @@ def test_light_that_is_set_once_and_refused_is_tried_less_and_less_often(
     stage.light()
     told = stage.agent.lit()
     stage.site.stop()
-    stage.switches["q0"].device.submit(time.monotonic_ns(), DisconnectAll())
+    stage.switches["q0"].device.submit(time.monotonic_ns(), Rewire(only=True))
     stage.optical.driver("q0").set_port_enabled(1, False)
     stage.take_over()
     stage.wait(lambda: len(stage.decisions()) == 6)

@@ -15,7 +15,8 @@ from ringlight.fabric.cost import (
     ring_edge_bytes,
     ring_rates,
 )
-from ringlight.fabric.topology import Port, circuit_cross_connects
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import circuit_cross_connects
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, make_fabric, six_gpu_fabric
 
 # Derived calibration of the disaggregation paper: compute and S/B are 292 and 96 of one unit, here

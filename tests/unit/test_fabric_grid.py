@@ -7,7 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
-from ringlight.fabric.grid import (
+from ringlight.fabric.parts import OpticalSwitch, Port
+from ringlight.fabric.planes.grid.grid import Grid, lines, position, sockets
+from ringlight.fabric.planes.grid.wavelengths import (
     LightUse,
     Reach,
     choose_nodes,
@@ -15,10 +17,7 @@ from ringlight.fabric.grid import (
     cross_connects,
     is_latin,
     light_use,
-    lines,
     pairs_of,
-    position,
-    sockets,
     wavelength_map,
     ways_for,
 )
@@ -26,9 +25,6 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import (
     Fabric,
-    Grid,
-    OpticalSwitch,
-    Port,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,

@@ -10,14 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.grid import cross_connects as grid_cross_connects
-from ringlight.fabric.grid import ways_for
 from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, reach, received_dbm, too_dim
 from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.grid.wavelengths import cross_connects as grid_cross_connects
+from ringlight.fabric.planes.grid.wavelengths import ways_for
+from ringlight.fabric.planes.ring.wdm import plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, Port, electrical_graph, path_dbm, trace
-from ringlight.fabric.wdm import plan_ring
+from ringlight.fabric.topology import (
+    Fabric,
+    electrical_graph,
+    path_dbm,
+    trace,
+)
 from ringlight.testbed.simulation.networks import GridNetwork, RingNetwork
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from ringlight.fabric import placement
 from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.parts import Port
 from ringlight.fabric.placement import Circuit, Move, Regrouping, regroup
-from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects
+from ringlight.fabric.topology import Fabric, circuit_cross_connects
 from tests.unit.fabrics import circuits, gpu_ports, make_fabric, six_gpu_fabric, switch_ports
 
 

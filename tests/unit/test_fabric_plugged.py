@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.divided.planes import Planes
+from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import (
     Fabric,
-    Planes,
-    Port,
-    WdmRing,
     circuit_cross_connects,
     electrical_graph,
     optical_neighbour,

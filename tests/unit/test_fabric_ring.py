@@ -11,14 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric import wdm
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.parts import OpticalSwitch, Port
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.ring.wdm import (
+    Emit,
+    RingPlan,
+    cross_connects,
+    on_ring,
+    plan_ring,
+    set_up_steps,
+    wdm_ring,
+)
+from ringlight.fabric.planes.ring.wrht import wrht
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Steps, frozen
-from ringlight.fabric.topology import Fabric, OpticalSwitch, Port, electrical_graph
-from ringlight.fabric.wdm import Emit, RingPlan, cross_connects, on_ring, plan_ring, set_up_steps, wdm_ring
-from ringlight.fabric.wrht import wrht
+from ringlight.fabric.topology import Fabric, electrical_graph
 from tests.unit.fabrics import COLLECTIVES, six_gpus
 
 

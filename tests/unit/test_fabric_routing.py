@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.routing import Rule, RuleBatch, RuleKey, forwarding_rules, rule_batches
-from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from tests.unit.fabrics import circuits, make_fabric, nodes_of, six_gpu_fabric, walk
 
 Table = dict[RuleKey, int]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS
+from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Port
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, six_gpus
 
 

@@ -5,13 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.topology import (
-    Fabric,
+from ringlight.fabric.parts import (
     Gpu,
     Link,
     OpticalSwitch,
     PacketSwitch,
     Port,
+)
+from ringlight.fabric.topology import (
+    Fabric,
     circuit_cross_connects,
     electrical_graph,
     trace,

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.fault_targets import Target, TargetError, find_target, read_request
 
 

@@ -14,23 +14,16 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Divisions, Iteration, Record
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.interconnect import (
-    DemandRing,
-    Divided,
-    GridOfGpus,
-    Ideal,
-    OneShot,
-    ParallelOcs,
-    Rotors,
-    Servers,
-    TorusOfGpus,
-    WavelengthRing,
-    divided_anew,
-    slowed,
-)
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.fabric.planes.ring.whole_ring import WavelengthRing
+from ringlight.fabric.planes.wholes.electrical import Ideal, Servers
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, slowed
+from ringlight.fabric.planes.wholes.one_shot import OneShot
+from ringlight.fabric.planes.wholes.rotor import Rotor, Rotors
+from ringlight.fabric.planes.wholes.torus import Torus, TorusOfGpus
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.zoo.rotor import Rotor
-from ringlight.fabric.zoo.torus import Torus
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import (
     Demand,
@@ -433,7 +426,8 @@ def test_light_goes_to_whom_something_is_left_for() -> None:
 def test_the_simulator_divides_light_as_a_controller_does(kind: str) -> None:
     (plan,) = experiment(KINDS[kind]).plans
     fabric = plan.setting.fabric
-    assert divided_anew(fabric.interconnect)
+    assert fabric.interconnect is not None
+    assert fabric.interconnect.built == "anew"
     pairs = 1.0 - np.eye(8)
     network = interconnect_network(fabric.interconnect, tuple(fabric.gpus), lambda: Demand(pairs, pairs))
     assert isinstance(network, CircuitNetwork)
@@ -456,7 +450,7 @@ def test_the_simulator_divides_light_as_a_controller_does(kind: str) -> None:
         DemandRing(8, 25e9, 2e-5, 4e-6),
     ],
 )
-def test_what_passes_each_lightpath_is_what_the_pair_sends(one: Divided, how: How) -> None:
+def test_what_passes_each_lightpath_is_what_the_pair_sends(one: Interconnect, how: How) -> None:
     workload, names = grouped(4_000_000), tuple(f"g{k}" for k in range(8))
     network = interconnect_network(one, names, lambda: demand_of_workload(workload, np.arange(8), 8))
     assert isinstance(network, CircuitNetwork)
@@ -464,11 +458,10 @@ def test_what_passes_each_lightpath_is_what_the_pair_sends(one: Divided, how: Ho
     for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
         engine.link(network.key(link), capacity)
     execution = Execution(engine, network, names, workload, iterations=2, how=how)
-    if divided_anew(one):
-        assert one.interval_s is not None
+    if (when := one.division) is not None:
         division = LightDivision(one, network)
         first = division.of(demand_of_workload(workload, np.arange(8), 8).total)
-        Reallocation(engine, execution, first, one.interval_s, one.dark_s, division).begin()
+        Reallocation(engine, execution, first, when.interval_s, when.dark_s, division).begin()
     execution.begin()
     engine.run(until_s=1)
     assert execution.over

@@ -53,7 +53,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.device import Connect, OpticalDevice, SetAdmin
+from ringlight.testbed.emulation.optical.device import OpticalDevice, Rewire, SetAdmin
 from ringlight.testbed.emulation.optical.grpc_calls import MAX_MESSAGE_BYTES, Call, Calls
 from ringlight.testbed.emulation.optical.ocp_gnmi import GnmiSession
 from ringlight.testbed.emulation.optical.ocp_tree import Change, Names, Step, TreeError
@@ -264,7 +264,7 @@ def test_another_client_s_names_are_kept(
 
 def test_what_another_protocol_has_set(switch: ModelSwitch, driver: OpticalSwitchDriver) -> None:
     with switch._lock:
-        switch.device.submit(0, Connect(((4, 20),)))
+        switch.device.submit(0, Rewire(((4, 20),)))
     assert set(driver.snapshot().cross_connects) == {XC(4, 20)}
     converge(driver, (), delete=[4])
     assert switch.cross_connects() == set()
@@ -760,7 +760,7 @@ def test_garbage_ends_the_connection(data: bytes) -> None:
 )
 def test_a_change_ends_in_a_matching_or_is_refused(steps: list[tuple[str, str, int, int]]) -> None:
     device = OpticalDevice(4, IDEAL, seed=1)
-    device.submit(0, Connect(((1, 5), (2, 6))))
+    device.submit(0, Rewire(((1, 5), (2, 6))))
     device.advance(1)
     before = set(device.cross_connects())
     change = Change(device, Names(device))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost, Pair
-from ringlight.fabric.wrht import wrht
+from ringlight.fabric.planes.ring.wrht import wrht
 
 AB, BA = ("a", "b"), ("b", "a")
 RING = (frozenset({AB, BA}), frozenset({AB}))

@@ -39,7 +39,7 @@ from ringlight.fabric.crossconnect import CrossConnectState, Mode
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.calient import CircuitError, Circuits, port_name, port_number
 from ringlight.testbed.emulation.optical.calient_rest import COOKIE_S, Cookies
-from ringlight.testbed.emulation.optical.device import NS, Admin, Connect, DisconnectAll, OpticalDevice
+from ringlight.testbed.emulation.optical.device import NS, Admin, OpticalDevice, Rewire
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
@@ -256,10 +256,10 @@ def test_states_while_mirrors_move_and_without_light() -> None:
 
 def test_light_of_another_protocol_is_a_circuit_too(talk: Calient, device: OpticalDevice) -> None:
     talk.add(1, 2, dir="bi")
-    device.submit(0, Connect(((5, 22),)))
+    device.submit(0, Rewire(((5, 22),)))
     device.advance(0)
     assert list(talk.conns()) == ["1.1.1-1.1.2", "1.1.5>1.1.6"]
-    device.submit(0, DisconnectAll())
+    device.submit(0, Rewire(only=True))
     device.advance(0)
     assert talk.conns() == {}
     assert talk.add(1, 2) == "1"

@@ -14,22 +14,17 @@ from ringlight.fabric.optical_profiles import IDEAL, LCOS, MEMS, PIEZO, PROFILES
 from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
+    Clear,
     Command,
-    Connect,
-    ConnectOnly,
     Dark,
     DeviceError,
-    Disconnect,
-    DisconnectAll,
-    DisconnectIngress,
-    DisconnectPorts,
     Effect,
     Fault,
     Gate,
-    Label,
     Light,
     Lit,
     OpticalDevice,
+    Rewire,
     SetAdmin,
     SetLabel,
     Stored,
@@ -75,66 +70,66 @@ def refused(device: OpticalDevice, command: Command, fault: Fault, port: int) ->
 
 def test_connecting_lights_and_disconnecting_darkens() -> None:
     device = ideal()
-    _, effects = do(device, Connect(((1, 9), (2, 10))), 5)
+    _, effects = do(device, Rewire(((1, 9), (2, 10))), 5)
     assert effects == [Light(1, 9, 5), Light(2, 10, 5)]
     assert pairs(device) == {1: 9, 2: 10}
     assert (device.peer(1), device.peer(9), device.peer(3)) == (9, 1, None)
-    _, effects = do(device, Disconnect(((1, 9),)))
+    _, effects = do(device, Rewire(remove=((1, 9),)))
     assert effects == [Dark(1)]
     assert pairs(device) == {2: 10}
 
 
 def test_what_exists_already_is_not_touched() -> None:
     device = ideal()
-    do(device, Connect(((1, 9),)))
-    _, effects = do(device, Connect(((1, 9), (2, 10))), 7)
+    do(device, Rewire(((1, 9),)))
+    _, effects = do(device, Rewire(((1, 9), (2, 10))), 7)
     assert effects == [Light(2, 10, 7)]
-    _, effects = do(device, ConnectOnly(((1, 9), (3, 10))), 9)
+    _, effects = do(device, Rewire(((1, 9), (3, 10)), only=True), 9)
     assert effects == [Dark(2), Light(3, 10, 9)]
 
 
 def test_only_removes_before_it_adds() -> None:
     device = ideal()
-    do(device, Connect(((1, 9), (2, 10))))
-    _, effects = do(device, ConnectOnly(((1, 10), (2, 9))))
+    do(device, Rewire(((1, 9), (2, 10))))
+    _, effects = do(device, Rewire(((1, 10), (2, 9)), only=True))
     assert [type(effect) for effect in effects] == [Dark, Dark, Light, Light]
 
 
 @pytest.mark.parametrize(
     ("command", "fault", "port"),
     [
-        (Connect(((1, 10),)), Fault.CONFLICT, 1),
-        (Connect(((2, 9),)), Fault.CONFLICT, 9),
-        (Connect(((3, 11), (4, 11))), Fault.CONFLICT, 11),
-        (ConnectOnly(((3, 11), (3, 12))), Fault.CONFLICT, 3),
-        (Connect(((3, 4),)), Fault.RANGE, 4),
-        (Connect(((9, 1),)), Fault.RANGE, 9),
-        (Connect(((0, 9),)), Fault.RANGE, 0),
-        (Connect(((3, 17),)), Fault.RANGE, 17),
-        (Disconnect(((2, 9),)), Fault.CONFLICT, 2),
-        (DisconnectIngress((9,)), Fault.RANGE, 9),
-        (DisconnectPorts((17,)), Fault.RANGE, 17),
+        (Rewire(((1, 10),)), Fault.CONFLICT, 1),
+        (Rewire(((2, 9),)), Fault.CONFLICT, 9),
+        (Rewire(((3, 11), (4, 11))), Fault.CONFLICT, 11),
+        (Rewire(((3, 11), (3, 12)), only=True), Fault.CONFLICT, 3),
+        (Rewire(((3, 4),)), Fault.RANGE, 4),
+        (Rewire(((9, 1),)), Fault.RANGE, 9),
+        (Rewire(((0, 9),)), Fault.RANGE, 0),
+        (Rewire(((3, 17),)), Fault.RANGE, 17),
+        (Rewire(remove=((2, 9),)), Fault.CONFLICT, 2),
+        (Clear((9,), ingress=True), Fault.RANGE, 9),
+        (Clear((17,)), Fault.RANGE, 17),
         (SetAdmin((17,), enabled=False), Fault.RANGE, 17),
         (SetLabel(1, "x" * 64), Fault.RANGE, 1),
     ],
 )
 def test_a_bad_command_changes_nothing(command: Command, fault: Fault, port: int) -> None:
     device = ideal()
-    do(device, Connect(((1, 9),)))
+    do(device, Rewire(((1, 9),)))
     refused(device, command, fault, port)
 
 
 def test_a_half_bad_command_changes_nothing() -> None:
     device = ideal()
-    do(device, Connect(((1, 9),)))
-    refused(device, Connect(((2, 10), (3, 9))), Fault.CONFLICT, 9)
-    refused(device, Disconnect(((1, 9), (2, 10))), Fault.CONFLICT, 2)
+    do(device, Rewire(((1, 9),)))
+    refused(device, Rewire(((2, 10), (3, 9))), Fault.CONFLICT, 9)
+    refused(device, Rewire(remove=((1, 9), (2, 10))), Fault.CONFLICT, 2)
 
 
 def test_the_profile_times_the_light() -> None:
     device = OpticalDevice(SIZE, MEMS, seed=3)
     device.receive(1, light=True)
-    ticket = device.submit(0, Connect(((1, 9),)))
+    ticket = device.submit(0, Rewire(((1, 9),)))
     assert device.advance(0) == []
     due = device.next_ns
     assert due == round((MEMS.command_s + MEMS.command_per_xc_s) * NS)
@@ -158,8 +153,8 @@ def test_the_profile_times_the_light() -> None:
 def test_light_that_was_taken_away_late_comes_back_late() -> None:
     """A process that is held up between the decision and its effect makes no dark time shorter."""
     device, paths = OpticalDevice(SIZE, MEMS, seed=3), ModelledPaths(None, "ocs0", SIZE)
-    do(device, ConnectOnly(((1, 9),)), 0)
-    ticket = device.submit(LATER, ConnectOnly(((1, 10),)))
+    do(device, Rewire(((1, 9),), only=True), 0)
+    ticket = device.submit(LATER, Rewire(((1, 10),), only=True))
     device.advance(LATER)
     assert device.next_ns is not None
     decided = device.next_ns
@@ -176,14 +171,14 @@ def test_light_that_was_taken_away_late_comes_back_late() -> None:
     assert ticket.tuned_ns == tuned + late
     assert device.port_state(10, tuned + late - 1) is PortState.TUNING
     # What darkens nothing is as late as it is.
-    new = do(device, Connect(((2, 11),)), 2 * LATER)[1]
+    new = do(device, Rewire(((2, 11),)), 2 * LATER)[1]
     assert apply_effects(paths, new, time.monotonic_ns() - NS) == 0
 
 
 def test_commands_are_done_one_after_the_other() -> None:
     device = OpticalDevice(SIZE, MEMS)
-    first = device.submit(0, Connect(((1, 9),)))
-    second = device.submit(0, Connect(((2, 10),)))
+    first = device.submit(0, Rewire(((1, 9),)))
+    second = device.submit(0, Rewire(((2, 10),)))
     each = round((MEMS.command_s + MEMS.command_per_xc_s) * NS)
     device.advance(0)
     device.advance(each)
@@ -195,9 +190,9 @@ def test_commands_are_done_one_after_the_other() -> None:
 
 def test_a_command_is_checked_against_the_state_at_its_turn() -> None:
     device = OpticalDevice(SIZE, MEMS)
-    device.submit(0, Connect(((1, 9),)))
-    device.submit(0, DisconnectAll())
-    third = device.submit(0, Connect(((2, 9),)))
+    device.submit(0, Rewire(((1, 9),)))
+    device.submit(0, Rewire(only=True))
+    third = device.submit(0, Rewire(((2, 9),)))
     while (due := device.next_ns) is not None:
         device.advance(due)
     assert third.error is None
@@ -207,7 +202,7 @@ def test_a_command_is_checked_against_the_state_at_its_turn() -> None:
 def test_dark_times_differ_by_their_jitter_and_repeat_with_the_seed() -> None:
     def ready(seed: int) -> list[int]:
         device = OpticalDevice(SIZE, MEMS, seed)
-        _, effects = do(device, Connect(tuple((p, SIZE + p) for p in range(1, SIZE + 1))))
+        _, effects = do(device, Rewire(tuple((p, SIZE + p) for p in range(1, SIZE + 1))))
         return [effect.ready_ns for effect in effects if isinstance(effect, Light)]
 
     assert ready(1) == ready(1) != ready(2)
@@ -217,7 +212,7 @@ def test_dark_times_differ_by_their_jitter_and_repeat_with_the_seed() -> None:
 def test_a_disabled_port_blocks_light_but_keeps_what_was_meant() -> None:
     device = OpticalDevice(SIZE, MEMS)
     device.receive(1, light=True)
-    do(device, Connect(((1, 9),)))
+    do(device, Rewire(((1, 9),)))
     _, effects = do(device, SetAdmin((9,), enabled=False), LATER)
     assert effects == [Gate(9, Admin.DISABLED)]
     assert pairs(device) == {1: 9}
@@ -235,8 +230,8 @@ def test_a_disabled_or_failed_port_takes_no_new_cross_connect() -> None:
     device = ideal()
     do(device, SetAdmin((2,), enabled=False))
     assert device.fail(11) == [Gate(11, Admin.FAILED)]
-    refused(device, Connect(((2, 10),)), Fault.CONFLICT, 2)
-    refused(device, Connect(((3, 11),)), Fault.HARDWARE, 11)
+    refused(device, Rewire(((2, 10),)), Fault.CONFLICT, 2)
+    refused(device, Rewire(((3, 11),)), Fault.HARDWARE, 11)
     refused(device, SetAdmin((11,), enabled=True), Fault.HARDWARE, 11)
     assert device.port_state(11, 0) is PortState.FAILED
 
@@ -246,7 +241,7 @@ def test_loss_of_signal() -> None:
     for faceplate in range(1, SIZE + 1):
         device.receive(faceplate, light=True)
     assert device.alarms(0) == []
-    do(device, Connect(((1, 9),)))
+    do(device, Rewire(((1, 9),)))
     device.receive(1, light=False)
     assert {(alarm.port, alarm.kind) for alarm in device.alarms(0)} == {(1, "LOS"), (9, "LOS")}
     device.receive(1, light=True)
@@ -260,10 +255,10 @@ def test_loss_of_signal() -> None:
 def test_a_restarted_device_is_the_same_device() -> None:
     device = OpticalDevice(SIZE, MEMS, seed=5)
     device.receive(1, light=True)
-    _, effects = do(device, Connect(((1, 9),)))
+    _, effects = do(device, Rewire(((1, 9),)))
     do(device, SetAdmin((3,), enabled=False))
     _, labelled = do(device, SetLabel(1, "g0"))
-    assert labelled == [Label(1, "g0")]
+    assert labelled == [SetLabel(1, "g0")]
     (light,) = effects
     assert isinstance(light, Light)
     memory = Stored({(1, None): Lit(9, light.ready_ns)}, {3: Admin.DISABLED}, {1: "g0"})
@@ -275,7 +270,7 @@ def test_a_restarted_device_is_the_same_device() -> None:
         ]
         assert again.power_dbm(9, now) == device.power_dbm(9, now)
     assert (again.admin(3), again.label(1)) == (Admin.DISABLED, "g0")
-    refused(again, Connect(((2, 9),)), Fault.CONFLICT, 9)
+    refused(again, Rewire(((2, 9),)), Fault.CONFLICT, 9)
 
 
 def test_an_unknown_port_cannot_be_read() -> None:
@@ -304,12 +299,12 @@ def test_profiles_scale_and_declare() -> None:
 port = st.integers(0, 2 * SIZE + 1)
 pair_lists = st.lists(st.tuples(st.integers(1, SIZE + 1), st.integers(SIZE, 2 * SIZE)), max_size=5).map(tuple)
 commands = st.one_of(
-    st.builds(Connect, pair_lists),
-    st.builds(ConnectOnly, pair_lists),
-    st.builds(Disconnect, pair_lists),
-    st.builds(DisconnectIngress, st.lists(port, max_size=3).map(tuple)),
-    st.builds(DisconnectPorts, st.lists(port, max_size=3).map(tuple)),
-    st.just(DisconnectAll()),
+    st.builds(Rewire, pair_lists),
+    st.builds(Rewire, pair_lists, only=st.just(True)),
+    st.builds(Rewire, remove=pair_lists),
+    st.builds(Rewire, pair_lists, pair_lists),
+    st.builds(Clear, st.lists(port, max_size=3).map(tuple), st.booleans()),
+    st.just(Rewire(only=True)),
     st.builds(SetAdmin, st.lists(port, max_size=3).map(tuple), st.booleans()),
 )
 
@@ -361,35 +356,35 @@ def selective() -> OpticalDevice:
 
 def test_wavelengths_share_ports_without_touching_each_other() -> None:
     device = selective()
-    _, effects = do(device, Connect(((1, 9, 0), (1, 10, 1), (2, 9, 1))), 3)
+    _, effects = do(device, Rewire(((1, 9, 0), (1, 10, 1), (2, 9, 1))), 3)
     assert effects == [Light(1, 9, 3, 0), Light(1, 10, 3, 1), Light(2, 9, 3, 1)]
     assert device.cross_connects() == ((1, 9, 0), (1, 10, 1), (2, 9, 1))
     assert (device.peer(1, 1), device.peer(9, 1), device.peer(9, 0), device.peer(9, 2)) == (10, 2, 1, None)
-    _, effects = do(device, ConnectOnly(((1, 10, 1), (3, 9, 1))))
+    _, effects = do(device, Rewire(((1, 10, 1), (3, 9, 1)), only=True))
     assert effects == [Dark(1, 0), Dark(2, 1), Light(3, 9, 3, 1)]
-    _, effects = do(device, DisconnectIngress((1,)))
+    _, effects = do(device, Clear((1,), ingress=True))
     assert effects == [Dark(1, 1)]
-    do(device, Connect(((1, 10, 1), (2, 9, 2), (4, 12, 3))))
-    _, effects = do(device, DisconnectPorts((9, 1, 9, 5)))
+    do(device, Rewire(((1, 10, 1), (2, 9, 2), (4, 12, 3))))
+    _, effects = do(device, Clear((9, 1, 9, 5)))
     assert effects == [Dark(1, 1), Dark(2, 2), Dark(3, 1)]
     assert device.cross_connects() == ((4, 12, 3),)
 
 
 def test_one_wavelength_of_a_port_can_be_had_once() -> None:
     device = selective()
-    do(device, Connect(((1, 9, 1),)))
-    refused(device, Connect(((1, 10, 1),)), Fault.CONFLICT, 1)
-    refused(device, Connect(((2, 9, 1),)), Fault.CONFLICT, 9)
-    refused(device, Connect(((2, 10, 2), (2, 11, 2))), Fault.CONFLICT, 2)
-    refused(device, Disconnect(((1, 9, 2),)), Fault.CONFLICT, 9)
-    refused(device, Connect(((2, 10, 4),)), Fault.RANGE, 4)
-    refused(device, Connect(((2, 10),)), Fault.RANGE, 3)
-    refused(ideal(), Connect(((2, 10, 0),)), Fault.RANGE, 0)
+    do(device, Rewire(((1, 9, 1),)))
+    refused(device, Rewire(((1, 10, 1),)), Fault.CONFLICT, 1)
+    refused(device, Rewire(((2, 9, 1),)), Fault.CONFLICT, 9)
+    refused(device, Rewire(((2, 10, 2), (2, 11, 2))), Fault.CONFLICT, 2)
+    refused(device, Rewire(remove=((1, 9, 2),)), Fault.CONFLICT, 9)
+    refused(device, Rewire(((2, 10, 4),)), Fault.RANGE, 4)
+    refused(device, Rewire(((2, 10),)), Fault.RANGE, 3)
+    refused(ideal(), Rewire(((2, 10, 0),)), Fault.RANGE, 0)
 
 
 def test_a_disabled_port_blocks_all_its_wavelengths_and_finds_them_again() -> None:
     device = selective()
-    do(device, Connect(((1, 9, 0), (2, 9, 1), (3, 10, 0))))
+    do(device, Rewire(((1, 9, 0), (2, 9, 1), (3, 10, 0))))
     do(device, SetAdmin((9,), enabled=False))
     assert device.port_state(9, LATER) is PortState.BLOCKED
     assert device.port_state(1, LATER) is PortState.BLOCKED
@@ -400,7 +395,7 @@ def test_a_disabled_port_blocks_all_its_wavelengths_and_finds_them_again() -> No
 
 def test_power_at_an_egress_with_several_wavelengths() -> None:
     device = OpticalDevice(SIZE, LCOS, wavelengths=4)
-    do(device, Connect(((1, 9, 0), (2, 9, 1))))
+    do(device, Rewire(((1, 9, 0), (2, 9, 1))))
     assert device.power_dbm(9, LATER) == LCOS.dark_dbm
     device.receive(2, True)
     read = device.power_dbm(9, LATER)
@@ -415,8 +410,9 @@ def test_any_commands_leave_a_matching_per_wavelength(data: st.DataObject) -> No
     wire = st.tuples(st.integers(1, SIZE), st.integers(SIZE + 1, 2 * SIZE), st.integers(0, 3))
     kernel: dict[tuple[int, int | None], int] = {}
     for _ in range(data.draw(st.integers(1, 6))):
-        kind = data.draw(st.sampled_from([Connect, ConnectOnly, Disconnect]))
-        _, effects = do(device, kind(tuple(data.draw(st.lists(wire, max_size=5)))))
+        wires = tuple(data.draw(st.lists(wire, max_size=5)))
+        wanted = [Rewire(wires), Rewire(wires, only=True), Rewire(remove=wires)]
+        _, effects = do(device, data.draw(st.sampled_from(wanted)))
         for effect in effects:
             if isinstance(effect, Light):
                 assert (effect.ingress, effect.wavelength) not in kernel

@@ -28,12 +28,11 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState, check_m
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.device import (
     Admin,
-    Connect,
-    ConnectOnly,
     Dark,
     Gate,
     Light,
     OpticalDevice,
+    Rewire,
     SetAdmin,
     SetLabel,
     Wire,
@@ -389,11 +388,11 @@ def test_a_spoilt_command_that_sets_up_ports_leaves_the_rest() -> None:
     bench.inject("deny")
     with bench.faults.speaking(bench.session):
         tickets = [bench.device.submit(0, one) for one in (SetLabel(1, "x"), SetAdmin((1,), False))]
-        empty = bench.device.submit(0, ConnectOnly(()))
+        empty = bench.device.submit(0, Rewire((), only=True))
     bench.work()
     assert [ticket.error is not None for ticket in (*tickets, empty)] == [True, True, True]
     assert (bench.device.label(1), bench.device.admin(1)) == ("", Admin.ENABLED)
-    own = bench.device.submit(0, Connect(((1, 9),)))
+    own = bench.device.submit(0, Rewire(((1, 9),)))
     bench.work()
     assert own.error is None, "what no client has sent is no write of theirs"
 

@@ -31,6 +31,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.http import MAX_REPLY_BYTES, HttpClient, Reply, http_client
+from ringlight.controller.optical.inventory import Entry
 from ringlight.testbed.emulation.optical.http import (
     MAX_BODY_BYTES,
     REQUEST_S,
@@ -216,7 +217,7 @@ def test_garbage_is_no_reply_though_the_connection_stays() -> None:
     ],
 )
 def test_tls_is_used_unless_it_is_said_otherwise_or_this_machine(entry: dict[str, Any], plain: bool) -> None:
-    context = http_client("ocs0", entry)._tls
+    context = http_client(Entry("ocs0", entry))._connection._tls
     assert (context is None) is plain
     if context is not None:
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -234,7 +235,7 @@ def test_tls_is_used_unless_it_is_said_otherwise_or_this_machine(entry: dict[str
 )
 def test_a_bad_entry_names_the_switch_and_the_key(entry: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match="optical switch ocs0: ") as caught:
-        http_client("ocs0", entry)
+        http_client(Entry("ocs0", entry))
     assert complaint in str(caught.value)
 
 
@@ -269,13 +270,13 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
         thread.start()
         port = listener.getsockname()[1]
         entry = {"address": f"localhost:{port}", "tls": True}
-        trusted = http_client("ocs0", entry | {"ca_file": str(certificate)})
+        trusted = http_client(Entry("ocs0", entry | {"ca_file": str(certificate)}))
         for _ in range(2):
             assert trusted.read("/x", {}, Deadline(3)).json() == "hello"
         trusted.close()
         for other in (entry, {**entry, "address": f"127.0.0.1:{port}", "ca_file": str(certificate)}):
             with pytest.raises(Unreachable, match="no TLS"):
-                http_client("ocs0", other).write("POST", "/x", {}, b"", Deadline(3))
+                http_client(Entry("ocs0", other)).write("POST", "/x", {}, b"", Deadline(3))
         thread.join(5)
 
 

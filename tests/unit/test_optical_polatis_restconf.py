@@ -40,7 +40,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
-from ringlight.testbed.emulation.optical.device import NS, Admin, Connect, OpticalDevice
+from ringlight.testbed.emulation.optical.device import NS, Admin, OpticalDevice, Rewire
 from ringlight.testbed.emulation.optical.session import Switch
 from ringlight.testbed.emulation.optical.xml_body import MAX_DEPTH, Element, XmlError, parse_xml
 from tests.drivers import converge
@@ -544,7 +544,7 @@ def test_what_another_makes_at_the_last_moment_is_not_moved(
 
     def someone() -> None:
         with switch._lock:
-            switch.device.submit(0, Connect(((1, 19),)))
+            switch.device.submit(0, Rewire(((1, 19),)))
             switch.device.advance(time.monotonic_ns())
 
     between(driver, verb, someone)
@@ -561,7 +561,7 @@ def test_after_a_removal_a_port_that_was_taken_makes_it_partial(
 
     def someone() -> None:
         with switch._lock:
-            switch.device.submit(0, Connect(((2, 18),)))
+            switch.device.submit(0, Rewire(((2, 18),)))
             switch.device.advance(time.monotonic_ns())
 
     between(driver, "add", someone)
@@ -578,7 +578,7 @@ def test_after_a_removal_a_circuit_that_another_made_there_is_not_moved(
 
     def someone() -> None:
         with switch._lock:
-            switch.device.submit(0, Connect(((1, 19),)))
+            switch.device.submit(0, Rewire(((1, 19),)))
             switch.device.advance(time.monotonic_ns())
 
     between(driver, "add", someone)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.controller.optical.credentials import read_credentials
+from ringlight.controller.optical.inventory import Entry
 from ringlight.controller.optical.registry import check_driver, make_driver
 from ringlight.controller.optical.scpi import ScpiDriver
 from ringlight.fabric.optical_drivers import DRIVERS
@@ -64,10 +64,9 @@ def test_a_fabric_can_name_every_driver_and_no_other(kind: str) -> None:
     protocol = DRIVERS[kind].protocol
     if protocol is not None:
         personality(protocol)
-    ours = {
-        path.stem for path in Path("controller/optical").glob("*.py") if "from_inventory(" in path.read_text()
-    }
-    assert {name.replace("-", "_") for name in DRIVERS} == ours - {"registry"} | {"polatis_scpi"}
+    modules = Path("controller/optical").glob("*.py")
+    ours = {path.stem for path in modules if "\nfrom_inventory = " in path.read_text()}
+    assert {name.replace("-", "_") for name in DRIVERS} == ours | {"polatis_scpi"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind, about in DRIVERS.items() if about.port is not None])
@@ -92,7 +91,7 @@ def test_a_name_of_ours_cannot_be_taken(acme: Path) -> None:
         ("acme-gone", "acme-gone: its entry point ringlight_acme:removed cannot be loaded"),
         ("acme-module", "acme-module: its entry point ringlight_acme is not a function"),
         ("acme-tl8", "there is no driver 'acme-tl8'"),
-        ("credentials", "there is no driver 'credentials'"),
+        ("inventory", "there is no driver 'inventory'"),
     ],
 )
 def test_what_is_wrong_with_a_driver_is_said(acme: Path, kind: str, words: str) -> None:
@@ -115,17 +114,17 @@ def test_credentials_from_the_environment_and_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OCS_PASSWORD", "s3cret")
-    found = read_credentials("ocs0", {"username": "admin", "password_env": "OCS_PASSWORD"})
+    found = Entry("ocs0", {"username": "admin", "password_env": "OCS_PASSWORD"}).credentials()
     assert found is not None
     assert (found.username, found.password) == ("admin", "s3cret")
     assert "s3cret" not in repr(found)
     file = tmp_path / "password"
     file.write_text("pass word\r\nnot this\n")
-    found = read_credentials("ocs0", {"username": "admin", "password_file": str(file)})
+    found = Entry("ocs0", {"username": "admin", "password_file": str(file)}).credentials()
     assert found is not None
     assert found.password == "pass word"
-    assert read_credentials("ocs0", {}) is None
-    found = read_credentials("ocs0", {"username": "admin"})
+    assert Entry("ocs0", {}).credentials() is None
+    found = Entry("ocs0", {"username": "admin"}).credentials()
     assert found is not None
     assert found.password == ""
 
@@ -151,5 +150,5 @@ def test_what_is_wrong_with_credentials_is_said_without_them(
 ) -> None:
     monkeypatch.setenv("OCS_PASSWORD", "s3cret")
     with pytest.raises(ValueError, match=f"optical switch ocs0: {key}: ") as caught:
-        read_credentials("ocs0", entry)
+        Entry("ocs0", entry).credentials()
     assert "s3cret" not in str(caught.value)

@@ -461,7 +461,7 @@ def test_a_replacement_is_one_line_that_names_the_whole_set() -> None:
 def test_unreachable_names_the_address_and_the_switch_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    driver = ScpiDriver("ocs0", "127.0.0.1", port, 4)
+    driver = ScpiDriver("ocs0", {"address": f"127.0.0.1:{port}"}, 4)
     with pytest.raises(UnavailableError, match=f"^optical switch ocs0: no connection to 127.0.0.1:{port}"):
         OpticalSite({"ocs0": driver}, {}, EventBus()).look("ocs0")
 

@@ -17,7 +17,7 @@ from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
-from ringlight.fabric.averagers import averaging_of, scale_bytes
+from ringlight.fabric.planes.averagers.averaging import averaging_of, scale_bytes
 from ringlight.fabric.schedules import parse_collective, steps_named
 from tests.examples import assert_as_planned
 from tests.unit.test_averagers import names, one_level, two_levels

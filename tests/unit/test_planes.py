@@ -88,7 +88,7 @@ def test_gpus_in_two_places_have_no_plane(ranks: tuple[str, ...]) -> None:
 
 def test_averaging_needs_averagers() -> None:
     with pytest.raises(ValueError, match="the fabric has no averagers"):
-        plane_of(MIXED, ("a", "b"), averaged=True)
+        plane_of(MIXED, ("a", "b"), "optinc")
 
 
 @pytest.mark.parametrize("beside", ["ring", "grid"])

@@ -29,6 +29,7 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
     Unreachable,
 )
+from ringlight.controller.optical.polatis import check_model, port_status
 from ringlight.controller.optical.polatis_netconf import (
     BASE,
     MODEL,
@@ -36,14 +37,12 @@ from ringlight.controller.optical.polatis_netconf import (
     Dialect,
     NetconfDriver,
     add_config,
-    check_size,
     choose_dialect,
     parse_identity,
     parse_pairs,
     parse_ports,
     parse_powers,
     parse_system_alarms,
-    port_status,
     remove_config,
     replace_config,
 )
@@ -200,12 +199,12 @@ def test_powers_and_alarms() -> None:
 
 
 def test_the_size_in_a_model_s_name() -> None:
-    check_size("N-VST-8x8-LA1-DMHNV-701", 8)
-    check_size("N-VST-16xCC-LA1", 8)
-    check_size("something else", 8)
+    check_model("N-VST-8x8-LA1-DMHNV-701", 8)
+    check_model("N-VST-16xCC-LA1", 8)
+    check_model("something else", 8)
     for model in ("N-VST-512x512-LA1-DMHNV-701", "N-VST-8xCC-LA1", "N-OST-8x16-LA1"):
         with pytest.raises(ProtocolError, match="the fabric says 8x8"):
-            check_size(model, 8)
+            check_model(model, 8)
 
 
 # What is wrong with an entry, and with a peer

@@ -9,15 +9,16 @@ import pytest
 
 from ringlight.controller.optical.base import Identity, PortStatus
 from ringlight.controller.optical.errors import AuthFailed, PartialApply, ProtocolError, Refused
-from ringlight.controller.optical.polatis_tl1 import parse_patches, parse_ports, parse_power, port_status
+from ringlight.controller.optical.polatis import port_status
+from ringlight.controller.optical.polatis_tl1 import parse_patches, parse_ports, parse_power
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
 from ringlight.testbed.emulation.optical.polatis_tl1 import PolatisTl1Session
-from ringlight.testbed.emulation.optical.session import Switch
-from ringlight.testbed.emulation.optical.tl1_session import ALARM_NS, MAX_BACKLOG
+from ringlight.testbed.emulation.optical.session import MAX_BACKLOG, Switch
+from ringlight.testbed.emulation.optical.tl1_session import ALARM_NS
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 
@@ -35,7 +36,7 @@ def test_rows_as_the_switch_writes_them() -> None:
     assert parse_power("-12.3") == -12.3
     assert parse_power("N/A") is None
     assert port_status("OPEN", True) == PortStatus(PortState.TUNED)
-    assert port_status("closed", True) == PortStatus(PortState.BLOCKED, enabled=False)
+    assert port_status("CLOSED", True) == PortStatus(PortState.BLOCKED, enabled=False)
     assert port_status("JAMMED", False).state is PortState.UNKNOWN
 
 

@@ -26,10 +26,11 @@ from ringlight.experiments.language.plan import (
     When,
 )
 from ringlight.fabric.cost import ring_edge_bytes, steps_time
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Port, circuit_cross_connects
+from ringlight.fabric.topology import circuit_cross_connects
 from tests.simulated import bundled
 from tests.unit.fabrics import NIC_BPS, six_gpus
 

@@ -25,8 +25,8 @@ from ringlight.controller.rings.conductor import RingConductor
 from ringlight.controller.rings.light import plan_light, steps_of_job
 from ringlight.controller.rings.site import RingSite
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.topology import Reconfigure
-from ringlight.fabric.wdm import RingPlan
+from ringlight.fabric.planes.ring.ring import Reconfigure
+from ringlight.fabric.planes.ring.wdm import RingPlan
 from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
 

@@ -8,8 +8,9 @@ import pytest
 
 from ringlight.controller.errors import ConflictError, InvalidError
 from ringlight.controller.rings.light import choose_ring, plan_light, steps_of_job
+from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.fabric.topology import Fabric
 from tests.unit.test_fabric_ring import check_light
 
 

@@ -13,10 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric import wdm
-from ringlight.fabric.averagers import scale_steps
 from ringlight.fabric.collectives import all_reduce, apply_schedule, schedule_of
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
+from ringlight.fabric.planes.averagers.averaging import scale_steps
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.ring.wrht import (
+    exchange_lightpaths,
+    exchange_wavelengths,
+    plan,
+    wrht,
+)
 from ringlight.fabric.schedules import (
     STEPS,
     bidirectional_hierarchical_ring,
@@ -28,7 +34,6 @@ from ringlight.fabric.schedules import (
 )
 from ringlight.fabric.steps import Step, Steps, check_ranks, frozen
 from ringlight.fabric.verify import verify
-from ringlight.fabric.wrht import exchange_lightpaths, exchange_wavelengths, plan, wrht
 from tests.unit.fabrics import COLLECTIVES
 
 SIZES = [*range(1, 34), 45, 64]
@@ -462,7 +467,8 @@ def test_segments_go_the_way_the_light_goes() -> None:
 
 def test_schedules_need_only_numpy() -> None:
     code = (
-        "import sys; from ringlight.fabric import collectives, kinds, wrht; "
+        "import sys; from ringlight.fabric import collectives, kinds; "
+        "from ringlight.fabric.planes.ring import wrht; "
         "print(*sorted({'networkx', 'scipy', 'pydantic'} & {m.partition('.')[0] for m in sys.modules}))"
     )
     done = subprocess.run(

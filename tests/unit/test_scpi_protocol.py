@@ -12,12 +12,12 @@ from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice
 from ringlight.testbed.emulation.optical.scpi import (
-    MAX_BACKLOG,
     MAX_MESSAGE_BYTES,
     ScpiError,
     ScpiSession,
     parse_ports,
 )
+from ringlight.testbed.emulation.optical.session import MAX_BACKLOG
 
 IDENTITY = "Polatis,N-EMU-8x8-IDEAL,ocs0,6.0.0.0"
 

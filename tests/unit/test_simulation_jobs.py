@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.controller.onic.protocol import Times
-from ringlight.fabric import wdm
 from ringlight.fabric.cost import RingJob, predict, ring_edge_bytes
-from ringlight.fabric.grid import light_use, wavelength_map, ways_for
+from ringlight.fabric.parts import Port
 from ringlight.fabric.placement import regroup
+from ringlight.fabric.planes.grid.wavelengths import light_use, wavelength_map, ways_for
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.ring.wrht import wrht
 from ringlight.fabric.schedules import STEPS, halving_doubling, ring
 from ringlight.fabric.steps import Step, compact
-from ringlight.fabric.topology import Port, circuit_cross_connects
+from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
-from ringlight.fabric.wrht import wrht
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, simulate
 from ringlight.testbed.simulation.maxmin import drain

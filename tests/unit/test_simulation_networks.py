@@ -7,15 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric import wdm
 from ringlight.fabric.cost import RingJob, ring_rates
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.ring.wrht import wrht
 from ringlight.fabric.schedules import halving_doubling, ring
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import Step, frozen, frozen_bool
-from ringlight.fabric.topology import Fabric, Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from ringlight.fabric.trees import leaf_spine
-from ringlight.fabric.wrht import wrht
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.networks import (
     GridNetwork,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.experiments.runner.command import load_checked
-from ringlight.fabric import wdm
 from ringlight.fabric.kinds import KINDS, collective_steps, matrix_bounds, vector_bytes
+from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.steps import frozen
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
@@ -25,12 +25,12 @@ from ringlight.testbed.simulation.workload import How, simulate_workload
 from ringlight.workloads.devices import device_named
 from ringlight.workloads.formats.timeline import Span
 from ringlight.workloads.graph import Book, Collective, Program, Split, Workload, Writer
-from ringlight.workloads.iteration_time import IdealNetwork as Closed
-from ringlight.workloads.iteration_time import iteration_time
 from ringlight.workloads.models import model_named
 from ringlight.workloads.parallelism import generate
 from ringlight.workloads.settings import Parallel, Training
 from tests.simulated import bundled
+from tests.unit.iteration_time import IdealNetwork as Closed
+from tests.unit.iteration_time import iteration_time
 
 MIB = 2**20
 RATE = 100e9

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from ringlight.controller.onic.protocol import Times
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.parts import Gpu, Port
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, Gpu, Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.network import check_fabric, check_names
 from ringlight.testbed.emulation.onic.wiring import (
     Standing,

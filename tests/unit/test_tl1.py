@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.optical.base import Deadline
-from ringlight.controller.optical.credentials import Credentials
 from ringlight.controller.optical.errors import (
     AuthFailed,
     DeadlineExceeded,
@@ -24,6 +23,7 @@ from ringlight.controller.optical.errors import (
     Refused,
     Unreachable,
 )
+from ringlight.controller.optical.inventory import Credentials
 from ringlight.controller.optical.tl1 import (
     Command,
     CommandFramer,

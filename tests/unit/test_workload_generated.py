@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlight.workloads.devices import DEVICES
-from ringlight.workloads.graph import Kind, Program, Split, Workload
-from ringlight.workloads.iteration_time import IdealNetwork
+from ringlight.workloads.graph import Kind, Program, Split, Workload, data_parallel_loop
 from ringlight.workloads.layers import Transformer, layers
 from ringlight.workloads.models import MODELS
-from ringlight.workloads.parallelism import data_parallel_loop, generate, rank_grid
+from ringlight.workloads.parallelism import generate, rank_grid
 from ringlight.workloads.settings import Parallel, Training
 from ringlight.workloads.summary import summary, traffic
 from tests.unit.closed_forms import communication_bytes
 from tests.unit.ideal_network import ideal_run
+from tests.unit.iteration_time import IdealNetwork
 
 NETWORK = IdealNetwork(12.5e9, 1e-6)
 

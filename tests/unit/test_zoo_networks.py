@@ -13,16 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric import wdm
+from ringlight.fabric.allocation.one_shot import circuits, hangs_together, one_shot
+from ringlight.fabric.parts import Counts
+from ringlight.fabric.planes.counts import of_fabric
+from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
+from ringlight.fabric.planes.ring import wdm
+from ringlight.fabric.planes.wholes import hops, torus
+from ringlight.fabric.planes.wholes.electrical import Ideal, Servers
+from ringlight.fabric.planes.wholes.interconnect import of_circuits, of_ring
+from ringlight.fabric.planes.wholes.rotor import Rotor
+from ringlight.fabric.planes.wholes.torus import Torus, TorusOfGpus
 from ringlight.fabric.schedules import steps_named, strides
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.steps import IntArray, Step, frozen
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import fat_tree, leaf_spine
-from ringlight.fabric.zoo import counts, hops, torus
-from ringlight.fabric.zoo.one_shot import circuits, hangs_together, one_shot
-from ringlight.fabric.zoo.rotor import Rotor
-from ringlight.fabric.zoo.torus import Torus
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.networks import GridNetwork, IdealNetwork, Network, RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost
@@ -444,33 +449,37 @@ def test_a_ring_shared_fairly_is_exact_for_full_groups_of_wrht(nodes: int, wavel
 
 
 def test_counts_are_those_of_fabrics_that_are_written_out() -> None:
-    star = counts.of_fabric(leaf_spine(1, 8, 1e9).fabric())
-    assert star == counts.of_ideal(8)
-    tree = counts.of_fabric(fat_tree(4, 1e9).fabric())
+    star = of_fabric(leaf_spine(1, 8, 1e9).fabric())
+    assert star == Ideal(1e9).counts(8)
+    tree = of_fabric(fat_tree(4, 1e9).fabric())
     assert (tree.nic_ports, tree.packet_switches, tree.packet_ports) == (16, 20, 80)
     assert tree.transceivers == tree.nic_ports + tree.packet_ports
-    grid = counts.of_fabric(grid_fabric(2, 3))
-    assert grid == counts.of_grid(2, 3) == counts.Counts(6, 12, 12, 12, optical_switches=5, optical_ports=12)
-    ring, ours = counts.of_fabric(wdm.wdm_ring("n", 9, 4, 40e9)[0]), counts.of_ring(9, 4)
+    grid = of_fabric(grid_fabric(2, 3))
+    assert (
+        grid
+        == GridOfGpus(2, 3, 1e9, 2).counts(6)
+        == Counts(6, 12, 12, 12, optical_switches=5, optical_ports=12)
+    )
+    ring, ours = of_fabric(wdm.wdm_ring("n", 9, 4, 40e9)[0]), of_ring(9, 4)
     assert (ring.nic_ports, ring.transceivers, ring.channels) == (18, 18, 72)
     assert (ours.nic_ports, ours.transceivers, ours.channels) == (18, 18, 72)
 
 
 def test_counts_of_circuits_and_tori() -> None:
-    ocs = counts.of_circuits(1024, 20)
+    ocs = of_circuits(1024, 20)
     assert ocs.per_gpu() == {
         "nic_ports": 20, "transceivers": 20, "channels": 20, "packet_switches": 0, "packet_ports": 0,
         "optical_switches": 20 / 1024, "optical_ports": 20, "copper_cables": 0,
     }  # fmt: skip
     # A block of 4 x 4 x 4: 96 of the 192 ends of its links lead out of it (Jouppi et al., 2023).
-    servers = counts.of_servers(1024, 8)
+    servers = Servers(8, 1e9, 1e9).counts(1024)
     assert (servers.packet_switches, servers.packet_ports, servers.copper_cables) == (129, 2048, 1024)
-    block = counts.of_torus(Torus((4, 4, 4)))
+    block = TorusOfGpus(Torus((4, 4, 4)), 1e9).counts(64)
     assert (block.optical_ports, block.optical_switches, block.copper_cables) == (96, 1, 192 - 48)
-    ring = counts.of_torus(Torus((8,)))
+    ring = TorusOfGpus(Torus((8,)), 1e9).counts(8)
     assert (ring.nic_ports, ring.optical_ports, ring.copper_cables) == (16, 2, 7)
-    assert counts.of_torus(Torus((2, 2))).optical_switches == 0
-    assert counts.of_torus(Torus((2, 4))).optical_ports == 4
+    assert TorusOfGpus(Torus((2, 2)), 1e9).counts(4).optical_switches == 0
+    assert TorusOfGpus(Torus((2, 4)), 1e9).counts(8).optical_ports == 4
     assert all(value >= 0 for value in asdict(block).values())
 
 

@@ -37,7 +37,9 @@ def averagers(context: Context) -> Mapping[str, float]:
     used = [one for one in told if one["frames"]]
     if not used:
         return {}
-    busy_s = sum(took for job in context.run.jobs.values() if job.plan.averaged for took in exchanges(job))
+    fabric, jobs = context.run.plan.setting.fabric, context.run.jobs.values()
+    summed = [job for job in jobs if job.plan.plane(fabric, job.gpus).sums]
+    busy_s = sum(took for job in summed for took in exchanges(job))
     found = {
         "averager_inputs": sum(one["table"]["inputs"] for one in used),
         "averager_inputs_wrong": sum(one["table"]["wrong"] for one in used),

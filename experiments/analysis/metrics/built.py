@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.fabric.zoo.counts import of_fabric
+from ringlight.fabric.planes.counts import of_fabric
 
-#: Counts of :class:`fabric.zoo.counts.Counts`.
+#: Counts of :class:`fabric.parts.Counts`.
 PARTS = {
     "nic_ports": "Ports of the GPUs",
     "transceivers": "Ends of fibres at GPUs and packet switches",

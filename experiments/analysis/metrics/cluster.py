@@ -7,7 +7,8 @@ import itertools
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.statistics import jain
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 
 
 @metric("s")

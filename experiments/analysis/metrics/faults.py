@@ -10,8 +10,9 @@ from ringlight.experiments.analysis.metrics.regroup import window
 from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.runs import Action, JobRun
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.topology import Port, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 
 #: What is done to something, so that there is something to recover from.
 FAULTS = ("kill", "cut", "lose")

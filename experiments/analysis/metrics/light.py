@@ -20,7 +20,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
 
 #: What must be 0 in every correct run; the kernel counts it.
 FORBIDDEN = ("collisions", "receiver_overlaps", "misdirected")
@@ -256,8 +256,8 @@ def ring_plan(context: Context) -> Mapping[str, int]:
     makes={"setup_declared": "Set-up of a ring's light as its switches declare it"},
 )
 def ring_set_ups(context: Context) -> Mapping[str, float | None]:
-    rings = context.run.of(RingSetUps)
-    if not rings:
+    noted = context.run.of(RingSetUps)
+    if not noted:
         return {}
-    declared = (rings[0].ring.get("statistics") or {}).get("declared_s")
-    return {"set_ups": sum(len(ring.set_ups) for ring in rings), "setup_declared": declared}
+    declared = (noted[0].ring.get("statistics") or {}).get("declared_s")
+    return {"set_ups": sum(len(note.set_ups) for note in noted), "setup_declared": declared}

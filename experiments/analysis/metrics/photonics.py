@@ -11,18 +11,19 @@ from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.record.events import NetworkTried
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.averagers import Averaging, averaging_of, structure_of
 from ringlight.fabric.optinc.structure import area_ratio, mzis, network_mzis
-from ringlight.fabric.photonics import carried
+from ringlight.fabric.planes.averagers.averager import Averager
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of, structure_of
+from ringlight.fabric.planes.averagers.photonics import carried
 from ringlight.fabric.schedules import parse_collective, steps_named
-from ringlight.fabric.topology import Averager
 
 
 def averaging(context: Context, job: JobRun) -> Averaging | None:
     """The averagers that a job's all-reduces use; None where they use none."""
-    if not job.gpus or not job.plan.averaged:
+    fabric = context.run.plan.setting.fabric
+    if not job.gpus or not job.plan.plane(fabric, job.gpus).sums:
         return None
-    return averaging_of(context.run.plan.setting.fabric, job.gpus)
+    return averaging_of(fabric, job.gpus)
 
 
 def _unit(context: Context, job: JobRun) -> Averager | None:

@@ -13,7 +13,7 @@ from typing import Any
 from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
 from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.runs import Action, JobRun, Run
-from ringlight.fabric.topology import Port
+from ringlight.fabric.parts import Port
 
 
 def moved_gpus(regroup: Mapping[str, Any]) -> set[str]:

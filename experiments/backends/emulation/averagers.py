@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ringlight.experiments.record.events import AveragersCounted, Record
+
 #: An averager tells it every second; so long is it waited for, seconds.
 FRESH_S = 3.0
 _POLL_S = 0.05
@@ -18,7 +20,7 @@ _TOLD = ("bits", "servers", "weights", "table", "latency_s", "errors")
 
 
 class AveragerLog:
-    """From its making to :meth:`counted`. ``entries``: of the testbed's inventory, by averager."""
+    """From its making to :meth:`records`. ``entries``: of the testbed's inventory, by averager."""
 
     def __init__(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
         self._files = {name: Path(entry["status"]) for name, entry in entries.items()}
@@ -40,6 +42,11 @@ class AveragerLog:
             if after is not None:
                 found[name] = _since(self._before[name], after)
         return found
+
+    def records(self, **where: Any) -> list[Record]:
+        """What :meth:`counted` finds, if there are averagers. ``where``: time and run of the record."""
+        found = self.counted()
+        return [AveragersCounted(averagers=found, **where)] if found else []
 
 
 def _since(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from ringlight.experiments.client import Api, ApiError, Unreachable
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ENDED,
-    AveragersCounted,
     Circuits,
     Divisions,
     GridLit,
@@ -51,7 +50,7 @@ from ringlight.experiments.record.events import (
     record_of,
 )
 from ringlight.experiments.record.writing import writing
-from ringlight.fabric.topology import Link
+from ringlight.fabric.parts import Link
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
 from ringlight.testbed.faults import FaultClient
@@ -237,8 +236,7 @@ class EmulatedLab:
                 ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
                 self._note(RingSetUps, ring=ring, set_ups=set_ups)
             self._divisions()
-            if counted := run.averagers.counted():
-                self._note(AveragersCounted, averagers=counted)
+            self._found += run.averagers.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
@@ -475,10 +473,11 @@ class EmulatedLab:
 
     def _divisions(self) -> None:
         """How the controller divided the light of each job, where it does."""
-        if self.setting.fabric.divided is None:
-            return
-        last = self._api.get("/v1/interconnect")["statistics"]
+        fabric = self.setting.fabric
         for job in self._run.jobs.values():
+            if not job.plan.plane(fabric).built:
+                continue
+            last = self._api.get("/v1/interconnect")["statistics"]
             if last is None or last["job"] != job.id:
                 continue
             made = self._api.get("/v1/interconnect/decisions")

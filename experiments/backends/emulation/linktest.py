@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,14 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.frames import describe
-from ringlight.fabric.grid import lines
+from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.topology import Fabric, Grid, Port, WdmRing, circuit_cross_connects, electrical_graph
+from ringlight.fabric.planes.choice import lit_planes
+from ringlight.fabric.planes.grid.grid import lines
+from ringlight.fabric.planes.grid.grid_plane import GridPlane
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.wholes.whole_plane import WholePlane
+from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
 
@@ -246,18 +251,15 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     """Parts to measure with ``circuits`` lit, and the ports of links that no pair of GPUs uses.
 
     NICs at once along rings inside each packet switch, both directions full; then each direction of each link
-    between packet switches, those at once that share no link; then the O-NICs of each grid, at once along
-    rings in the rows, then in the columns; then those of each ring of wavelengths, one way round, then the
-    other; then those whose light is divided by demand.
+    between packet switches, those at once that share no link; then the O-NICs of each plane with light.
     """
     ports = [(Port.parse(a), Port.parse(b)) for a, b in circuits]
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, ports))
     trunks, unmeasured = trunk_tests(fabric, Router(fabric, graph))
     found = [Part("NICs", [list(_nics(fabric, graph))]), Part("links between switches", trunks)]
-    found += [Part(f"O-NICs of {grid.name}", list(_onics(fabric, grid))) for grid in fabric.grids.values()]
-    found += [Part(f"O-NICs of {ring.name}", list(_ring(fabric, ring))) for ring in fabric.rings.values()]
-    if fabric.divided is not None:
-        found.append(Part(f"O-NICs of {fabric.divided.name}", list(_divided(fabric, fabric.divided.nodes))))
+    found += [
+        Part(f"O-NICs of {plane.name}", list(_STREAMS[plane.kind](plane))) for plane in lit_planes(fabric)
+    ]
     return [Part(p.what, [batch for batch in p.batches if batch]) for p in found], unmeasured
 
 
@@ -269,8 +271,9 @@ def _nics(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> Iterator[Stream]:
             yield Stream(a, b, ((f"NICs of {a}, {b}", f"{a} to {b}"),), min(rates))
 
 
-def _onics(fabric: Fabric, grid: Grid) -> Iterator[list[Stream]]:
+def _grid(plane: GridPlane) -> Iterator[list[Stream]]:
     """Each port of every O-NIC sends to the next node of its row or column, all lit all the time."""
+    fabric, grid = plane.fabric, plane.grid
     count = grid.rows * grid.columns
     next_in = {
         "row": [i - i % grid.columns + (i + 1) % grid.columns for i in range(count)],
@@ -286,9 +289,9 @@ def _onics(fabric: Fabric, grid: Grid) -> Iterator[list[Stream]]:
         yield batch
 
 
-def _ring(fabric: Fabric, ring: WdmRing) -> Iterator[list[Stream]]:
+def _ring(plane: RingPlane) -> Iterator[list[Stream]]:
     """Every node sends to its neighbour on one wavelength, clockwise and then the other way."""
-    nodes = list(ring.nodes)
+    fabric, nodes = plane.fabric, list(plane.nodes)
     # Between two nodes the shorter way is always the same.
     for port, ways in enumerate((nodes, nodes[::-1]) if len(nodes) > 2 else (nodes,)):
         batch = []
@@ -298,12 +301,12 @@ def _ring(fabric: Fabric, ring: WdmRing) -> Iterator[list[Stream]]:
         yield batch
 
 
-def _divided(fabric: Fabric, nodes: Sequence[str]) -> Iterator[list[Stream]]:
+def _divided(plane: WholePlane) -> Iterator[list[Stream]]:
     """GPUs send to the next one over all lightpaths that they get for that, then to the third next.
 
     Every other GPU at once: all together are more than two processors carry. Who gets no light is left out.
     """
-    divides = divider(fabric)
+    divides, nodes = divider(plane.fabric), plane.nodes
     for hops, first in itertools.product(sorted({1, 3 % len(nodes)} - {0}), range(2)):
         pairs = [(i, (i + hops) % len(nodes)) for i in range(first, len(nodes), 2)]
         while True:
@@ -321,6 +324,14 @@ def _divided(fabric: Fabric, nodes: Sequence[str]) -> Iterator[list[Stream]]:
             )
             for i, j in pairs
         ]  # fmt: skip
+
+
+#: What is measured of each kind of plane with light, at once in each batch.
+_STREAMS: Mapping[str, Callable[[Any], Iterator[list[Stream]]]] = {
+    GridPlane.kind: _grid,
+    RingPlane.kind: _ring,
+    WholePlane.kind: _divided,
+}
 
 
 def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], list[Port]]:

@@ -11,8 +11,9 @@ from ringlight.experiments.analysis.prediction import light_wait_s, longest_iter
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.cost import all_reduce_time
-from ringlight.fabric.planes.base import Division
-from ringlight.fabric.plugged import plugged
+from ringlight.fabric.planes.averagers.averaging import not_ideal
+from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.planes.wholes.interconnect import Division
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
@@ -83,7 +84,7 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
     """Emulated seconds that a worker waits for a peer before it takes it for lost."""
-    if job.averaged:
+    if job.plane(plan.setting.fabric).sums:
         return averaged_patience_s(plan, job)
     longest_s = longest_all_reduce_s(plan, job) if job.workload is None else longest_iteration_s(plan, job)
     patience_s = USUAL_PATIENCE_S + EXCHANGE_PATIENCE * longest_s + _turns_s(plan, job)
@@ -132,9 +133,8 @@ def only_simulated(plan: RunPlan) -> str | None:
         plugged(plan.setting.fabric)
     except ValueError as error:
         return under("fabric", error)
-    for name, averager in plan.setting.fabric.averagers.items():
-        if not averager.imperfect.ideal:
-            return f"fabric.averagers.{name}.imperfect: only computed; light is ideal in an emulated averager"
+    if (why := not_ideal(plan.setting.fabric)) is not None:
+        return f"fabric.{why}: only computed; light is ideal in an emulated averager"
     planes = [job.plane(plan.setting.fabric) for job in plan.jobs]
     if len(planes) > 1 and not all(plane.parts for plane in planes):
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api, ApiError, Unreachable
-from ringlight.fabric.topology import canonical
+from ringlight.fabric.parts import canonical
 from ringlight.testbed.faults import FaultError
 from ringlight.testbed.lab import LabError
 

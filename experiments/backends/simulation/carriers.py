@@ -13,20 +13,28 @@ from ringlight.controller.onic.protocol import Finished, Times
 from ringlight.experiments.backends.simulation.regrouping import light
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs
 from ringlight.experiments.language.plan import RunPlan, Setting
-from ringlight.experiments.record.events import Circuits, Flow, OnicsSimulated, Record, RingSetUps
-from ringlight.fabric.averagers import scale_bytes, scale_steps
-from ringlight.fabric.grid import ways_for
-from ringlight.fabric.interconnect import WavelengthRing, divided_anew
-from ringlight.fabric.planes.averagers import AveragerPlane
-from ringlight.fabric.planes.grids import GridPlane, grids
-from ringlight.fabric.planes.rings import RingPlane, rings
-from ringlight.fabric.planes.wholes import WholePlane
-from ringlight.fabric.rings import CLOCKWISE
+from ringlight.experiments.record.events import (
+    Circuits,
+    Flow,
+    NetworkTried,
+    OnicsSimulated,
+    Record,
+    RingSetUps,
+)
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.averagers.averager_plane import AveragerPlane
+from ringlight.fabric.planes.averagers.averaging import scale_bytes, scale_steps
+from ringlight.fabric.planes.averagers.photonics import errors_of
+from ringlight.fabric.planes.grid.grid_plane import GridPlane, grids
+from ringlight.fabric.planes.grid.wavelengths import ways_for
+from ringlight.fabric.planes.ring.ring import CLOCKWISE
+from ringlight.fabric.planes.ring.ring_plane import RingPlane, rings
+from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.planes.wholes.whole_plane import WholePlane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, frozen, frozen_bool, without_steps
-from ringlight.fabric.topology import Fabric, Port, circuit_switches
+from ringlight.fabric.topology import Fabric, circuit_switches
 from ringlight.fabric.units import format_time
-from ringlight.fabric.wdm import RingPlan, plan_ring, set_up_steps
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import interconnect_network
 from ringlight.testbed.simulation.jobs import Job, Simulation
@@ -318,14 +326,21 @@ class WholeCarrier(Carrier):
         )
 
     def cost(self) -> StepCost:
-        one, found = self.plane.interconnect, super().cost()
-        if not isinstance(one, WavelengthRing):
-            return found
-        return replace(found, set_up_s=one.dark_s, when="changed-only")
+        found, set_up_s = super().cost(), self.plane.interconnect.set_up_s
+        return replace(found, set_up_s=set_up_s, when="changed-only") if set_up_s else found
 
     def divide(self, run: WorkloadRun) -> None:
-        if divided_anew(self.plane.interconnect):
-            run.divide(self.plane.interconnect, self.share)
+        if self.plane.division is not None:
+            run.divide(self.plane.interconnect, self.plane.division, self.share)
+
+
+def networks_tried(fabric: Fabric, **where: Any) -> Iterator[NetworkTried]:
+    """What the networks of a fabric's averagers answer. ``where``: time and run of the records."""
+    for name, averager in fabric.averagers.items():
+        if (found := errors_of(averager)) is not None:
+            yield NetworkTried(
+                averager=name, inputs=found.inputs, wrong=found.wrong, worst=found.worst, **where
+            )
 
 
 #: By the kind of plane.

@@ -20,11 +20,12 @@ from ringlight.experiments.record.events import (
     RunStarted,
 )
 from ringlight.fabric.light import Optics
-from ringlight.fabric.planes.rings import RingPlane
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import collective_on_ring, wdm_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import compact
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import collective_on_ring, wdm_ring
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.networks import PacketNetwork, RingNetwork, scaled
 from ringlight.testbed.simulation.phases import Phases, StepCost
 
@@ -68,10 +69,10 @@ def alone(plan: RunPlan) -> bool:
     if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
-    if job.training is None or job.averaged or not job.start.at_once:
+    if job.training is None or not job.start.at_once:
         return False
     plane = job.plane(fabric)
-    in_step = plane.stepped or (plane.shared and job.loop.synchronised)
+    in_step = plane.stepped or (plane.shared and not plane.sums and job.loop.synchronised)
     return in_step and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
 
 

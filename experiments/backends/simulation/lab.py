@@ -11,7 +11,7 @@ from typing import Any
 from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier
+from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
@@ -26,17 +26,16 @@ from ringlight.experiments.record.events import (
     Iteration,
     JobRecovered,
     JobState,
-    NetworkTried,
     Record,
     Released,
     WorkerLost,
 )
 from ringlight.fabric.cost import RingJob
-from ringlight.fabric.interconnect import slowed
-from ringlight.fabric.photonics import errors_of
+from ringlight.fabric.parts import Port, canonical
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.topology import Fabric, Port, canonical, electrical_graph
+from ringlight.fabric.planes.wholes.interconnect import slowed
+from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
 from ringlight.testbed.simulation.networks import Network, scaled, without_link
@@ -207,10 +206,7 @@ class SimulatedLab:
             switches, gpus = self._fabric.packet_switches, self._fabric.gpus
             self._records += port_rates(self._engine, switches, gpus, run, now_s, self._share)
         self._carrier.end(self._circuits)
-        for name, averager in self._fabric.averagers.items():
-            if (errors := errors_of(averager)) is not None:
-                counts = {"inputs": errors.inputs, "wrong": errors.wrong, "worst": errors.worst}
-                self._tell(NetworkTried, averager=name, **counts)
+        self._records += networks_tried(self._fabric, t=now_s, run=run)
         self._count(self._engine.events)
         found, self._records = self._records, []
         return found
@@ -227,7 +223,8 @@ class SimulatedLab:
             for name, onic in self._rates.onics.items()
         }
         scale = self._setting.scale
-        slower = slowed(self._rates.interconnect, scale.time, scale.rate)
+        whole = self._rates.interconnect
+        slower = None if whole is None else slowed(whole, scale.time, scale.rate)
         return replace(self._rates, onics=onics, interconnect=slower)
 
     def _network(self) -> Network:

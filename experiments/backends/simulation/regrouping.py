@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.fabric.optical_profiles import Profile
-from ringlight.fabric.topology import CrossConnects, Fabric, Port, canonical, circuit_cross_connects
+from ringlight.fabric.parts import Port, canonical
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[tuple[str, str]]
 

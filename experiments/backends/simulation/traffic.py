@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
 from ringlight.experiments.record.events import PortRate
-from ringlight.fabric.topology import Port
+from ringlight.fabric.parts import Port
 from ringlight.testbed.simulation.engine import Engine, Passed
 
 #: Seconds between two values of a port's rate; longer where a run has more than so many of them.

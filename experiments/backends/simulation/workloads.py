@@ -16,7 +16,7 @@ from ringlight.experiments.record.events import (
     LightGiven,
     Operations,
 )
-from ringlight.fabric.interconnect import Divided
+from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect
 from ringlight.fabric.schedules import steps_named
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine
@@ -92,17 +92,16 @@ class WorkloadRun:
         """Whether all ranks have ended, or nothing will happen any more."""
         return self._failed or self._execution.over
 
-    def divide(self, one: Divided, share: float) -> None:
-        """The network is that of ``one``, whose light is divided by what has yet to be sent."""
+    def divide(self, one: Interconnect, when: Division, share: float) -> None:
+        """The network is that of ``one``, whose light is divided anew by what has yet to be sent."""
         assert isinstance(self._network, CircuitNetwork)
-        assert one.interval_s is not None
         classes = how(self._job) == "classes"
         division = LightDivision(one, self._network, share, turns=classes)
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
         self._lightpath_bps = division.rate_bps
         self._reallocation = Reallocation(
-            self._engine, self._execution, first_bps, one.interval_s, one.dark_s, division,
-            decision_s=one.decision_s, trace=not classes,
+            self._engine, self._execution, first_bps, when.interval_s, when.dark_s, division,
+            decision_s=when.decision_s, trace=not classes,
         )  # fmt: skip
 
     def begin(self) -> None:

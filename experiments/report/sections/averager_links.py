@@ -14,8 +14,9 @@ from ringlight.experiments.report.charts import centred, sheet
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, RULE, box
 from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
 from ringlight.experiments.report.view import Draw, View
-from ringlight.fabric.averagers import Averaging, averaging_of
-from ringlight.fabric.photonics import Carried, carried
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
+from ringlight.fabric.planes.averagers.photonics import Carried, carried
+from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.units import format_size
 
 ORDER = 3
@@ -43,7 +44,7 @@ def wanted(view: View) -> Sequence[_Shown]:
     """One for each number of levels, of the fewest servers."""
     found: dict[bool, _Shown] = {}
     for run, job in _jobs(view):
-        if not job.plan.averaged:
+        if not _plane(run, job).sums:
             continue
         averaging = averaging_of(run.plan.setting.fabric, job.gpus)
         two = averaging.above is not None
@@ -64,12 +65,16 @@ def _jobs(view: View) -> Iterator[tuple[Run, JobRun]]:
     return ((run, job) for run in view.runs for job in run.jobs.values() if job.gpus)
 
 
+def _plane(run: Run, job: JobRun) -> Plane:
+    return job.plan.plane(run.plan.setting.fabric, job.gpus)
+
+
 def _beside(view: View, run: Run) -> tuple[str, float] | None:
     """The first arm on the same fabric that sends over packet switches alone: its title, and what a port
     sends."""
     for other, job in _jobs(view):
         same = other.plan.setting.fabric == run.plan.setting.fabric
-        if same and job.plan.training and not job.plan.averaged:
+        if same and job.plan.training and not _plane(other, job).sums:
             figures = view.at(other.plan.arm, f"job {job.name}", other.plan.point)
             sent = figures.number("port_sent")
             if sent is not None:

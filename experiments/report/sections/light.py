@@ -19,10 +19,10 @@ from ringlight.experiments.report.page import NOTHING, folded, table_of, tag, te
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
-from ringlight.fabric.grid import LightUse, lines, position
-from ringlight.fabric.planes.grids import GridPlane
+from ringlight.fabric.planes.grid.grid import Grid, lines, position
+from ringlight.fabric.planes.grid.grid_plane import GridPlane
+from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import Grid
 from ringlight.fabric.units import format_rate
 
 ORDER = 6
@@ -38,7 +38,7 @@ _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agent
 
 def wanted(view: View) -> list[Run]:
     runs = view.first.values()
-    return [run for run in runs if run.plan.on(GridPlane) is not None and run.lit_flows]
+    return [run for run in runs if run.lit_flows]
 
 
 def render(view: View, draw: Draw) -> str:
@@ -131,15 +131,16 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
     index, steps = lit_steps_of_all(run)
     figures = []
     if steps:
-        switches = " and the ".join(f"{line}'s" for line in lines(grid))
+        of_ports = lines(grid)
+        switches = " and the ".join(f"{line}'s" for line in of_ports)
         caption = (
             f"Iteration {index + 1}: the light of each step of the all-reduce, as the O-NICs' agents "
             f"recorded it. Thin lines are the fibres to the {switches} WSS; an arrow is a flow, "
             f"its colour the wavelength. {how}"
         )
         figures.append(draw(f"grid-{arm}", caption, _grid_steps, grid, steps))
-        some = " (some)" if len(grid.nodes) > _MOST_ONICS else ""
-        ports = "above the row port, below the column port. " if len(lines(grid)) > 1 else ""
+        some = " (some)" if len(plane.nodes) > _MOST_ONICS else ""
+        ports = "above the row port, below the column port. " if len(of_ports) > 1 else ""
         caption = (
             f"The same iteration's all-reduce on every O-NIC{some}: {ports}Grey: from the "
             f"request to the light; coloured: lit, by wavelength. {how}"

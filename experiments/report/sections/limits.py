@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ringlight.experiments.report.page import listing, text
 from ringlight.experiments.report.view import Draw, View
+from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.units import format_rate, format_time
 
 ORDER = 93
@@ -46,9 +47,9 @@ def _of_emulation(view: View) -> Iterator[str]:
 
 
 def _of_light(view: View) -> Iterator[str]:
-    grids = [s for s in view.settings if s.fabric.grids]
-    if grids and not view.simulated:
-        tuning = max(onic.tuning_s for setting in grids for onic in setting.fabric.onics.values())
+    asked = [s for s in view.settings if any(plane.asked for plane in lit_planes(s.fabric))]
+    if asked and not view.simulated:
+        tuning = max(onic.tuning_s for setting in asked for onic in setting.fabric.onics.values())
         yield (
             f"<b>{format_time(tuning)} tuning.</b> A laser is retuned by one write to a table in the kernel; "
             "what is seen here is the handshake of two processes. Nothing here measures optics."
@@ -61,15 +62,15 @@ def _of_light(view: View) -> Iterator[str]:
             "Acknowledgements of light take the control network, as the light of a port goes one way; on a "
             "packet switch they share the port."
         )
-    if grids and any(s.fabric.packet_switches for s in view.settings):
-        most = max(onic.ports for setting in grids for onic in setting.fabric.onics.values())
+    if asked and any(s.fabric.packet_switches for s in view.settings):
+        most = max(onic.ports for setting in asked for onic in setting.fabric.onics.values())
         if most > 1:
             yield (
                 f"A node has one port at the packet switch and {most} on the grid, each at the same rate. "
                 "One step uses one port; where a rank can begin the next step early, it sends on both at "
                 "once, which the packet switch cannot give it. That hides a part of the set-ups."
             )
-    if any(setting.fabric.rings for setting in view.settings):
+    if any(plane.stepped for setting in view.settings for plane in lit_planes(setting.fabric)):
         yield (
             "<b>Optics.</b> Loss, crosstalk and reach play no part."
             + (

@@ -9,7 +9,7 @@ from ringlight.experiments.report.page import text
 from ringlight.experiments.report.view import Draw, View
 from ringlight.fabric.optinc.imperfect import Full, OnMeshes, Squares
 from ringlight.fabric.optinc.mesh import Mesh
-from ringlight.fabric.photonics import meshes_of
+from ringlight.fabric.planes.averagers.photonics import trained_meshes
 
 ORDER = 18
 TITLE = "An averager's network"
@@ -19,11 +19,8 @@ _LARGEST = 64
 
 def wanted(view: View) -> OnMeshes | None:
     """The first network with trained weights."""
-    for plan in view.experiment.plans:
-        for averager in plan.setting.fabric.averagers.values():
-            if averager.network == "trained" and (found := meshes_of(averager)) is not None:
-                return found
-    return None
+    found = (meshes for plan in view.experiment.plans for meshes in trained_meshes(plan.setting.fabric))
+    return next(found, None)
 
 
 def render(view: View, draw: Draw) -> str:

@@ -27,11 +27,11 @@ from ringlight.experiments.report.page import NOTHING, table_of, tag, text
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
-from ringlight.fabric.planes.rings import RingPlane
-from ringlight.fabric.rings import CLOCKWISE
+from ringlight.fabric.planes.ring.ring import CLOCKWISE
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep, plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
-from ringlight.fabric.wdm import RingPlan, RingStep, plan_ring
 
 ORDER = 5
 TITLE = "All-reduces on rings of wavelengths"
@@ -60,7 +60,7 @@ _COLLECTIVES = {
 
 def wanted(view: View) -> list[Run]:
     """First runs with one job that a ring carries."""
-    return [run for run in _all(view) if run.plan.on(RingPlane) is not None]
+    return [run for run in _all(view) if of_fabric(view, run).number("wavelengths") is not None]
 
 
 def _all(view: View) -> list[Run]:
@@ -137,7 +137,7 @@ def _over_model(view: View, run: Run) -> str:
 def _set_anew(run: Run) -> bool:
     """Whether every step sets all of its light anew."""
     plane = run.plan.on(RingPlane)
-    return plane is not None and plane.ring.reconfigure == "each-step"
+    return plane is not None and plane.sets_all
 
 
 def _light(view: View, draw: Draw) -> str:
@@ -184,10 +184,10 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
 
 def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
     figure, axis = chart(0.75 + 0.42 * len(runs), left=2.6, top=0.1, bottom=0.5)
-    most = 0.0
+    most, lit = 0.0, [run.plan.name for run in wanted(view)]
     for y, run in enumerate(runs):
         took, ideal_s, model_s = _times(view, run)
-        took, colour = took or 0.0, PALETTE[1] if run.plan.on(RingPlane) else QUIET
+        took, colour = took or 0.0, PALETTE[1] if run.plan.name in lit else QUIET
         axis.barh(y, took, height=0.55, color=colour, linewidth=0, alpha=0.85)
         most = max(most, took)
         if ideal_s is not None and model_s is not None:

@@ -18,7 +18,8 @@ from ringlight.experiments.report.charts import centred, key, legend, sheet
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, box, job_colours
 from ringlight.experiments.report.sections.throughput import lit, pairs
 from ringlight.experiments.report.view import Draw, View
-from ringlight.fabric.topology import Fabric, Port, circuit_switches, optical_neighbour
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric, circuit_switches, optical_neighbour
 from ringlight.fabric.units import format_rate
 
 ORDER = 2

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import httpx
 
@@ -24,7 +25,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.acceptance.checks.reading import WRONG_PASSWORD
-from ringlight.testbed.acceptance.network import Network
+from ringlight.testbed.acceptance.network import Network, nobodys_address
 from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.emulation.optical.lasers import Lasers
@@ -45,9 +46,11 @@ _NICENESS = -15
 
 
 class Proxy:
-    """Proxy between a client and a line-based switch that counts writes and misbehaves on demand.
+    """Proxy between a client and a switch that counts writes and misbehaves on demand.
 
-    Each line of a client has one line of reply (a set command comes with a query behind it).
+    ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
+    ``garble``: readings are spoilt. Each request has one reply; of SCPI both are lines (a set command comes
+    with a query behind it).
     """
 
     WRITE = re.compile(rb"conn\w*:(add|sub|only)|disc|port:(enab|dis)|\*rst", re.IGNORECASE)
@@ -90,25 +93,44 @@ class Proxy:
             self._threads.append(thread)
             thread.start()
 
-    def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._upstream, timeout=30) as switch:
+    @contextmanager
+    def _with_switch(self, client: socket.socket) -> Iterator[socket.socket]:
+        """A connection to the switch for as long as the client's; its end is no error."""
+        with (
+            client,
+            contextlib.suppress(OSError),
+            socket.create_connection(self._upstream, timeout=30) as switch,
+        ):
+            for end in (client, switch):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets |= {client, switch}
             try:
-                with client.makefile("rb") as lines, switch.makefile("rb") as replies:
-                    while (asked := self.message(lines)) and self._pass(asked, client, switch, replies):
-                        pass
-            except OSError:
-                pass
+                yield switch
             finally:
                 with self._lock:
                     self._sockets -= {client, switch}
 
-    def message(self, file: BinaryIO) -> bytes:
-        """The next request or reply; empty at the end."""
+    def _serve(self, client: socket.socket) -> None:
+        with (
+            self._with_switch(client) as switch,
+            client.makefile("rb") as requests,
+            switch.makefile("rb") as replies,
+        ):
+            while (asked := self.request(requests)) and self._pass(asked, client, switch, replies):
+                pass
+
+    def request(self, file: BufferedReader) -> bytes:
+        """The next request; empty at the end."""
         return file.readline()
 
-    def _pass(self, asked: bytes, client: socket.socket, switch: socket.socket, replies: BinaryIO) -> bool:
+    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
+        """The reply to a request; empty at the end."""
+        return file.readline()
+
+    def _pass(
+        self, asked: bytes, client: socket.socket, switch: socket.socket, replies: BufferedReader
+    ) -> bool:
         write = self.WRITE.search(asked) is not None
         lose, self.lose = (self.lose, None) if write else (None, self.lose)
         if write:
@@ -116,33 +138,13 @@ class Proxy:
         if lose is False:
             return False
         switch.sendall(asked)
-        reply = self.message(replies)
+        reply = self.reply(replies, asked)
         if lose:
             time.sleep(0.02)
             return False
-        if self.garble and self.READ.search(asked):
-            reply = reply[: len(reply) // 2]
-            client.sendall(reply)
-            return False
-        client.sendall(reply)
-        return bool(reply)
-
-
-class AnyProxy(Protocol):
-    """Proxy between a switch's port and its clients.
-
-    ``seen``: the writes. ``lose``: whether the next one is lost, True after it has had its effect.
-    ``garble``: readings are spoilt.
-    """
-
-    port: int
-    seen: list[str]
-    lose: bool | None
-    garble: bool
-
-    def close(self) -> None: ...
-
-    def drop(self) -> None: ...
+        spoilt = self.garble and self.READ.search(asked) is not None
+        client.sendall(reply[: len(reply) // 2] if spoilt else reply)
+        return bool(reply) and not spoilt
 
 
 class ScpiRig(Rig):
@@ -161,7 +163,7 @@ class ScpiRig(Rig):
     protocol: ClassVar[str] = "scpi"
     #: What the inventory says besides.
     more: ClassVar[Mapping[str, Any]] = {}
-    proxy_of: ClassVar[Any] = Proxy  # of AnyProxy, made with the switch's host and port
+    proxy_of: ClassVar[type[Proxy]] = Proxy
 
     def __init__(
         self, size: int = SIZE, profile: str | None = None, hosts: int = HOSTS, more: Sequence[str] = ()
@@ -176,7 +178,7 @@ class ScpiRig(Rig):
         self._held = self._lab.hold()
         self._network: Network | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._proxy: AnyProxy | None = None
+        self._proxy: Proxy | None = None
         self._maps: Datapath | None = None
         self._pins = self._lab.bpf_dir / "ocs0"
         try:
@@ -213,7 +215,7 @@ class ScpiRig(Rig):
             ]
         )
         host, port = self.address.split(":")
-        self._proxy = type(self).proxy_of((host, int(port)))
+        self._proxy = self.proxy_of((host, int(port)))
         self._maps = Datapath.resume(self._pins)
 
     def _launch(self, command: list[str]) -> None:
@@ -257,7 +259,7 @@ class ScpiRig(Rig):
         self._held.close()
 
     @property
-    def proxy(self) -> AnyProxy:
+    def proxy(self) -> Proxy:
         assert self._proxy is not None
         return self._proxy
 
@@ -279,9 +281,7 @@ class ScpiRig(Rig):
         return self._make(self.address if direct else f"127.0.0.1:{self.proxy.port}")
 
     def unreachable(self) -> OpticalSwitchDriver:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        return self._make(f"127.0.0.1:{port}")
+        return self._make(nobodys_address())
 
     def locked_out(self) -> OpticalSwitchDriver | None:
         return None if self.protocol == "scpi" else self._make(self.address, "wrong")

@@ -53,13 +53,9 @@ class GnmiProxy(Proxy):
     """Passes frames, counts Sets, and ends a connection before a Set has come or instead of its answer."""
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._upstream, timeout=30) as switch:
-            for end in (client, switch):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._sockets |= {client, switch}
-            methods: dict[int, str] = {}
-            lost: set[int] = set()
+        methods: dict[int, str] = {}
+        lost: set[int] = set()
+        with self._with_switch(client) as switch:
 
             def back() -> None:
                 with contextlib.suppress(OSError):
@@ -69,13 +65,10 @@ class GnmiProxy(Proxy):
             answers = threading.Thread(target=back, name="proxy", daemon=True)
             answers.start()
             try:
-                with contextlib.suppress(OSError):
-                    self._calls(client, switch, methods, lost)
+                self._calls(client, switch, methods, lost)
             finally:
                 self._cut(client, switch)
                 answers.join(5)
-                with self._lock:
-                    self._sockets -= {client, switch}
 
     @staticmethod
     def _cut(*ends: socket.socket) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
-import time
-from typing import ClassVar
+from io import BufferedReader
 
 from ringlight.controller.optical.tl1 import (
-    Command,
     CommandFramer,
     MessageFramer,
     Reply,
     Report,
-    format_command,
     format_report,
     parse_command,
 )
@@ -25,68 +21,37 @@ NOISE = format_report(Report("**", "77", "REPT ALM PORT", ("2:MJ,LOS,SA;",), ("n
 
 
 class Tl1Proxy(Proxy):
-    """Passes commands and replies, counts writes, misbehaves on demand; a report goes before every reply."""
+    """Passes commands and replies; a report goes before every reply."""
 
-    #: A write, whatever comes before it to prepare it.
-    write: ClassVar[re.Pattern[str]]
-    #: A reading that ``garble`` spoils.
-    reading: ClassVar[str]
+    def request(self, file: BufferedReader) -> bytes:
+        framer, asked = CommandFramer(), b""
+        while byte := file.read(1):
+            asked += byte
+            if framer.feed(byte):
+                return asked
+        return b""
 
-    def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._upstream, timeout=30) as switch:
-            with self._lock:
-                self._sockets |= {client, switch}
-            commands, replies = CommandFramer(), MessageFramer()
-            try:
-                while data := client.recv(1 << 16):
-                    for text in commands.feed(data):
-                        if not self._relay(parse_command(text or ""), client, switch, replies):
-                            return
-            except OSError:
-                pass
-            finally:
-                with self._lock:
-                    self._sockets -= {client, switch}
-
-    def _relay(
-        self, command: Command, client: socket.socket, switch: socket.socket, replies: MessageFramer
-    ) -> bool:
-        write = self.write.fullmatch(command.verb) is not None
-        lose, self.lose = (self.lose, None) if write else (None, self.lose)
-        if write:
-            self.seen.append(f"{command.verb} {command.aid}")
-        if lose is False:
-            return False
-        switch.sendall(format_command(command))
-        told, done = b"", False
-        while not done:
-            data = switch.recv(1 << 16)
-            if not data:
-                return False
+    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
+        framer, told = MessageFramer(), b""
+        (text,) = CommandFramer().feed(asked)
+        ctag = parse_command(text or "").ctag
+        while data := file.read1(1 << 16):
             told += data
-            done = any(
-                isinstance(message, Reply) and message.ctag == command.ctag and not message.more
-                for message in replies.feed(data)
-            )
-        if lose:
-            time.sleep(0.02)
-            return False
-        if self.garble and command.verb == self.reading:
-            client.sendall(told[: len(told) // 2])
-            return False
-        client.sendall(NOISE + told)
-        return True
+            for message in framer.feed(data):
+                if isinstance(message, Reply) and message.ctag == ctag and not message.more:
+                    return NOISE + told
+        return b""
 
 
 class PolatisProxy(Tl1Proxy):
-    write = re.compile("(ENT|DLT)-PATCH|(OPR|RLS)-PORT-SHUTTER")
-    reading = "RTRV-PATCH"
+    WRITE = re.compile(rb"\A((ENT|DLT)-PATCH|(OPR|RLS)-PORT-SHUTTER):")
+    READ = re.compile(rb"\ARTRV-PATCH:")
 
 
 class CalientProxy(Tl1Proxy):
     # Both phases of making a circuit, and of ending one, count as one write: the last.
-    write = re.compile("ACT-CRS|DLT-CRS|(ENT|DLT)-CRS-BULK")
-    reading = "RTRV-CRS"
+    WRITE = re.compile(rb"\A(ACT-CRS|DLT-CRS|(ENT|DLT)-CRS-BULK):")
+    READ = re.compile(rb"\ARTRV-CRS:")
 
 
 class PolatisTl1Rig(ScpiRig):

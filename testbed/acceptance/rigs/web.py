@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, BinaryIO, ClassVar
+from io import BufferedReader
+from typing import Any, ClassVar
 
 from ringlight.testbed.acceptance.rigs.emulated import Proxy, ScpiRig
 
@@ -15,7 +16,7 @@ class HttpProxy(Proxy):
     WRITE = re.compile(rb"\A(POST|PUT|PATCH|DELETE) ")
     READ = re.compile(rb"\AGET \S*(cross-connects|crossconnects)")
 
-    def message(self, file: BinaryIO) -> bytes:
+    def request(self, file: BufferedReader) -> bytes:
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             line = file.readline()
@@ -24,6 +25,9 @@ class HttpProxy(Proxy):
             head += line
         length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
         return head + file.read(int(length[1]) if length else 0)
+
+    def reply(self, file: BufferedReader, asked: bytes) -> bytes:
+        return self.request(file)
 
 
 class CalientRestRig(ScpiRig):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringlight.fabric.topology import Fabric, WdmRing
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric, channels
 from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.files import read_from
 from ringlight.testbed.emulation.onic.tables import (
@@ -136,8 +137,7 @@ class Lightpaths:
         if not onic.standing:
             text = f"the light of O-NIC {gpu} does not stand; PUT /v1/onics/{gpu}/transmit sets it"
             raise AgentError(409, text)
-        divided = self._fabric.divided
-        wavelengths = divided.wavelengths if isinstance(divided, WdmRing) else 0
+        wavelengths = channels(self._fabric, Port(gpu, 0)) or 0
         used: set[Transmitter] = set()
         for ip, light in lights.items():
             if self._gpu_of_ip.get(ip, gpu) == gpu:

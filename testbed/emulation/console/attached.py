@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
 from ringlight.testbed.emulation.__main__ import load_fabric
 from ringlight.testbed.faults import FaultClient, FaultError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ringlight.fabric.topology import Port
+from ringlight.fabric.parts import Port
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.lab import NIC, LabError
 

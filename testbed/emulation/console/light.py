@@ -19,7 +19,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlight.fabric.topology import Fabric, Port
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.emulation.onic.tables import (
     LightTable,

@@ -16,7 +16,7 @@ from mininet.link import Link as MininetLink
 from mininet.net import Mininet
 from mininet.node import Node
 
-from ringlight.fabric.topology import Port
+from ringlight.fabric.parts import Port
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.emulation.onic.tables import HOST_NAME
 from ringlight.testbed.lab import NIC, LabError

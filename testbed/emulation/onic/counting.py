@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ringlight.fabric.topology import Fabric, OpticalSwitch, Port
+from ringlight.fabric.parts import OpticalSwitch, Port
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.onic.tables import LightpathKey, PathCount, read_counters, read_traffic
 from ringlight.testbed.emulation.optical.datapath import Datapath
 
@@ -49,9 +50,8 @@ def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
         if onic.standing:
             onics[gpu]["lightpaths"] = read_lightpaths(bpf_dir / f"onic-{gpu}")
     switches = {}
-    divided = () if fabric.divided is None else fabric.divided.switches
     for switch in fabric.optical_switches.values():
-        if switch.wavelengths is not None or switch.name in divided:
+        if switch.wavelengths is not None or not switch.duplex:
             switches[switch.name] = {
                 **read_switch(bpf_dir / switch.name, switch.size),
                 "misdirected": _misdirected(fabric, switch, onics),

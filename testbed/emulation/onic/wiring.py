@@ -35,7 +35,9 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from ringlight.fabric.topology import Fabric, Gpu, Port, WdmRing
+from ringlight.fabric.parts import Gpu, Port
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.topology import Fabric, channels
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.netlink import NetworkError, failing
 from ringlight.testbed.emulation.nodes import ShellLess
@@ -242,7 +244,7 @@ def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
     light stands."""
     if fabric.onics[gpu].transmitters == "tunable" or fabric.onics[gpu].standing:
         return None
-    return next(ring.wavelengths for ring in fabric.rings.values() if gpu in ring.nodes)
+    return channels(fabric, Port(gpu, 0))
 
 
 def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
@@ -252,7 +254,7 @@ def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float])
         return None
     assert divided is not None
     peers = tuple(fabric.gpus[peer].ip for peer in divided.nodes if peer != gpu)
-    colours = divided.wavelengths if isinstance(divided, WdmRing) else 1
+    colours = channels(fabric, Port(gpu, 0)) or 1
     return Standing(peers, rate_bps(fabric.link_at[Port(gpu, 0)].rate_bps), onic.ports * colours)
 
 

@@ -16,17 +16,16 @@ for; the state words while mirrors move (:class:`Condition`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringlight.fabric.optical_profiles import PortNames
 from ringlight.testbed.emulation.optical.device import (
     Admin,
-    Connect,
     DeviceError,
-    Disconnect,
     OpticalDevice,
+    Rewire,
     Ticket,
     Wire,
 )
@@ -133,10 +132,8 @@ class Circuit:
         return [Wire(into, size + out) for into, out in self.halves()]
 
 
-def _row(circuit: Circuit) -> dict[str, Any]:
-    """A circuit as it is remembered."""
-    keys = ("source", "destination", "two_way", "group", "name", "nolight", "active")
-    return {key: getattr(circuit, key) for key in keys}
+#: What is remembered of a circuit.
+_KEPT = ("source", "destination", "two_way", "group", "name", "nolight", "active")
 
 
 class Circuits:
@@ -146,24 +143,32 @@ class Circuits:
         self._device = device
         self._size = device.size
         self.names = device.profile.port_names
-        self._known = [self._circuit(**row) for row in device.notes.get(NOTES, [])]
-        device.memories[NOTES] = lambda: [_row(circuit) for circuit in self.all() if circuit.ticket is None]
+        self._known = [self._remembered(row) for row in device.notes.get(NOTES, [])]
+        device.memories[NOTES] = lambda: [
+            {key: getattr(circuit, key) for key in _KEPT} for circuit in self.all() if circuit.ticket is None
+        ]
 
-    def _circuit(
+    def new(
         self,
         source: int,
         destination: int,
         two_way: bool,
-        group: str,
-        name: str,
-        nolight: bool,
-        active: bool,
+        group: str = GROUP,
+        name: str = "",
+        nolight: bool = True,
+        active: bool = False,
     ) -> Circuit:
-        """One that was remembered. Raises ValueError and, for what it does not know, TypeError."""
-        if not 1 <= source <= self._size or not 1 <= destination <= self._size:
-            raise ValueError(f"there is no circuit {source}>{destination}")
-        named = self.names
-        return Circuit(source, destination, two_way, str(group), str(name), nolight, active, names=named)
+        """A circuit that is not provisioned yet, or one that was remembered."""
+        return Circuit(source, destination, two_way, group, name, nolight, active, names=self.names)
+
+    def _remembered(self, row: Mapping[str, Any]) -> Circuit:
+        """Raises ValueError and, for what it does not know, TypeError."""
+        if missing := [key for key in _KEPT if key not in row]:
+            raise ValueError(f"{missing[0]} is missing")
+        found = self.new(**row)
+        if not 1 <= found.source <= self._size or not 1 <= found.destination <= self._size:
+            raise ValueError(f"there is no circuit {found.source}>{found.destination}")
+        return found
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
@@ -177,6 +182,28 @@ class Circuits:
     def name(self, port: int) -> str:
         """The name of a faceplate port."""
         return port_name(port, self.names)
+
+    def read(self, conn: str) -> tuple[int, int, bool]:
+        """Faceplate ports of ``1.1.1>1.2.1``, or both ways ``1.1.1-1.2.1``. Raises CircuitError."""
+        source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
+        return self.number(source), self.number(destination), way == "-"
+
+    def power(self, port: int, now_ns: int) -> str:
+        """What the monitor of a device's port reads (dBm), ``NONE`` without light."""
+        power = self._device.power_dbm(port, now_ns)
+        return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
+
+    def by_port(self) -> dict[int, list[Circuit]]:
+        """The circuits of each faceplate port that has some."""
+        found: dict[int, list[Circuit]] = {}
+        for circuit in self.all():
+            for port in {circuit.source, circuit.destination}:
+                found.setdefault(port, []).append(circuit)
+        return found
+
+    def idle(self, found: Iterable[Circuit | None]) -> list[Circuit]:
+        """Circuits without repetition, and without those that another command is busy with."""
+        return list({id(one): one for one in found if one is not None and one.ticket is None}.values())
 
     def all(self) -> list[Circuit]:
         """Every circuit, as the light is now, in order of their ports."""
@@ -213,13 +240,12 @@ class Circuits:
                 index[ends[::-1], True] = circuit
         found: list[Circuit | None] = []
         for conn in conns:
-            source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
             try:
-                ends = self.number(source), self.number(destination)
+                source, destination, two_way = self.read(conn)
             except CircuitError:
                 found.append(None)
             else:
-                found.append(index.get((ends, way == "-")))
+                found.append(index.get(((source, destination), two_way)))
         return found
 
     def provision(self, wanted: Sequence[Circuit]) -> list[bool]:
@@ -287,7 +313,7 @@ class Circuits:
         wires = tuple(wire for circuit in circuits for wire in circuit.wires(self._size))
         if not wires:
             return Ticket(done=True)
-        ticket = self._device.submit(now_ns, Connect(wires) if on else Disconnect(wires))
+        ticket = self._device.submit(now_ns, Rewire(wires) if on else Rewire(remove=wires))
         for circuit in circuits:
             circuit.ticket, circuit.after, circuit.otherwise = ticket, after, otherwise
         return ticket

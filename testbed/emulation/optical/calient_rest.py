@@ -59,7 +59,7 @@ from ringlight.testbed.emulation.optical.http import (
     HttpSession,
     Request,
     Response,
-    basic_user,
+    basic_login,
 )
 from ringlight.testbed.emulation.optical.session import Switch
 
@@ -156,10 +156,10 @@ class CalientRestSession(HttpSession):
             name, _, value = part.strip().partition("=")
             if name == COOKIE and self._cookies.knows(value, now_ns):
                 return None
-        user = basic_user(request, users)
-        if user is None:
+        login = basic_login(request)
+        if login is None or not self._switch.admits(*login):
             raise HttpError(401, "user and password are wanted")
-        return self._cookies.make(users[user], now_ns)
+        return self._cookies.make(users[login[0]], now_ns)
 
     def _do(self, request: Request, now_ns: int) -> Answer:
         query = {key: values[-1] for key, values in parse_qs(request.url.query).items()}
@@ -191,8 +191,7 @@ class CalientRestSession(HttpSession):
             (circuit,) = self._circuits.find([query.get("conn", "")])
             return _reply(_status(False, INVALID) if circuit is None else self._row(circuit, now_ns))
         if verb == "deleteall":
-            circuits = [circuit for circuit in self._circuits.all() if circuit.ticket is None]
-            done = yield from self._delete(circuits, now_ns)
+            done = yield from self._delete(self._circuits.idle(self._circuits.all()), now_ns)
             return _reply(_status(all(done), "" if all(done) else INVALID))
         if verb in ("add", "badd"):
             items = self._items(request, verb == "badd")
@@ -232,15 +231,7 @@ class CalientRestSession(HttpSession):
         except CircuitError:
             return None
         nolight = _yes(item, "nolight") or _yes(item, "deadreckon")
-        made = Circuit(
-            source,
-            destination,
-            direction == "bi",
-            group or GROUP,
-            name,
-            nolight,
-            names=self._circuits.names,
-        )
+        made = self._circuits.new(source, destination, direction == "bi", group or GROUP, name, nolight)
         # The identifier says what ``in``, ``out`` and ``dir`` say, in either way of naming ports.
         plain = f"{source}{'-' if made.two_way else '>'}{destination}"
         return made if direction in ("uni", "bi") and conn in ("", made.conn, plain) else None
@@ -255,7 +246,7 @@ class CalientRestSession(HttpSession):
         return self._which(wanted, self._circuits.done(ticket, held, on=True))
 
     def _delete(self, found: Sequence[Circuit | None], now_ns: int) -> _Done:
-        fine = self._once(found)
+        fine = self._circuits.idle(found)
         lit = [circuit for circuit in fine if circuit.active]
         ticket = self._circuits.delete(now_ns, fine)
         while not ticket.done:
@@ -264,16 +255,11 @@ class CalientRestSession(HttpSession):
         return self._which(found, dark + self._circuits.done(ticket, lit, on=False))
 
     def _switch_light(self, found: Sequence[Circuit | None], on: bool, now_ns: int) -> _Done:
-        fine = [circuit for circuit in self._once(found) if circuit.active is not on]
+        fine = [circuit for circuit in self._circuits.idle(found) if circuit.active is not on]
         ticket = (self._circuits.activate if on else self._circuits.deactivate)(now_ns, fine)
         while not ticket.done:
             yield None
         return self._which(found, self._circuits.done(ticket, fine, on))
-
-    def _once(self, found: Sequence[Circuit | None]) -> list[Circuit]:
-        """Circuits without repetition, and without those that another command is busy with."""
-        fine = {id(one): one for one in found if one is not None and one.ticket is None}
-        return list(fine.values())
 
     def _which(self, found: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
         """Whether each entry was done; a circuit named twice is done once."""
@@ -292,8 +278,9 @@ class CalientRestSession(HttpSession):
             "dir": "bi" if circuit.two_way else "uni",
         }
         for number, (into, out) in enumerate(circuit.halves(), start=1):
-            inp, outp = self._power(into, now_ns), self._power(self._device.size + out, now_ns)
-            wire = Wire(into, self._device.size + out)
+            ends = (into, self._device.size + out)
+            inp, outp = (self._circuits.power(port, now_ns) for port in ends)
+            wire = Wire(*ends)
             lossy = circuit.active and self._device.is_tuned(wire, now_ns)
             row[f"half{number}"] = {
                 "conn": circuit.conn if number == 1 else replace(circuit, source=into, destination=out).conn,
@@ -311,27 +298,22 @@ class CalientRestSession(HttpSession):
 
     # Ports, and the switch itself
 
-    def _power(self, port: int, now_ns: int) -> str:
-        power = self._device.power_dbm(port, now_ns)
-        return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
-
     def _port_summary(self, now_ns: int) -> list[dict[str, str]]:
-        of_port: dict[int, list[str]] = {}
-        for circuit in self._circuits.all():
-            for port in {circuit.source, circuit.destination}:
-                of_port.setdefault(port, []).append(circuit.conn)
-        size = self._device.size
-        return [
-            {
-                "port": self._circuits.name(port),
-                "conn": ",".join(of_port.get(port, [])) or "NONE",
-                "connid": ",".join(of_port.get(port, [])) or "NONE",
-                "power": f"{self._power(port, now_ns)},{self._power(size + port, now_ns)}",
-                "inalias": self._device.label(port),
-                "outalias": self._device.label(size + port),
-            }
-            for port in range(1, size + 1)
-        ]
+        circuits, size, rows = self._circuits.by_port(), self._device.size, []
+        for port in range(1, size + 1):
+            conns = ",".join(circuit.conn for circuit in circuits.get(port, [])) or "NONE"
+            powers = (self._circuits.power(half, now_ns) for half in (port, size + port))
+            rows.append(
+                {
+                    "port": self._circuits.name(port),
+                    "conn": conns,
+                    "connid": conns,
+                    "power": ",".join(powers),
+                    "inalias": self._device.label(port),
+                    "outalias": self._device.label(size + port),
+                }
+            )
+        return rows
 
     def _configure(self, request: Request, now_ns: int) -> Answer:
         item = self._items(request, False)[0]

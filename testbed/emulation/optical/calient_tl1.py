@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ringlight.controller.optical.tl1 import Command
@@ -142,14 +143,7 @@ class CalientTl1Session(Tl1Session):
             raise Denial("IDNV", "1WAY or 2WAY is wanted")
         two_way = way.strip().upper() == "2WAY"
         source, destination = (self._number(end) for end in ends)
-        circuit = Circuit(
-            source,
-            destination,
-            two_way,
-            group.strip() or GROUP,
-            name.strip(),
-            names=self._circuits.names,
-        )
+        circuit = self._circuits.new(source, destination, two_way, group.strip() or GROUP, name.strip())
         if not self._circuits.provision([circuit])[0]:
             raise Denial("IIAC", INVALID)
         return DONE
@@ -173,13 +167,13 @@ class CalientTl1Session(Tl1Session):
         return Wait(self._circuits.delete(now_ns, [circuit]), light=False)
 
     def _delete_all(self, command: Command, now_ns: int) -> Wait:
-        idle = [circuit for circuit in self._circuits.all() if circuit.ticket is None]
+        idle = self._circuits.idle(self._circuits.all())
         return Wait(self._circuits.delete(now_ns, idle), light=False)
 
     # Many at once
 
     def _conns(self, command: Command) -> list[str]:
-        conns = [part.strip() for part in command.aid.split("&") if part.strip()]
+        conns = [part for part in command.aid.replace(" ", "").split("&") if part]
         if not conns:
             raise Denial("IIAC", INVALID)
         if self._bulks.last is not None and not self._bulks.last.ticket.done:
@@ -190,21 +184,16 @@ class CalientTl1Session(Tl1Session):
         conns = self._conns(command)
         wanted: list[Circuit] = []
         for conn in conns:
-            source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
-            try:
-                ends = [self._circuits.number(end.strip()) for end in (source, destination)]
-            except CircuitError:
-                continue
-            wanted.append(Circuit(ends[0], ends[1], way == "-", names=self._circuits.names))
+            with suppress(CircuitError):
+                wanted.append(self._circuits.new(*self._circuits.read(conn)))
         done = self._circuits.provision(wanted)
         made = [circuit for circuit, fine in zip(wanted, done, strict=True) if fine]
         return self._begin_bulk(self._circuits.make(now_ns, made), len(conns), made, on=True)
 
     def _delete_bulk(self, command: Command, now_ns: int) -> Answer:
         conns = self._conns(command)
-        found = {id(one): one for one in self._circuits.find(conns) if one is not None and one.ticket is None}
-        ticket = self._circuits.delete(now_ns, found.values())
-        return self._begin_bulk(ticket, len(conns), list(found.values()), on=False)
+        found = self._circuits.idle(self._circuits.find(conns))
+        return self._begin_bulk(self._circuits.delete(now_ns, found), len(conns), found, on=False)
 
     def _begin_bulk(self, ticket: Ticket, count: int, fine: list[Circuit], *, on: bool) -> Answer:
         self._bulks.last = _Bulk(self._circuits, ticket, count, fine, on)
@@ -261,25 +250,18 @@ class CalientTl1Session(Tl1Session):
         ) + (f",{side}RS=NPR")
 
     def _port_sums(self, command: Command, now_ns: int) -> Answer:
-        ends: dict[int, list[Circuit]] = {}
-        for circuit in self._circuits.all():
-            for port in {circuit.source, circuit.destination}:
-                ends.setdefault(port, []).append(circuit)
+        ends = self._circuits.by_port()
         return Answer(
             tuple(self._port_sum(port, ends.get(port, []), now_ns) for port in self._asked(command))
         )
 
     def _port_sum(self, port: int, circuits: Sequence[Circuit], now_ns: int) -> str:
         label = self.device.label(port).translate(str.maketrans(",=:", "   ", '"')) or "NONE"
-        powers = (self._power(half, now_ns) for half in (port, port + self.device.size))
+        powers = (self._circuits.power(half, now_ns) for half in (port, port + self.device.size))
         conns = [(one.conn, "ACT" if one.active else "NONE") for one in circuits] + 2 * [("NONE", "NONE")]
         told = [f"CONNNAME{i}={conn},CONNSTATE{i}={state}" for i, (conn, state) in enumerate(conns[:2], 1)]
         received, sent = powers
         return f"{self._circuits.name(port)}:ALIAS={label},INPWR={received},OUTPWR={sent},{','.join(told)}"
-
-    def _power(self, port: int, now_ns: int) -> str:
-        power = self.device.power_dbm(port, now_ns)
-        return f"{power:.2f}" if power >= self.device.profile.los_dbm else "NONE"
 
     def _element(self, command: Command, now_ns: int) -> Answer:
         told = (

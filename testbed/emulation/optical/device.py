@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -73,6 +73,11 @@ class Wire(NamedTuple):
     egress: int
     wavelength: int | None = None
 
+    @property
+    def spot(self) -> tuple[int, int | None]:
+        """Where its light comes in."""
+        return self.ingress, self.wavelength
+
     def __str__(self) -> str:
         colour = "" if self.wavelength is None else f" on wavelength {self.wavelength}"
         return f"{self.ingress}->{self.egress}{colour}"
@@ -86,10 +91,12 @@ Spot = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class Lit:
-    """Egress of light at an ingress, and when it begins to get through (nanoseconds)."""
+    """Egress of light at an ingress, and when it begins to get through (nanoseconds). ``ghost``: it is shown,
+    and there is none."""
 
     egress: int
     ready_ns: int
+    ghost: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,51 +114,22 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Connect:
-    """Adds cross-connects; one that exists already is left untouched."""
+class Rewire:
+    """Removes exactly the cross-connects ``remove`` (with ``only`` everything but those of ``add``) and adds
+    ``add``, in one; of these, what exists already is left untouched. Refused when one to be removed does not
+    exist."""
 
-    pairs: Pairs
-
-
-@dataclass(frozen=True)
-class ConnectOnly:
-    """Makes these cross-connects the whole set; those that stay are left untouched."""
-
-    pairs: Pairs
+    add: Pairs = ()
+    remove: Pairs = ()
+    only: bool = False
 
 
 @dataclass(frozen=True)
-class Disconnect:
-    """Removes exactly these cross-connects; refused when one of them does not exist."""
-
-    pairs: Pairs
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Removes exactly these and adds those, in one; those that exist already are left untouched."""
-
-    remove: Pairs
-    add: Pairs
-
-
-@dataclass(frozen=True)
-class DisconnectIngress:
-    """Removes whatever these ingress ports feed, on every wavelength."""
-
-    ingress: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class DisconnectPorts:
-    """Removes whatever these ports, ingress or egress, take part in, on every wavelength."""
+class Clear:
+    """Removes whatever these ports take part in, on every wavelength. ``ingress``: none may be an egress."""
 
     ports: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class DisconnectAll:
-    pass
+    ingress: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,21 +148,12 @@ class SetLabel:
 
 @dataclass(frozen=True)
 class SetRecovery:
+    """What the next start does with light."""
+
     recovery: Recovery
 
 
-Command = (
-    Connect
-    | ConnectOnly
-    | Disconnect
-    | Exchange
-    | DisconnectIngress
-    | DisconnectPorts
-    | DisconnectAll
-    | SetAdmin
-    | SetLabel
-    | SetRecovery
-)
+Command = Rewire | Clear | SetAdmin | SetLabel | SetRecovery
 
 # Effects, to be carried out in order
 
@@ -216,20 +185,8 @@ class Gate:
     admin: Admin
 
 
-@dataclass(frozen=True)
-class Label:
-    port: int
-    label: str
-
-
-@dataclass(frozen=True)
-class Boot:
-    """What the next start does with light."""
-
-    recovery: Recovery
-
-
-Effect = Light | Dark | Gate | Label | Boot
+#: What a port is called, and what the next start does, is for the datapath to remember.
+Effect = Light | Dark | Gate | SetLabel | SetRecovery
 
 
 @dataclass(frozen=True)
@@ -285,7 +242,7 @@ class _Change:
 
     @property
     def touched(self) -> int:
-        return len({*self.remove, *[(wire.ingress, wire.wavelength) for wire in self.add]})
+        return len({*self.remove, *[wire.spot for wire in self.add]})
 
     def first(self, share: float) -> _Change:
         """The first part of it."""
@@ -337,8 +294,6 @@ class OpticalDevice:
         self._free_ns = 0
         #: Asked of each command, when it comes, what will go wrong with it.
         self.mishap: Callable[[int, Ticket], Mishap | None] = lambda *_: None
-        #: What is shown, and has no light.
-        self._ghosts: set[Spot] = set()
         #: How often each ingress was given a new direction, since the process began.
         self.moves: Counter[int] = Counter()
 
@@ -394,9 +349,9 @@ class OpticalDevice:
             if ticket.made:
                 ticket.tuned_ns += late_ns
             for wire in ticket.made:
-                lit = self._lit.get((wire.ingress, wire.wavelength))
-                if lit is not None and lit.egress == wire.egress:
-                    self._lit[wire.ingress, wire.wavelength] = Lit(lit.egress, lit.ready_ns + late_ns)
+                lit = self._find(wire)
+                if lit is not None:
+                    self._lit[wire.spot] = replace(lit, ready_ns=lit.ready_ns + late_ns)
 
     def _duration_ns(self, command: Command) -> int:
         try:
@@ -417,16 +372,11 @@ class OpticalDevice:
         if mishap.share < 1.0:
             ticket.partly = bool(change.remove or change.add)
             ticket.error = _broke_off()
-        for spot in change.remove:
-            self._ghosts.discard(spot)
-            self._feeder.pop((self._lit.pop(spot).egress, spot[1]))
-        effects: list[Effect] = [Dark(*spot) for spot in change.remove]
+        effects: list[Effect] = [self._cut(spot) for spot in change.remove]
         ticket.tuned_ns = now_ns
         for wire in change.add:
-            light, at = self._tune(wire, now_ns, mishap.late_ns)
-            if mishap.ghost:
-                self._ghosts.add((wire.ingress, wire.wavelength))
-            else:
+            light, at = self._tune(wire, now_ns, mishap.late_ns, mishap.ghost)
+            if not mishap.ghost:
                 effects.append(light)
             ticket.tuned_ns = max(ticket.tuned_ns, at)
         ticket.made = change.add
@@ -448,78 +398,54 @@ class OpticalDevice:
             return self._set_label(command)
         if isinstance(command, SetRecovery):
             self.recovery = command.recovery
-            return [Boot(command.recovery)]
+            return [command]
         effects, ticket.tuned_ns = self._set_admin(command, now_ns)
         return effects
 
-    def _tune(self, wire: Wire, now_ns: int, late_ns: int = 0) -> tuple[Light, int]:
+    def _tune(self, wire: Wire, now_ns: int, late_ns: int = 0, ghost: bool = False) -> tuple[Light, int]:
         profile = self.profile
         dark_s = profile.dark_s + self._random.uniform(0, profile.dark_jitter_s)
         tuned = now_ns + round(dark_s * NS) + late_ns
-        ready = tuned + round(profile.retrain_s * NS)
-        spot = wire.ingress, wire.wavelength
-        self._ghosts.discard(spot)
-        self._lit[spot] = Lit(wire.egress, ready)
+        self._lit[wire.spot] = Lit(wire.egress, tuned + round(profile.retrain_s * NS), ghost)
         self._feeder[wire.egress, wire.wavelength] = wire.ingress
         self.moves[wire.ingress] += 1
-        return Light(wire.ingress, wire.egress, ready, wire.wavelength, self.loss_db(wire)), tuned
+        return self.light_of(wire), tuned
+
+    def _cut(self, spot: Spot) -> Dark:
+        """The cross-connect of an ingress ends."""
+        del self._feeder[self._lit.pop(spot).egress, spot[1]]
+        return Dark(*spot)
 
     def _change(self, command: Command) -> _Change:
         """What a command does to the cross-connects. Raises DeviceError."""
         match command:
-            case Connect(pairs):
-                wires = self._checked(pairs)
-                new = tuple(wire for wire in wires if not self._exists(wire))
-                self._check_free(new, self._lit, self._feeder)
-                return _Change(add=new)
-            case ConnectOnly(pairs):
-                wires = self._checked(pairs)
-                new = tuple(wire for wire in wires if not self._exists(wire))
-                self._check_free(new, {}, {})
-                wanted = set(wires)
-                gone = [
-                    spot for spot, lit in self._lit.items() if (spot[0], lit.egress, spot[1]) not in wanted
-                ]
-                return _Change(tuple(sorted(gone, key=_by_colour)), new)
-            case Disconnect(pairs):
-                wires = self._checked(pairs)
-                for wire in wires:
-                    if not self._exists(wire):
+            case Rewire(add, remove, only):
+                gone = self._checked(remove)
+                for wire in gone:
+                    if self._find(wire) is None:
                         raise DeviceError(Fault.CONFLICT, f"{wire} is not connected")
-                return _Change(remove=tuple((wire.ingress, wire.wavelength) for wire in wires))
-            case Exchange(away, pairs):
-                cut = self._change(Disconnect(away)).remove
-                new = tuple(wire for wire in self._checked(pairs) if not self._exists(wire))
-                freed = set(cut)
-                taken = {(self._lit[spot].egress, spot[1]) for spot in cut}
-                self._check_free(
-                    new,
-                    {spot: lit for spot, lit in self._lit.items() if spot not in freed},
-                    {spot: ingress for spot, ingress in self._feeder.items() if spot not in taken},
-                )
-                return _Change(cut, new)
-            case DisconnectIngress(ports):
+                wires = self._checked(add)
+                wanted = set(wires)
+                away = (wire for wire in self.cross_connects() if wire not in wanted) if only else gone
+                spots = tuple(wire.spot for wire in away)
+                new = tuple(wire for wire in wires if self._find(wire) is None)
+                self._check_free(new, set(spots))
+                return _Change(spots, new)
+            case Clear(ports, ingress):
                 for port in ports:
-                    self._check_ingress(port)
-                spots = [self._spots(port) for port in dict.fromkeys(ports)]
-                return _Change(remove=tuple(spot for group in spots for spot in group))
-            case DisconnectPorts(ports):
-                for port in ports:
-                    self._check_port(port)
+                    self._check_ingress(port) if ingress else self._check_port(port)
                 there = [wire for wire in self.cross_connects() if not {*wire[:2]}.isdisjoint(ports)]
-                return _Change(remove=tuple((wire.ingress, wire.wavelength) for wire in there))
-            case DisconnectAll():
-                return _Change(remove=tuple((w.ingress, w.wavelength) for w in self.cross_connects()))
+                return _Change(remove=tuple(wire.spot for wire in there))
         return _Change()
 
     def _spots(self, ingress: int) -> list[Spot]:
         """Ingress and wavelength of each cross-connect of an ingress."""
         return [(ingress, colour) for colour in self._colours if (ingress, colour) in self._lit]
 
-    def _exists(self, wire: Wire) -> bool:
-        ingress, egress, colour = wire
-        lit = self._lit.get((ingress, colour))
-        return lit is not None and lit.egress == egress
+    def _find(self, wire: Wire) -> Lit | None:
+        """The light of a cross-connect, if there is such a one."""
+        lit = self._lit.get(wire.spot)
+        return lit if lit is not None and lit.egress == wire.egress else None
 
     def _check_ingress(self, port: int) -> None:
         if not 1 <= port <= self.size:
@@ -553,7 +479,8 @@ class OpticalDevice:
         if not self.wavelengths and wavelength is not None:
             raise DeviceError(Fault.RANGE, f"wavelength {wavelength}: the switch tells none apart")
 
-    def _check_free(self, wires: Iterable[Wire], lit: Mapping[Spot, Lit], feeder: Mapping[Spot, int]) -> None:
+    def _check_free(self, wires: Iterable[Wire], freed: Collection[Spot]) -> None:
+        """Raises DeviceError for a port that cannot carry light, or does once all ``freed`` are gone."""
         for ingress, egress, colour in wires:
             for port in (ingress, egress):
                 admin = self.admin(port)
@@ -561,13 +488,11 @@ class OpticalDevice:
                     raise DeviceError(Fault.HARDWARE, f"port {port} has failed")
                 if admin is Admin.DISABLED:
                     raise DeviceError(Fault.CONFLICT, f"port {port} is disabled")
-            into, out = (ingress, colour), (egress, colour)
-            if into in lit:
-                held = Wire(ingress, lit[into].egress, colour)
-                raise DeviceError(Fault.CONFLICT, f"port {ingress} is busy with {held}")
-            if out in feeder:
-                held = Wire(feeder[out], egress, colour)
-                raise DeviceError(Fault.CONFLICT, f"port {egress} is busy with {held}")
+            for port, source in ((ingress, ingress), (egress, self._feeder.get((egress, colour)))):
+                lit = None if source is None else self._lit.get((source, colour))
+                if source is not None and lit is not None and (source, colour) not in freed:
+                    held = Wire(source, lit.egress, colour)
+                    raise DeviceError(Fault.CONFLICT, f"port {port} is busy with {held}")
 
     def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
         for port in command.ports:
@@ -602,7 +527,7 @@ class OpticalDevice:
             )
         self._labels[command.port] = command.label
         self.ports_revision += 1
-        return [Label(command.port, command.label)]
+        return [command]
 
     # What happens to the device from outside
 
@@ -627,16 +552,11 @@ class OpticalDevice:
 
     def lose(self, wire: Wire) -> list[Effect]:
         """A cross-connect is gone by itself, if it is there."""
-        if not self._exists(wire):
-            return []
-        spot = wire.ingress, wire.wavelength
-        self._ghosts.discard(spot)
-        self._feeder.pop((self._lit.pop(spot).egress, spot[1]))
-        return [Dark(*spot)]
+        return [] if self._find(wire) is None else [self._cut(wire.spot)]
 
     def realign(self, now_ns: int, wire: Wire) -> list[Effect]:
         """The mirrors find a cross-connect's path anew, if it is there."""
-        return [self._tune(wire, now_ns)[0]] if self._exists(wire) else []
+        return [] if self._find(wire) is None else [self._tune(wire, now_ns)[0]]
 
     # Reading
 
@@ -652,8 +572,8 @@ class OpticalDevice:
 
     def since_ns(self, wire: Wire) -> int | None:
         """Time since which a cross-connect passes packets; None if it does not exist."""
-        lit = self._lit.get((wire.ingress, wire.wavelength))
-        return lit.ready_ns if lit is not None and lit.egress == wire.egress else None
+        lit = self._find(wire)
+        return None if lit is None else lit.ready_ns
 
     def tuned_ns(self, wires: Iterable[Wire], now_ns: int) -> int:
         """Time at which the mirrors of all these stand; now if none exists."""
@@ -663,7 +583,8 @@ class OpticalDevice:
 
     def is_ghost(self, wire: Wire) -> bool:
         """Whether it is shown and has no light."""
-        return self._exists(wire) and (wire.ingress, wire.wavelength) in self._ghosts
+        lit = self._find(wire)
+        return lit is not None and lit.ghost
 
     def peer(self, port: int, wavelength: int | None = None) -> int | None:
         """The other end of a port's cross-connect. Raises DeviceError for what is not there."""
@@ -704,10 +625,8 @@ class OpticalDevice:
 
     def is_tuned(self, wire: Wire, now_ns: int) -> bool:
         """Whether its mirrors stand; False for a cross-connect that there is not."""
-        lit = self._lit.get((wire.ingress, wire.wavelength))
-        if lit is None or lit.egress != wire.egress:
-            return False
-        return now_ns >= lit.ready_ns - round(self.profile.retrain_s * NS)
+        lit = self._find(wire)
+        return lit is not None and now_ns >= lit.ready_ns - round(self.profile.retrain_s * NS)
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
         """Factory insertion loss of a path: triangular between the profile's least, typical and most."""
@@ -718,20 +637,20 @@ class OpticalDevice:
     def loss_db(self, wire: Wire) -> float:
         """What a cross-connect loses since it was last tuned: the path's own loss, and what moving left."""
         # Drawn from the moment of tuning, so that a restarted device reads the same.
-        ready = self._lit[wire.ingress, wire.wavelength].ready_ns
+        ready = self._lit[wire.spot].ready_ns
         dice = random.Random(f"{self._seed}/{wire.ingress}/{wire.egress}/{ready}")
         spread = self.profile.repeatability_db
         return max(0.0, self.insertion_loss_db(wire.ingress, wire.egress) + dice.uniform(-spread, spread))
 
     def light_of(self, wire: Wire) -> Light:
         """The effect that makes a cross-connect that stands."""
-        ready_ns = self._lit[wire.ingress, wire.wavelength].ready_ns
+        ready_ns = self._lit[wire.spot].ready_ns
         return Light(wire.ingress, wire.egress, ready_ns, wire.wavelength, self.loss_db(wire))
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
         """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
         return {
-            (wire.ingress, wire.wavelength): (wire.egress, self.loss_db(wire))
+            wire.spot: (wire.egress, self.loss_db(wire))
             for wire in self.cross_connects()
             if not self._is_gated(wire) and not self.is_ghost(wire)
         }

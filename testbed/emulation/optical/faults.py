@@ -41,11 +41,10 @@ from typing import Protocol
 from ringlight.testbed.emulation.optical.device import (
     NS,
     Admin,
-    Disconnect,
     Effect,
-    Exchange,
     Mishap,
     OpticalDevice,
+    Rewire,
     Ticket,
     Wire,
 )
@@ -381,7 +380,7 @@ class Faults:
         else:
             old = fault.dice.choice(here)
             if chosen != "move":
-                return device.do(now_ns, Disconnect((old,)))
+                return device.do(now_ns, Rewire(remove=(old,)))
             wanted = Wire(old.ingress, fault.dice.choice(out), colour)
         return self._make(now_ns, wanted) if self._usable(wanted) else []
 
@@ -396,7 +395,7 @@ class Faults:
             if wire.wavelength == wanted.wavelength
             and (wire.ingress == wanted.ingress or wire.egress == wanted.egress)
         )
-        return self._device.do(now_ns, Exchange(away, (wanted,)))
+        return self._device.do(now_ns, Rewire((wanted,), away))
 
     def _usable(self, wire: Wire) -> bool:
         return all(self._device.admin(port) is Admin.ENABLED for port in (wire.ingress, wire.egress))

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 import h11
+
+from ringlight.testbed.emulation.optical.session import Conversation, Work
 
 MAX_BODY_BYTES = 1 << 20
 #: A session that holds this many unread bytes wants no more until some are done.
@@ -45,8 +46,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-#: Yields when it wants to go on (nanoseconds, None for after the device), is sent the time.
-Answer = Generator[int | None, int, Response]
+Answer = Work[Response]
 
 
 class HttpError(Exception):
@@ -57,8 +57,8 @@ class HttpError(Exception):
         self.status = status
 
 
-def basic_user(request: Request, users: Mapping[str, str]) -> str | None:
-    """The user that the request names with the right password; None for anybody else."""
+def basic_login(request: Request) -> tuple[str, str] | None:
+    """User and password of basic authentication; None without any."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -66,25 +66,20 @@ def basic_user(request: Request, users: Mapping[str, str]) -> str | None:
         user, _, password = base64.b64decode(token.strip(), validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
         return None
-    right = users.get(user)
-    if right is None or not hmac.compare_digest(right.encode(), password.encode()):
-        return None
-    return user
+    return user, password
 
 
-class HttpSession:
+class HttpSession(Conversation[Response]):
     """One client's connection. ``feed`` bytes, then ``advance`` for the replies due now."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._connection = h11.Connection(h11.SERVER)
         self._waiting = bytearray()
         self._head: h11.Request | None = None
         self._body = bytearray()
-        self._running: Answer | None = None
-        self._wake_ns: int | None = None
         #: When what is there of a request is given up, if it is not whole.
         self._due_ns: int | None = None
-        self._over = False
 
     def _answer(self, request: Request, now_ns: int) -> Answer:
         """The response to one request. May raise HttpError."""
@@ -96,24 +91,16 @@ class HttpSession:
 
     @property
     def wants_bytes(self) -> bool:
-        return not self._over and len(self._waiting) < MAX_WAITING_BYTES
+        return not self.over and len(self._waiting) < MAX_WAITING_BYTES
 
     @property
     def idle(self) -> bool:
         """Whether everything fed so far is done and answered; half a request is nothing to wait for."""
-        return self._running is None and not self._waiting
-
-    @property
-    def over(self) -> bool:
-        return self._over
-
-    @property
-    def next_ns(self) -> int | None:
-        return min((at for at in (self._wake_ns, self._due_ns) if at is not None), default=None)
+        return super().idle and not self._waiting
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
-        if not self._over:
+        if not self.over:
             self._waiting += data
 
     def interrupted(self, said: bytes, now_ns: int) -> bytes:
@@ -124,14 +111,11 @@ class HttpSession:
         """Does what can be done now. May leave commands with the device: advance it, then call again."""
         out = bytearray()
         self._wake_ns = None
-        while not self._over:
-            if self._running is not None:
-                response = self._continue(self._running, now_ns)
-                if response is None:
-                    break
-                self._running = None
+        while not self.over:
+            for response in self._replies(now_ns):
                 out += self._send(response)
-                continue
+            if self._running is not None or self.over:
+                break
             try:
                 event = self._connection.next_event()
             except h11.RemoteProtocolError as error:
@@ -145,18 +129,19 @@ class HttpSession:
                     if len(self._body) > MAX_BODY_BYTES:
                         out += self._refuse(HttpError(413, f"a body of more than {MAX_BODY_BYTES} bytes"))
                 case h11.EndOfMessage():
-                    out += self._begin(now_ns)
+                    out += self._begin()
                 case h11.NEED_DATA:
                     if self._connection.they_are_waiting_for_100_continue:
                         out += self._connection.send(_GO_ON) or b""
                     if not self._waiting:
                         out += self._wait(now_ns)
+                        self._wake(self._due_ns)
                         break
                     # No more at a time than is looked at before the next request is answered.
                     self._connection.receive_data(bytes(self._waiting[:MAX_WAITING_BYTES]))
                     del self._waiting[:MAX_WAITING_BYTES]
                 case _:
-                    self._over = True
+                    self.over = True
         return bytes(out)
 
     def _wait(self, now_ns: int) -> bytes:
@@ -169,7 +154,7 @@ class HttpSession:
             return self._refuse(HttpError(408, f"the request was not whole within {REQUEST_S:g} s"))
         return b""
 
-    def _begin(self, now_ns: int) -> bytes:
+    def _begin(self) -> bytes:
         self._due_ns = None
         head = self._head
         assert head is not None
@@ -178,28 +163,14 @@ class HttpSession:
         except ValueError:
             return self._refuse(HttpError(400, "not a request target"))
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        request = Request(head.method.decode("ascii"), url, headers, bytes(self._body))
-        self._running = self._guarded(request, now_ns)
-        response = self._continue(self._running, None)
-        if response is None:
-            return b""
-        self._running = None
-        return self._send(response)
+        self.requests.append(Request(head.method.decode("ascii"), url, headers, bytes(self._body)))
+        return b""
 
-    def _guarded(self, request: Request, now_ns: int) -> Answer:
+    def _work(self, request: Request, now_ns: int) -> Answer:
         try:
             return (yield from self._answer(request, now_ns))
         except HttpError as error:
             return self._error(error, request)
-
-    def _continue(self, running: Answer, now_ns: int | None) -> Response | None:
-        """The response, if it is there now."""
-        try:
-            self._wake_ns = next(running) if now_ns is None else running.send(now_ns)
-        except StopIteration as end:
-            found: Response = end.value
-            return found
-        return None
 
     def _send(self, response: Response) -> bytes:
         connection = self._connection
@@ -215,12 +186,12 @@ class HttpSession:
         if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
             connection.start_next_cycle()
         else:
-            self._over = True
+            self.over = True
         return out
 
     def _refuse(self, error: HttpError) -> bytes:
         """Ends the connection with an error, where one can still be sent."""
-        self._over, self._due_ns = True, None
+        self.over, self._due_ns = True, None
         self._waiting.clear()
         if self._connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""

@@ -11,7 +11,6 @@ Where the switch has users, each call must carry ``username`` and ``password`` i
 
 from __future__ import annotations
 
-import hmac
 import json
 import time
 from dataclasses import dataclass, field
@@ -230,10 +229,7 @@ class GnmiSession:
             self._calls.finish(call)
 
     def _admit(self, call: Call) -> None:
-        users = self._switch.users
-        name = call.metadata.get("username", "")
-        given, right = call.metadata.get("password", ""), users.get(name)
-        if users and (right is None or not hmac.compare_digest(given.encode(), right.encode())):
+        if not self._switch.admits(*(call.metadata.get(key, "") for key in ("username", "password"))):
             raise CallError(Status.UNAUTHENTICATED, "user name and password, please")
         if self._device.wavelengths:
             raise CallError(Status.UNIMPLEMENTED, "the model has no wavelengths")

@@ -24,9 +24,9 @@ from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.device import (
     Admin,
     Command,
-    Exchange,
     OpticalDevice,
     Recovery,
+    Rewire,
     SetAdmin,
     SetLabel,
     SetRecovery,
@@ -415,7 +415,7 @@ class Change:
         remove = set(self._before.values()) - set(after.values())
         add = set(after.values()) - set(self._before.values())
         if remove or add:
-            found.append(Exchange(tuple(sorted(remove)), tuple(sorted(add))))
+            found.append(Rewire(tuple(sorted(add)), tuple(sorted(remove))))
         for enabled in (True, False):
             ports = tuple(sorted(port for port, wanted in self.admin.items() if wanted is enabled))
             if ports:

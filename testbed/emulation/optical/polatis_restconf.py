@@ -39,10 +39,10 @@ from xml.sax.saxutils import escape
 
 from ringlight.testbed.emulation.optical.device import (
     Command,
-    ConnectOnly,
     DeviceError,
     Fault,
     Recovery,
+    Rewire,
     SetAdmin,
     SetLabel,
     SetRecovery,
@@ -54,7 +54,7 @@ from ringlight.testbed.emulation.optical.http import (
     HttpSession,
     Request,
     Response,
-    basic_user,
+    basic_login,
 )
 from ringlight.testbed.emulation.optical.session import VERSION, Switch
 from ringlight.testbed.emulation.optical.xml_body import Element, XmlError, parse_xml
@@ -193,7 +193,8 @@ class PolatisRestconfSession(HttpSession):
         self._ports: tuple[int, dict[str, Any], str] = (-1, {}, "")
 
     def _answer(self, request: Request, now_ns: int) -> Answer:
-        if self._switch.users and basic_user(request, self._switch.users) is None:
+        login = basic_login(request)
+        if self._switch.users and (login is None or not self._switch.admits(*login)):
             raise RestconfError(401, "access-denied", "user and password are wanted")
         kind = self._accepted(request)
         path = request.url.path
@@ -223,7 +224,7 @@ class PolatisRestconfSession(HttpSession):
             command, status = self._startup(request, target), 204
         else:
             pairs, status = self._change(request, target)
-            command = ConnectOnly(tuple(Wire(*pair) for pair in pairs.items()))
+            command = Rewire(tuple(Wire(*pair) for pair in pairs.items()), only=True)
         location = {}
         if method == "POST":
             created = pairs.keys() - self._pairs().keys()

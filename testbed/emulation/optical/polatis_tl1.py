@@ -34,10 +34,9 @@ from ringlight.testbed.emulation.optical.device import (
     MAX_LABEL_BYTES,
     NS,
     Admin,
-    Connect,
-    DisconnectAll,
-    DisconnectPorts,
+    Clear,
     Recovery,
+    Rewire,
     SetAdmin,
     SetLabel,
     SetRecovery,
@@ -109,12 +108,12 @@ class PolatisTl1Session(Tl1Session):
         if len(ingress) != len(egress):
             raise Denial("IIAC", f"{len(ingress)} ingress and {len(egress)} egress ports")
         wires = tuple(Wire(into, out) for into, out in zip(ingress, egress, strict=True))
-        return Wait(self.device.submit(now_ns, Connect(wires)))
+        return Wait(self.device.submit(now_ns, Rewire(wires)))
 
     def _disconnect(self, command: Command, now_ns: int) -> Wait:
         if command.aid.strip().upper() in ("", "ALL"):
-            return Wait(self.device.submit(now_ns, DisconnectAll()))
-        return Wait(self.device.submit(now_ns, DisconnectPorts(self._ports(command.aid))))
+            return Wait(self.device.submit(now_ns, Rewire(only=True)))
+        return Wait(self.device.submit(now_ns, Clear(self._ports(command.aid))))
 
     def _patches(self, command: Command, now_ns: int) -> Answer:
         ports = set(self._ports(command.aid))

@@ -13,7 +13,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, Recovery, Spot, Stored
@@ -40,41 +40,6 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
 
     wires = sorted(stored.cross_connects.items(), key=str)
     return replace(stored, cross_connects={spot: Lit(lit.egress, ready_ns(lit)) for spot, lit in wires})
-
-
-class LightPaths(Protocol):
-    """Light paths, and what a device remembers over a restart. ``resumed``: whether it did so before."""
-
-    resumed: bool
-
-    def connect(
-        self, ingress: int, egress: int, ready_ns: int, wavelength: int | None = None, loss_db: float = 0.0
-    ) -> None: ...
-
-    def disconnect(self, ingress: int, wavelength: int | None = None) -> None: ...
-
-    def cross_connects(self) -> Mapping[Spot, Lit]: ...
-
-    def set_admin(self, port: int, admin: Admin) -> None: ...
-
-    def admin(self) -> Mapping[int, Admin]: ...
-
-    def set_label(self, port: int, label: str) -> None: ...
-
-    def labels(self) -> Mapping[int, str]: ...
-
-    def set_recovery(self, recovery: Recovery) -> None: ...
-
-    def recovery(self) -> Recovery: ...
-
-    def set_notes(self, notes: Mapping[str, Any]) -> None: ...
-
-    def notes(self) -> Mapping[str, Any]: ...
-
-    def keep(self) -> None:
-        """What has been done so far outlives this process from now on. Raises OSError."""
-
-    def close(self) -> None: ...
 
 
 class ModelledPaths:

@@ -42,28 +42,23 @@ from dataclasses import dataclass
 
 from ringlight.testbed.emulation.optical.device import (
     Admin,
+    Clear,
     Command,
-    Connect,
-    ConnectOnly,
     DeviceError,
-    Disconnect,
-    DisconnectAll,
-    DisconnectIngress,
     Fault,
     OpticalDevice,
     Pairs,
+    Rewire,
     SetAdmin,
     Ticket,
     Wire,
 )
-from ringlight.testbed.emulation.optical.session import VERSION, Switch
+from ringlight.testbed.emulation.optical.session import VERSION, Conversation, Switch, Work
 
 MAX_MESSAGE_BYTES = 1 << 16
 MAX_PORTS = 8192
 MAX_POWER_PORTS = 256
 MAX_ERRORS = 32
-#: A session holding this many messages wants no more bytes until some are done.
-MAX_BACKLOG = 256
 
 ERRORS = {
     -101: "Invalid character",
@@ -149,43 +144,19 @@ def session(switch: Switch) -> ScpiSession:
     return ScpiSession(switch.device, f"Polatis,{switch.model},{switch.name},{VERSION}")
 
 
-class ScpiSession:
-    """One client's conversation. ``feed`` bytes, then ``advance`` for the replies due now."""
+class ScpiSession(Conversation[bytes]):
+    """One client's conversation; a request is a message, or `_OVERRUN`."""
 
     def __init__(self, device: OpticalDevice, identity: str) -> None:
+        super().__init__()
         self._device = device
         self._identity = identity
         self._buffer = bytearray()
         self._overrun = False
-        self._messages: deque[bytes | object] = deque()
-        self._units: deque[str] | None = None
         self._path: tuple[str, ...] = ()
-        self._replies: list[str] = []
-        self._ticket: Ticket | None = None
         #: Commands whose light is not tuned yet.
         self._tuning: list[Ticket] = []
-        self._wake_ns: int | None = None
         self._errors: deque[ScpiError] = deque()
-
-    @property
-    def wants_bytes(self) -> bool:
-        """False while so many messages wait that reading on would only fill memory."""
-        return len(self._messages) < MAX_BACKLOG
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything fed so far is done and answered."""
-        return self._ticket is None and not self._units and not self._messages
-
-    @property
-    def over(self) -> bool:
-        """Whether the session is over: never, only the client ends it."""
-        return False
-
-    @property
-    def next_ns(self) -> int | None:
-        """Time at which ``advance`` will have more to say without new bytes or a finished command."""
-        return self._wake_ns
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they come; how they are split makes no difference."""
@@ -193,7 +164,7 @@ class ScpiSession:
             if piece in (b"\r", b"\n"):
                 # The LF of a CR LF ends no further message.
                 if self._overrun or self._buffer:
-                    self._messages.append(_OVERRUN if self._overrun else bytes(self._buffer))
+                    self.requests.append(_OVERRUN if self._overrun else bytes(self._buffer))
                 self._overrun = False
                 self._buffer.clear()
             elif not self._overrun:
@@ -204,55 +175,49 @@ class ScpiSession:
 
     def advance(self, now_ns: int) -> bytes:
         """Does what can be done now. May leave commands with the device: advance it, then call again."""
-        out = bytearray()
         self._wake_ns = None
-        while True:
-            if self._ticket is not None:
-                if not self._ticket.done:
-                    return bytes(out)
-                if self._ticket.error is not None:
-                    self._record(_from_device(self._ticket.error))
-                self._tuning.append(self._ticket)
-                self._ticket = None
-                self._tuning = [ticket for ticket in self._tuning if ticket.tuned_ns > now_ns]
-            if self._units is None and not self._next_message():
-                return bytes(out)
-            if not self._units:
-                if self._replies:
-                    out += ";".join(self._replies).encode() + b"\n"
-                self._units, self._replies = None, []
-                continue
-            text = self._units[0]
-            if text.upper() == "*OPC?":
-                tuned_ns = max((ticket.tuned_ns for ticket in self._tuning), default=0)
-                if now_ns < tuned_ns:
-                    self._wake_ns = tuned_ns
-                    return bytes(out)
-            self._units.popleft()
+        return b"".join(self._replies(now_ns))
+
+    def _work(self, message: bytes | object, now_ns: int) -> Work[bytes]:
+        self._path = ()
+        replies: list[str] = []
+        for text in self._units(message):
+            while text.upper() == "*OPC?" and now_ns < self._tuned_ns():
+                now_ns = yield self._tuned_ns()
             try:
-                self._do(self._parse(text), now_ns)
+                done = self._do(self._parse(text), now_ns)
             except ScpiError as error:
                 self._record(error)
+                continue
             except DeviceError as error:
                 self._record(_from_device(error))
+                continue
+            if isinstance(done, str):
+                replies.append(done)
+                continue
+            while not done.done:
+                now_ns = yield None
+            if done.error is not None:
+                self._record(_from_device(done.error))
+            self._tuning = [ticket for ticket in (*self._tuning, done) if ticket.tuned_ns > now_ns]
+        return f"{';'.join(replies)}\n".encode() if replies else b""
 
-    def _next_message(self) -> bool:
-        if not self._messages:
-            return False
-        message = self._messages.popleft()
-        self._path = ()
-        self._units = deque()
+    def _tuned_ns(self) -> int:
+        """Time at which the light of every command so far is tuned."""
+        return max((ticket.tuned_ns for ticket in self._tuning), default=0)
+
+    def _units(self, message: bytes | object) -> list[str]:
+        """The commands of a message."""
         if not isinstance(message, bytes):
             self._record(ScpiError(-363, f"a message is at most {MAX_MESSAGE_BYTES} bytes"))
-            return True
+            return []
         try:
             # What a telnet client makes of a CR is CR and NUL.
             text = message.replace(b"\0", b"").decode("ascii")
         except UnicodeDecodeError:
             self._record(ScpiError(-101))
-            return True
-        self._units.extend(unit.strip() for unit in text.split(";") if unit.strip())
-        return True
+            return []
+        return [unit.strip() for unit in text.split(";") if unit.strip()]
 
     def _record(self, error: ScpiError) -> None:
         if len(self._errors) < MAX_ERRORS:
@@ -279,31 +244,19 @@ class ScpiSession:
                 return _Unit(known, query, rest.strip())
         raise ScpiError(-113, _quotable(header))
 
-    def _do(self, unit: _Unit, now_ns: int) -> None:
-        if unit.query:
-            query = _QUERIES.get(unit.path)
-            if query is None:
-                raise ScpiError(-113, unit.path[0])
-            self._replies.append(query(self, unit.parameters, now_ns))
-            return
-        if unit.path == ("*CLS",):
+    def _do(self, unit: _Unit, now_ns: int) -> str | Ticket:
+        """The reply to a query, or what the device has to do."""
+        if unit.path == ("*CLS",) and not unit.query:
             self._errors.clear()
-            return
-        command = _COMMANDS.get(unit.path)
-        if command is None:
+            return Ticket(done=True)
+        if unit.query and unit.path in _QUERIES:
+            return _QUERIES[unit.path](self, unit.parameters, now_ns)
+        if unit.query or unit.path not in _COMMANDS:
             raise ScpiError(-113, unit.path[0])
-        self._ticket = self._device.submit(now_ns, command(unit.parameters, self._device.wavelengths > 0))
+        command = _COMMANDS[unit.path](unit.parameters, self._device.wavelengths > 0)
+        return self._device.submit(now_ns, command)
 
     # Queries
-
-    def _idn(self, parameters: str, now_ns: int) -> str:
-        return self._identity
-
-    def _opc(self, parameters: str, now_ns: int) -> str:
-        return "1"
-
-    def _size(self, parameters: str, now_ns: int) -> str:
-        return f"{self._device.size},{self._device.size}"
 
     def _connections(self, parameters: str, now_ns: int) -> str:
         wires = self._device.cross_connects()
@@ -311,9 +264,6 @@ class ScpiSession:
         if self._device.wavelengths:
             lists.append([wire.wavelength or 0 for wire in wires])
         return ",".join(format_ports(one) for one in lists)
-
-    def _wavelengths(self, parameters: str, now_ns: int) -> str:
-        return str(self._device.wavelengths)
 
     def _peer(self, parameters: str, now_ns: int) -> str:
         text = parameters.strip()
@@ -376,19 +326,11 @@ def _pairs(parameters: str, coloured: bool) -> Pairs:
     return tuple(Wire(*pair) for pair in zip(*ports, strict=True))
 
 
-def _connect(parameters: str, coloured: bool) -> Command:
-    return Connect(_pairs(parameters, coloured))
-
-
-def _connect_only(parameters: str, coloured: bool) -> Command:
-    return ConnectOnly(_pairs(parameters, coloured))
-
-
 def _subtract(parameters: str, coloured: bool) -> Command:
     lists = _split_lists(parameters)
     if len(lists) == 2 and not parse_ports(lists[1]):
-        return DisconnectIngress(parse_ports(lists[0]))
-    return Disconnect(_pairs(parameters, coloured))
+        return Clear(parse_ports(lists[0]), ingress=True)
+    return Rewire(remove=_pairs(parameters, coloured))
 
 
 def _set_admin(enabled: bool) -> Maker:
@@ -410,10 +352,10 @@ def _no_parameters(command: Command) -> Maker:
 
 
 _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
-    ("*IDN",): ScpiSession._idn,
-    ("*OPC",): ScpiSession._opc,
-    ("OXC", "SWITch", "SIZE"): ScpiSession._size,
-    ("OXC", "SWITch", "WAVelength"): ScpiSession._wavelengths,
+    ("*IDN",): lambda session, *_: session._identity,
+    ("*OPC",): lambda *_: "1",
+    ("OXC", "SWITch", "SIZE"): lambda session, *_: f"{session._device.size},{session._device.size}",
+    ("OXC", "SWITch", "WAVelength"): lambda session, *_: str(session._device.wavelengths),
     ("OXC", "SWITch", "CONNect", "STATe"): ScpiSession._connections,
     ("OXC", "SWITch", "CONNect", "PORT"): ScpiSession._peer,
     ("OXC", "SWITch", "PORT", "STATe"): ScpiSession._port_state,
@@ -423,11 +365,13 @@ _QUERIES: dict[tuple[str, ...], Callable[[ScpiSession, str, int], str]] = {
     ("SYSTem", "ERRor", "ALL"): ScpiSession._all_errors,
 }
 _COMMANDS: dict[tuple[str, ...], Maker] = {
-    ("*RST",): _no_parameters(DisconnectAll()),
-    ("OXC", "SWITch", "CONNect", "ADD"): _connect,
-    ("OXC", "SWITch", "CONNect", "ONLY"): _connect_only,
+    ("*RST",): _no_parameters(Rewire(only=True)),
+    ("OXC", "SWITch", "CONNect", "ADD"): lambda parameters, coloured: Rewire(_pairs(parameters, coloured)),
+    ("OXC", "SWITch", "CONNect", "ONLY"): lambda parameters, coloured: Rewire(
+        _pairs(parameters, coloured), only=True
+    ),
     ("OXC", "SWITch", "CONNect", "SUB"): _subtract,
-    ("OXC", "SWITch", "DISConnect", "ALL"): _no_parameters(DisconnectAll()),
+    ("OXC", "SWITch", "DISConnect", "ALL"): _no_parameters(Rewire(only=True)),
     ("OXC", "SWITch", "PORT", "ENABle"): _set_admin(True),
     ("OXC", "SWITch", "PORT", "DISable"): _set_admin(False),
 }

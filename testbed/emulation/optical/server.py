@@ -27,14 +27,14 @@ from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY
 from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from ringlight.testbed.emulation.optical.device import (
     NS,
-    Boot,
     Dark,
     Effect,
     Gate,
-    Label,
     Light,
     OpticalDevice,
     Recovery,
+    SetLabel,
+    SetRecovery,
     Stored,
 )
 from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
@@ -42,7 +42,7 @@ from ringlight.testbed.emulation.optical.faults import Faults
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
-from ringlight.testbed.emulation.optical.recovery import LightPaths, ModelledPaths, booted
+from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread, listen
 from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
 
@@ -65,6 +65,8 @@ LONGEST_S = 3600.0
 #: Longest that another thread waits for the switch to come to it, seconds.
 ASK_S = 5.0
 Answer = TypeVar("Answer")
+#: Light paths, and what a device remembers of them over a restart.
+LightPaths = Datapath | ModelledPaths
 _FACEPLATE = re.compile(r"p([1-9]\d{0,4})")
 
 
@@ -124,9 +126,9 @@ def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: i
                     late_ns = max(late_ns, time.monotonic_ns() - decided_ns)
             case Gate(port, admin):
                 datapath.set_admin(port, admin)
-            case Label(port, label):
+            case SetLabel(port, label):
                 datapath.set_label(port, label)
-            case Boot(recovery):
+            case SetRecovery(recovery):
                 datapath.set_recovery(recovery)
     return late_ns
 
@@ -317,11 +319,11 @@ class OpticalSwitchServer:
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
         """What the light paths do not have yet of what the device has since it was started."""
-        told: list[Effect] = [] if self._settings.recovery is None else [Boot(self._settings.recovery)]
+        told: list[Effect] = [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
         if before.recovery is Recovery.MAINTAIN:
             return told
         wires = self.device.cross_connects()
-        gone = before.cross_connects.keys() - {(wire.ingress, wire.wavelength) for wire in wires}
+        gone = before.cross_connects.keys() - {wire.spot for wire in wires}
         return [*told, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
 
     @property

@@ -8,17 +8,22 @@ one thread.
 
 from __future__ import annotations
 
+import hmac
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 T = TypeVar("T")
 
+#: A conversation in which this many requests wait wants no more bytes until some are answered.
+MAX_BACKLOG = 256
 #: The software version that an emulated switch tells.
 VERSION = "6.0.0.0"
 
@@ -60,6 +65,63 @@ class Session(Protocol):
         """
 
 
+#: What answers one request: it yields the time (nanoseconds) at which it wants to go on, None for once the
+#: device has done something, is sent the time, and returns its reply.
+Work = Generator[int | None, int, T]
+
+
+class Conversation(ABC, Generic[T]):
+    """The part of a :class:`Session` that protocols share which answer one request at a time, in order.
+
+    A client may send the next requests meanwhile: they wait in ``requests``. ``T`` is a reply.
+    """
+
+    def __init__(self) -> None:
+        self.requests: deque[Any] = deque()
+        self.over = False
+        self._running: Work[T] | None = None
+        self._begun = False
+        self._wake_ns: int | None = None
+
+    @property
+    def wants_bytes(self) -> bool:
+        return len(self.requests) < MAX_BACKLOG
+
+    @property
+    def idle(self) -> bool:
+        return self._running is None and not self.requests
+
+    @property
+    def next_ns(self) -> int | None:
+        return self._wake_ns
+
+    @abstractmethod
+    def _work(self, request: Any, now_ns: int) -> Work[T]:
+        """Answers a request."""
+
+    def _wake(self, at_ns: int | None) -> None:
+        """Have ``advance`` called at that time, if not before."""
+        if at_ns is not None:
+            self._wake_ns = at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
+
+    def _replies(self, now_ns: int) -> Iterator[T]:
+        """Replies to the requests, as far as they can be answered now."""
+        while not self.over:
+            if self._running is None:
+                if not self.requests:
+                    return
+                self._running, self._begun = self._work(self.requests.popleft(), now_ns), False
+            try:
+                due_ns = self._running.send(now_ns) if self._begun else next(self._running)
+            except StopIteration as end:
+                self._running = None
+                yield end.value
+            else:
+                self._begun = True
+                self._wake(due_ns)
+                return
+
+
 @dataclass(frozen=True)
 class Switch:
     """The switch as its sessions see it. ``users``: passwords by user, for protocols with a login."""
@@ -76,6 +138,12 @@ class Switch:
             self._shared[kind] = kind(*given)
         found: T = self._shared[kind]
         return found
+
+    def admits(self, user: str, password: str) -> bool:
+        """Whether this is a user's password; any name and password where the switch has no users."""
+        known = self.users.get(user)
+        right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
+        return right or not self.users
 
     @property
     def model(self) -> str:

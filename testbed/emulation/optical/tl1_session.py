@@ -12,14 +12,11 @@ and again with `CL` when they are over.
 
 from __future__ import annotations
 
-import hmac
 import re
-from abc import ABC, abstractmethod
-from collections import deque
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import ClassVar
 
 from ringlight.controller.optical.tl1 import (
@@ -36,10 +33,8 @@ from ringlight.controller.optical.tl1 import (
 )
 from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.device import NS, Alarm, DeviceError, Fault, Ticket
-from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.session import Conversation, Switch, Work
 
-#: A session holding this many commands wants no more bytes until some are done.
-MAX_BACKLOG = 256
 #: How often a client's view of the alarms is brought up to date while something happens.
 ALARM_NS = NS // 20
 #: Names of GR-831 for why a command is denied.
@@ -79,20 +74,19 @@ DONE = Answer()
 
 @dataclass(frozen=True)
 class Wait:
-    """The answer is ``then()`` once the device has done what ``ticket`` is for, and its light is tuned if
-    ``light``."""
+    """The answer is that it is done, once the device has done what ``ticket`` is for, and its light is tuned
+    if ``light``."""
 
     ticket: Ticket
     light: bool = True
-    then: Callable[[], Answer] = lambda: DONE
 
 
 Handler = Callable[[Command, int], Answer | Wait]
 
 
-class Tl1Session(ABC):
-    """One client's conversation. ``offset_ns``: the time of day is so much more than the ``now_ns`` that it
-    is told."""
+class Tl1Session(Conversation[bytes]):
+    """One client's conversation; a request is a command, or None for one that was too long. ``offset_ns``:
+    the time of day is so much more than the ``now_ns`` that it is told."""
 
     #: Written before each command is read, as a terminal shows it.
     prompt: ClassVar[bytes] = b""
@@ -100,18 +94,15 @@ class Tl1Session(ABC):
     page_rows: ClassVar[int] = 1 << 16
 
     def __init__(self, switch: Switch, offset_ns: int) -> None:
+        super().__init__()
         self.switch, self.device = switch, switch.device
         self.sid = switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
         self._offset_ns = offset_ns
         self._framer = CommandFramer()
-        self._commands: deque[str | None] = deque()
-        self._turn: tuple[Command, Wait] | None = None
         self._user: str | None = None
-        self._over = False
         self._greeted = False
         self._heard = True
         self._heard_ns = 0
-        self._wake_ns: int | None = None
         #: Silence after which the client is logged out, nanoseconds; None for never by itself.
         self.idle_ns: int | None = None
         #: Whether the client has chosen that.
@@ -138,57 +129,24 @@ class Tl1Session(ABC):
     # As the server wants it
 
     @property
-    def wants_bytes(self) -> bool:
-        return len(self._commands) < MAX_BACKLOG
-
-    @property
-    def idle(self) -> bool:
-        return self._turn is None and not self._commands
-
-    @property
-    def over(self) -> bool:
-        return self._over
-
-    @property
     def established(self) -> bool:
         return self._user is not None
 
-    @property
-    def next_ns(self) -> int | None:
-        return self._wake_ns
-
     def feed(self, data: bytes) -> None:
         self._heard = self._heard or bool(data)
-        self._commands.extend(self._framer.feed(data))
+        self.requests.extend(self._framer.feed(data))
 
     def advance(self, now_ns: int) -> bytes:
         self._wake_ns = None
-        if self._over:
+        if self.over:
             return b""
         if self._heard:
             self._heard, self._heard_ns = False, now_ns
-        out = bytearray()
-        if not self._greeted:
-            self._greeted = True
-            out += self.prompt
-        out += self._reports(now_ns)
-        while not self._over:
-            if self._turn is not None:
-                command, wait = self._turn
-                ticket = wait.ticket
-                if not ticket.done:
-                    break
-                if wait.light and ticket.error is None and now_ns < ticket.tuned_ns:
-                    self._wake(ticket.tuned_ns)
-                    break
-                self._turn = None
-                out += self._finish(command, now_ns, partial(self._result, wait))
-            elif self._commands:
-                out += self._begin(self._commands.popleft(), now_ns)
-            else:
-                break
-        out += self._give_up(now_ns)
-        return bytes(out)
+        out = b"" if self._greeted else self.prompt
+        self._greeted = True
+        out += self._reports(now_ns) + b"".join(self._replies(now_ns))
+        self._give_up(now_ns)
+        return out
 
     def interrupted(self, said: bytes, now_ns: int) -> bytes:
         """Put an unsolicited report before the answer; the first ``;`` in it is not its end."""
@@ -197,29 +155,36 @@ class Tl1Session(ABC):
         report = Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid)
         return format_report(report, self.when(now_ns)) + said
 
-    def _wake(self, at_ns: int) -> None:
-        self._wake_ns = at_ns if self._wake_ns is None else min(at_ns, self._wake_ns)
-
-    def _give_up(self, now_ns: int) -> bytes:
+    def _give_up(self, now_ns: int) -> None:
         """Ends a session that has been silent for too long."""
-        if self.idle_ns is None or self._over or not self.idle:
-            return b""
-        if now_ns < self._heard_ns + self.idle_ns:
-            self._wake(self._heard_ns + self.idle_ns)
-            return b""
-        self._over = True
-        return b""
+        if self.idle_ns is not None and not self.over and self.idle:
+            self.over = now_ns >= self._heard_ns + self.idle_ns
+            self._wake(None if self.over else self._heard_ns + self.idle_ns)
 
     # Commands
 
-    def _begin(self, text: str | None, now_ns: int) -> bytes:
-        if text is None:
-            return self._reply("", Answer(("IDNV",), ("the command is too long",), "DENY"), now_ns)
+    def _work(self, text: str | None, now_ns: int) -> Work[bytes]:
+        ctag = ""
         try:
-            command = parse_command(text)
+            if text is None:
+                raise Denial("IDNV", "the command is too long")
+            command = _parsed(text)
+            ctag = command.ctag
+            answer = self._do(command, now_ns)
+            if isinstance(answer, Wait):
+                ticket = answer.ticket
+                while not ticket.done:
+                    now_ns = yield None
+                while answer.light and ticket.error is None and now_ns < ticket.tuned_ns:
+                    now_ns = yield ticket.tuned_ns
+                answer = self._result(ticket)
+        except Denial as denial:
+            answer = self.denied(denial.code, denial.text)
+        except DeviceError as error:
+            answer = self.denied(_FAULTS[error.fault], str(error))
         except Tl1Error as error:
-            return self._reply("", Answer(("ICNV",), (_plain(str(error)),), "DENY"), now_ns)
-        return self._finish(command, now_ns, lambda: self._do(command, now_ns))
+            answer = self.denied("IDNV", str(error))
+        return self._reply(ctag, answer, now_ns)
 
     def _do(self, command: Command, now_ns: int) -> Answer | Wait:
         if self._user is None and command.verb != "ACT-USER":
@@ -229,28 +194,12 @@ class Tl1Session(ABC):
             raise Denial("ICNV", f"{command.verb}: {TEXTS['ICNV']}")
         return handler(command, now_ns)
 
-    def _result(self, wait: Wait) -> Answer:
-        error = wait.ticket.error
-        if error is None:
-            return wait.then()
-        if wait.ticket.partly:
-            return Answer((_FAULTS[error.fault],), (_plain(str(error)),), "PRTL")
-        raise error
-
-    def _finish(self, command: Command, now_ns: int, work: Callable[[], Answer | Wait]) -> bytes:
-        """What ``work`` comes to: a reply, or a turn that waits."""
-        try:
-            answer = work()
-        except Denial as denial:
-            answer = self.denied(denial.code, denial.text)
-        except DeviceError as error:
-            answer = self.denied(_FAULTS[error.fault], str(error))
-        except Tl1Error as error:
-            answer = self.denied("IDNV", str(error))
-        if isinstance(answer, Wait):
-            self._turn = command, answer
-            return b""
-        return self._reply(command.ctag, answer, now_ns)
+    def _result(self, ticket: Ticket) -> Answer:
+        if ticket.error is None:
+            return DONE
+        if ticket.partly:
+            return Answer((_FAULTS[ticket.error.fault],), (_plain(str(ticket.error)),), "PRTL")
+        raise ticket.error
 
     def denied(self, code: str, text: str) -> Answer:
         """How the dialect denies a command."""
@@ -273,10 +222,7 @@ class Tl1Session(ABC):
     def _log_in(self, command: Command, now_ns: int) -> Answer:
         user = unquoted(command.aid)
         password = unquoted(command.blocks[1]) if len(command.blocks) > 1 else ""
-        users = self.switch.users
-        known = users.get(user)
-        right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
-        if not user or not (right or not users):
+        if not user or not self.switch.admits(user, password):
             raise Denial("PIUI")
         if self._user is None:
             self._user = user
@@ -289,7 +235,7 @@ class Tl1Session(ABC):
         return DONE
 
     def _log_out(self, command: Command, now_ns: int) -> Answer:
-        self._over = True
+        self.over = True
         return DONE
 
     # Reports
@@ -322,6 +268,14 @@ class Tl1Session(ABC):
         row = f'{place}:{happened},,:\\"{_plain(alarm.reason)}\\"'
         report = Report("A" if over else "**", str(self._atag), "REPT ALM PORT", (row,), (), self.sid)
         return format_report(report, when)
+
+
+def _parsed(text: str) -> Command:
+    """Raises Denial."""
+    try:
+        return parse_command(text)
+    except Tl1Error as error:
+        raise Denial("ICNV", str(error)) from None
 
 
 def values(command: Command) -> dict[str, str]:

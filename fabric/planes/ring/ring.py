@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
-from ringlight.fabric.topology import Gpu, Link, Onic, OpticalSwitch, Port, Reconfigure, WdmRing
+from ringlight.fabric.parts import Link, Onic, OpticalSwitch, Plugged, Port, Wss, servers_of_one
+
+#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
+#: those that need light that does not stand.
+Reconfigure = Literal["each-step", "changed-only"]
+
+
+@dataclass(frozen=True)
+class WdmRing:
+    """Nodes around a ring with ``wavelengths`` channels in each direction; see ``fabric.planes.ring.wdm``.
+
+    ``nodes``: GPU names in clockwise order; ``switches``: the WSS of each.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    wavelengths: int
+    reconfigure: Reconfigure = "changed-only"
+
 
 #: Faceplate ports of a node's WSS.
 WEST, EAST, ADD_CLOCKWISE, ADD_COUNTER = 1, 2, 3, 4
@@ -27,27 +48,17 @@ def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure 
     )
 
 
-def ring_gpus(ring: WdmRing, model: str, first: int = 0) -> list[Gpu]:
-    """Each node is a server <name>-s<i> of its own; ``first``: how many GPUs the fabric has before them."""
-    return list(_gpus(ring.name, ring.nodes, model, first))
-
-
-# Points of a sweep have rings of the same nodes, and to make those of thousands takes longest of all.
-@lru_cache(maxsize=16)
-def _gpus(name: str, nodes: tuple[str, ...], model: str, first: int) -> tuple[Gpu, ...]:
-    return tuple(Gpu.numbered(node, f"{name}-s{i}", model, first + i) for i, node in enumerate(nodes))
-
-
-def ring_switches(
-    ring: WdmRing, driver: str, profile: str, loss_db: float | None = None, dark_s: float | None = None
-) -> list[OpticalSwitch]:
-    return [
-        OpticalSwitch(name, 4, driver, profile, ring.wavelengths, loss_db, dark_s) for name in ring.switches
+def plugged_ring(
+    ring: WdmRing, model: str, rate_bps: float, queue_s: float, wss: Wss, first: int = 0
+) -> Plugged:
+    """Parts of a ring with GPUs of a model; ``first``: how many GPUs the fabric has before them."""
+    gpus = servers_of_one(ring.name, ring.nodes, model, first)
+    switches = [
+        OpticalSwitch(name, 4, wss.driver, wss.profile, ring.wavelengths, wss.loss_db, wss.dark_s)
+        for name in ring.switches
     ]
-
-
-def ring_onics(ring: WdmRing) -> list[Onic]:
-    return [Onic(node, 2, 0.0, "array") for node in ring.nodes]
+    onics = [Onic(node, 2, 0.0, "array") for node in ring.nodes]
+    return Plugged(gpus, switches, onics, ring_links(ring, rate_bps, queue_s))
 
 
 def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:

@@ -1,6 +1,6 @@
 """What no plan of a ring with colours exceeds, by linear programs: what colours cost beyond the load.
 
-The program of :mod:`fabric.allocation.ring_program` bounds the load of every segment. But two lightpaths of
+The program of :mod:`tests.ring_program` bounds the load of every segment. But two lightpaths of
 more than half the ring each never share a colour, so on small rings with traffic one way round no plan
 reaches its optimum. Here each colour is given to sets of ways that share no segment, in parts. For a given z
 the pairs' numbers are fixed, and a linear program says how many times they fit. It begins with few sets;
@@ -18,8 +18,8 @@ from scipy.optimize import linprog
 
 from ringlight.fabric.allocation.arc_bounds import Pairs, check_wavelengths, greatest_level, pairs_of
 from ringlight.fabric.allocation.demand import FloatArray, check_demand
-from ringlight.fabric.allocation.ring_program import load_bound
 from ringlight.fabric.steps import IntArray
+from tests.ring_program import load_bound
 
 #: A set of ways is worth a colour when it is by this share dearer than those that there are.
 _DEARER = 1e-7

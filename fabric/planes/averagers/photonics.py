@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from ringlight.fabric.averagers import Averaging, scales_sent, structure_of
 from ringlight.fabric.optinc.designed import designed
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
 from ringlight.fabric.optinc.network import Network, Signals, Wrong, compressed, wrong_among
 from ringlight.fabric.optinc.structure import CASES, Structure
 from ringlight.fabric.optinc.weights import trained
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES
-from ringlight.fabric.topology import Averager, Imperfect
+from ringlight.fabric.planes.averagers.averager import Averager, Imperfect
+from ringlight.fabric.planes.averagers.averaging import Averaging, scales_sent, structure_of
+from ringlight.fabric.topology import Fabric
 
 #: Inputs up to which all are tried, and how many of more, drawn with this seed.
 ALL_INPUTS, SAMPLED_INPUTS, SAMPLE_SEED = 2**19, 2**16, 1
@@ -77,6 +79,13 @@ def meshes_of(averager: Averager) -> OnMeshes | None:
         return None
     (case,) = (name for name, found in CASES.items() if found == structure)
     return _meshes(averager.network, case)
+
+
+def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
+    """The meshes of each averager whose network has trained weights."""
+    for averager in fabric.averagers.values():
+        if averager.network == "trained" and (found := meshes_of(averager)) is not None:
+            yield found
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ringlight.fabric.grid import LightUse, choose_nodes, light_use, ways_for
 from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.grid.wavelengths import (
+    LightUse,
+    choose_nodes,
+    light_use,
+    ways_for,
+)
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import Fabric, Grid
+from ringlight.fabric.topology import Fabric
 
 #: Taken for the handshake of a flow between two O-NICs that have nothing else to do, seconds.
 HANDSHAKE_S = 1e-3
@@ -23,6 +29,7 @@ class GridPlane(Plane):
     grid: Grid
 
     kind: ClassVar[str] = "grid"
+    asked: ClassVar[bool] = True
     untold: ClassVar[str] = (
         "a GPU has light for one flow at a time, once it has asked its O-NIC's agent, which only our workers "
         "do"

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringlight.fabric.averagers import Averaging, averaging_of
+from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
+from ringlight.fabric.planes.base import Misfit
 from ringlight.fabric.planes.packets import PacketPlane
 from ringlight.fabric.topology import CrossConnects, Fabric
 
@@ -49,6 +50,11 @@ class AveragerPlane(PacketPlane):
 
 
 def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:
-    """Those of a job on these GPUs. Raises ValueError as :func:`averaging_of`."""
-    found = averaging_of(fabric, ranks)
+    """Those of a job on these GPUs. Raises Misfit."""
+    if not ranks:
+        raise Misfit("gpus", "which averager a job has depends on its GPUs; give ranks")
+    try:
+        found = averaging_of(fabric, ranks)
+    except ValueError as error:
+        raise Misfit("collective", error) from None
     return AveragerPlane(fabric, (found.above or found.first[0]).name, found.servers, found)

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
-from ringlight.fabric.topology import Fabric, Grid, Port
+from ringlight.fabric.planes.grid.grid import Grid, lines, sockets
+from ringlight.fabric.topology import Fabric
 
 if TYPE_CHECKING:
     from ringlight.fabric.steps import Steps
@@ -45,31 +46,6 @@ class Reach:
 
 #: For each node the peers that it reaches in one hop, and how.
 Ways = Mapping[str, Mapping[str, Reach]]
-
-
-def position(grid: Grid, node: str) -> tuple[int, int]:
-    """(row, column) of a node. Raises ValueError naming it when the grid does not have it."""
-    try:
-        return divmod(grid.nodes.index(node), grid.columns)
-    except ValueError:
-        raise ValueError(f"grid {grid.name} has no node {node}") from None
-
-
-def sockets(grid: Grid, node: str) -> tuple[Port, ...]:
-    """The WSS faceplate of each port of a node's O-NIC, port 0 first: in its row's WSS, in its column's.
-
-    Only one of them in a grid of one row or one column. Raises ValueError as :func:`position`.
-    """
-    row, column = position(grid, node)
-    in_row = [Port(name, column + 1) for name in grid.row_switches[row : row + 1]]
-    in_column = [Port(name, row + 1) for name in grid.column_switches[column : column + 1]]
-    return (*in_row, *in_column)
-
-
-def lines(grid: Grid) -> tuple[str, ...]:
-    """What each O-NIC port is plugged into, port 0 first: ``row`` and ``column``, or only one of them."""
-    there = (("row", grid.row_switches), ("column", grid.column_switches))
-    return tuple(name for name, switches in there if switches)
 
 
 def is_latin(grid: Grid) -> bool:

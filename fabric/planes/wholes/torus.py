@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from ringlight.fabric.parts import Counts
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
 if TYPE_CHECKING:
     from ringlight.fabric.steps import IntArray
@@ -68,6 +71,31 @@ class Torus:
         at = gpu // stride % side
         onwards = 1 if port == self.port[dimension][0] else -1
         return gpu + ((at + onwards) % side - at) * stride
+
+
+@dataclass(frozen=True)
+class TorusOfGpus(Interconnect):
+    """GPUs that forward, in a torus; ``hop_s``: seconds that one takes to do so."""
+
+    kind: ClassVar[str] = "torus"
+
+    torus: Torus
+    gpu_bps: float
+    hop_s: float = 0.0
+
+    @property
+    def link_bps(self) -> float:
+        return self.gpu_bps / self.torus.ports
+
+    def counts(self, gpus: int) -> Counts:
+        """Fixed links are copper cables, those that are switched fibres with two ports of the one optical
+        switch. Transceivers are only at fibres."""
+        torus, ports = self.torus, 2 * self.torus.switched
+        switches, cables = int(ports > 0), torus.links - torus.switched
+        return Counts(
+            gpus, gpus * torus.ports, ports, ports, optical_switches=switches, optical_ports=ports,
+            copper_cables=cables,
+        )  # fmt: skip
 
 
 def hops(torus: Torus, sources: IntArray, destinations: IntArray) -> IntArray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from ringlight.fabric.interconnect import Interconnect, OneShot, ParallelOcs, divided_anew
-from ringlight.fabric.planes.base import Division, Plane
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect
 from ringlight.fabric.topology import Fabric
 
 
@@ -23,22 +23,16 @@ class WholePlane(Plane):
     untold: ClassVar[str] = "is lit for what jobs say that they send"
 
     @property
-    def built(self) -> Literal["", "once", "anew"]:
-        if self.division is not None:
-            return "anew"
-        return "once" if isinstance(self.interconnect, ParallelOcs | OneShot) else ""
+    def built(self) -> Built:
+        return self.interconnect.built
 
     @property
     def division(self) -> Division | None:
-        one = self.interconnect
-        if not divided_anew(one) or one.interval_s is None:
-            return None
-        return Division(one.interval_s, one.dark_s, one.decision_s)
+        return self.interconnect.division
 
     @property
     def degree(self) -> int | None:
-        one = self.interconnect
-        return one.switches if isinstance(one, ParallelOcs) and self.built == "once" else None
+        return self.interconnect.partners
 
     def __str__(self) -> str:
         return self.name or "the interconnect"
@@ -49,7 +43,7 @@ class WholePlane(Plane):
 
 
 def wholes(fabric: Fabric) -> list[WholePlane]:
-    """The only one of a fabric, or none. It has a name where it is plugged together (``fabric.plugged``)."""
+    """The only one of a fabric, or none. It has a name where it is plugged together (``divided.plugged``)."""
     if fabric.interconnect is None:
         return []
     name = "" if fabric.divided is None else fabric.divided.name

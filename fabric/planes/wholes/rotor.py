@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.parts import Counts
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_circuits
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,20 @@ class Rotor:
         2005). When few send, each could have up to twice as much: that is left out.
         """
         return self.gpus / 2 * self.direct_bps
+
+
+@dataclass(frozen=True)
+class Rotors(Interconnect):
+    """Round-robin matchings: straight, or over one GPU in between (``indirect``)."""
+
+    kind: ClassVar[str] = "rotor"
+
+    rotor: Rotor
+    indirect: bool = False
+
+    @property
+    def gpu_bps(self) -> float:
+        return self.rotor.ports * self.rotor.port_bps
+
+    def counts(self, gpus: int) -> Counts:
+        return of_circuits(gpus, self.rotor.ports)

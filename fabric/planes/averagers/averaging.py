@@ -17,8 +17,10 @@ from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.blocks import block_count
 from ringlight.fabric.optinc.structure import CASES, Structure, mzis
 from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+from ringlight.fabric.parts import Link
+from ringlight.fabric.planes.averagers.averager import Averager
 from ringlight.fabric.steps import Step, Steps, frozen
-from ringlight.fabric.topology import Averager, Fabric, Link
+from ringlight.fabric.topology import Fabric
 
 #: Cases of ``structure.CASES`` whose trained weights come with the program (``fabric.optinc.weights``).
 TRAINED = ("8bit_4",)
@@ -162,6 +164,12 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
             f"averager {top.name} waits for {len(servers)} servers, and GPU {lacking} is not one of the ranks"
         )
     return Averaging(below or (top,), top if below else None, servers)
+
+
+def not_ideal(fabric: Fabric) -> str | None:
+    """Key of the first averager whose light is not ideal, if any."""
+    names = (name for name, one in fabric.averagers.items() if not one.imperfect.ideal)
+    return next((f"averagers.{name}.imperfect" for name in names), None)
 
 
 def check_averagers(fabric: Fabric) -> None:

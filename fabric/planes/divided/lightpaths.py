@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.rings import CLOCKWISE
+from ringlight.fabric.planes.divided.planes import Planes
+from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing
+from ringlight.fabric.planes.ring.wdm import cross_connects
 from ringlight.fabric.steps import IntArray, Step, frozen, frozen_bool
-from ringlight.fabric.topology import Fabric, Planes, WdmRing
-from ringlight.fabric.wdm import cross_connects
+from ringlight.fabric.topology import Fabric
 
 
 class Lightpath(NamedTuple):

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.wdm import plan_ring, reach, set_up_steps
 from ringlight.fabric.schedules import fitted, steps_named
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import Fabric, WdmRing
-from ringlight.fabric.wdm import plan_ring, reach, set_up_steps
+from ringlight.fabric.topology import Fabric
 
 #: Nodes up to which a collective's light is planned to see whether it fits: beyond, that takes as long as
 #: running it.
@@ -57,13 +58,18 @@ class RingPlane(Plane):
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:
         return self.declared_s(time)
 
+    @property
+    def sets_all(self) -> bool:
+        """Whether every step sets all of its light anew."""
+        return self.ring.reconfigure == "each-step"
+
     def declared_s(self, time: float) -> float:
         """Emulated seconds from the command to light that is certain, as the profile of its WSSs declares.
 
         Where each step sets its light anew, what stands is taken away by a command of its own.
         """
         profile = self.fabric.optical_switches[self.ring.switches[0]].device.dilated(time)
-        commands = 2 if self.ring.reconfigure == "each-step" else 1
+        commands = 2 if self.sets_all else 1
         return profile.command_s + profile.dark_bounds_s(commands=commands)[2]
 
 

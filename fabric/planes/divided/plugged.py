@@ -5,19 +5,26 @@ So an emulated lab can be built of it, where its light is divided among the pair
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from ringlight.fabric.interconnect import DemandRing, ParallelOcs
-from ringlight.fabric.rings import ring_links, ring_switches
-from ringlight.fabric.topology import Fabric, Link, Onic, OpticalSwitch, Planes, Port, WdmRing
+from ringlight.fabric.parts import (
+    Link,
+    Onic,
+    OpticalSwitch,
+    Port,
+    Wss,
+)
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs, Planes
+from ringlight.fabric.planes.ring.ring import WdmRing, plugged_ring
+from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
 #: GPUs, ports of an O-NIC, and wavelengths in each direction that can be emulated.
 MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
-
-#: What describes each kind that can be emulated, in a scenario.
-_KINDS = {ParallelOcs: "parallel-ocs", DemandRing: "demand-ring"}
 
 
 def plugged(fabric: Fabric) -> Fabric:
@@ -30,13 +37,13 @@ def plugged(fabric: Fabric) -> Fabric:
     if one is None or fabric.divided is not None:
         return fabric
     gpus = tuple(fabric.gpus)
-    if not isinstance(one, ParallelOcs | DemandRing):
-        raise ValueError(
-            f"interconnect.kind: it is simulated only; {' and '.join(_KINDS.values())} are emulated, too"
-        )
+    make = _MAKE.get(type(one))
+    if make is None:
+        there = " and ".join(kind.kind for kind in _MAKE)
+        raise ValueError(f"interconnect.kind: it is simulated only; {there} are emulated, too")
     if len(gpus) > MOST_GPUS:
         raise ValueError(f"interconnect.gpus: {len(gpus)}; at most {MOST_GPUS} are emulated")
-    return _planes(fabric, one, gpus) if isinstance(one, ParallelOcs) else _ring(fabric, one, gpus)
+    return make(fabric, one, gpus)
 
 
 def _planes(fabric: Fabric, one: ParallelOcs, gpus: tuple[str, ...]) -> Fabric:
@@ -51,8 +58,10 @@ def _planes(fabric: Fabric, one: ParallelOcs, gpus: tuple[str, ...]) -> Fabric:
         for number, switch in enumerate(names)
     ]
     # The profile says what a switch does besides being dark: nothing, as in the simulator.
-    switches = [OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=one.dark_s) for name in names]
-    return _with(fabric, switches, links, one.switches, Planes(_KINDS[ParallelOcs], gpus, names))
+    switches = [
+        OpticalSwitch(name, len(gpus), "scpi", "ideal", dark_s=one.dark_s, duplex=False) for name in names
+    ]
+    return _with(fabric, switches, links, one.switches, Planes(one.kind, gpus, names))
 
 
 def _ring(fabric: Fabric, one: DemandRing, gpus: tuple[str, ...]) -> Fabric:
@@ -62,9 +71,9 @@ def _ring(fabric: Fabric, one: DemandRing, gpus: tuple[str, ...]) -> Fabric:
             f"at most {MOST_WAVELENGTHS} are emulated"
         )
     names = tuple(f"w{number}" for number in range(len(gpus)))
-    ring = WdmRing(_KINDS[DemandRing], gpus, names, one.wavelengths)
-    switches = ring_switches(ring, "scpi", "ideal", None, one.dark_s)
-    return _with(fabric, switches, ring_links(ring, one.wavelength_bps, QUEUE_S), 2, ring)
+    ring = WdmRing(one.kind, gpus, names, one.wavelengths)
+    made = plugged_ring(ring, "", one.wavelength_bps, QUEUE_S, Wss("scpi", "ideal", dark_s=one.dark_s))
+    return _with(fabric, made.switches, made.links, 2, ring)
 
 
 def _with(
@@ -81,3 +90,10 @@ def _with(
         onics={gpu: Onic(gpu, ports, 0.0, "array", standing=True) for gpu in divided.nodes},
         divided=divided,
     )
+
+
+#: How each kind is plugged together that can be emulated.
+_MAKE: Mapping[type[Interconnect], Callable[[Fabric, Any, tuple[str, ...]], Fabric]] = {
+    ParallelOcs: _planes,
+    DemandRing: _ring,
+}

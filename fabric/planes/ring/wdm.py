@@ -18,22 +18,22 @@ import numpy as np
 from ringlight.fabric import light
 from ringlight.fabric.crossconnect import CrossConnect, Mode, plan_changes
 from ringlight.fabric.light import Optics, received_dbm
-from ringlight.fabric.rings import (
+from ringlight.fabric.parts import Wss
+from ringlight.fabric.planes.ring.ring import (
     ADD_CLOCKWISE,
     ADD_COUNTER,
     CLOCKWISE,
     COUNTER,
     EAST,
     WEST,
+    Reconfigure,
+    WdmRing,
     make_ring,
-    ring_gpus,
-    ring_links,
-    ring_onics,
-    ring_switches,
+    plugged_ring,
 )
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
 from ringlight.fabric.steps import BoolArray, IntArray, Step, Steps, compact, frozen, frozen_bool
-from ringlight.fabric.topology import Fabric, Reconfigure, WdmRing
+from ringlight.fabric.topology import Fabric
 
 
 def wdm_ring(
@@ -50,12 +50,13 @@ def wdm_ring(
     """A fabric of one ring, without a scenario file. ``loss_db``: of each WSS. Raises ValueError as
     :func:`make_ring`."""
     ring = make_ring(name, nodes, wavelengths)
+    made = plugged_ring(ring, gpu, rate_bps, queue_s, Wss("scpi", "mrr", loss_db))
     fabric = Fabric(
-        gpus={node.name: node for node in ring_gpus(ring, gpu)},
+        gpus={node.name: node for node in made.gpus},
         packet_switches={},
-        optical_switches={switch.name: switch for switch in ring_switches(ring, "scpi", "mrr", loss_db)},
-        links=tuple(ring_links(ring, rate_bps, queue_s)),
-        onics={onic.gpu: onic for onic in ring_onics(ring)},
+        optical_switches={switch.name: switch for switch in made.switches},
+        links=tuple(made.links),
+        onics={onic.gpu: onic for onic in made.onics},
         rings={name: ring},
         optics=optics or Optics(),
     )

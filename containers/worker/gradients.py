@@ -1,0 +1,141 @@
+"""Synchronous data-parallel training: real gradients as the payload of its loop's all-reduce.
+
+The loop is a graph of one computation and one all-reduce. GPU time is emulated: the real gradient is
+computed, then the rank waits until the computation's time is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from ringlight.containers.worker.averaged import summed_of
+from ringlight.containers.worker.checkpoint import Checkpoint
+from ringlight.containers.worker.events import EventLog
+from ringlight.containers.worker.flows import Flows
+from ringlight.containers.worker.model import Replica, fingerprint
+from ringlight.containers.worker.optinc import reducing_at
+from ringlight.containers.worker.payload import Payload, RankGraph
+from ringlight.containers.worker.posted import Posted
+from ringlight.containers.worker.rendezvous import Line, Lines
+from ringlight.containers.worker.ring_of_bits import RingOfBits
+from ringlight.containers.worker.run import run
+from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.transport import Reduce, RunReport
+from ringlight.fabric.schedules import parse_collective
+from ringlight.workloads.graph import Kind, data_parallel_loop
+
+
+def train(spec: WorkerSpec, directory: Path, events: EventLog) -> None:
+    """Train, as a graph. Raises what :func:`run` and :class:`Gradients` raise."""
+    # Whole numbers go round a ring.
+    algorithm = spec.collective if parse_collective(spec.collective).bits is None else "ring"
+    loop = data_parallel_loop(spec.world_size, spec.compute_s, spec.gradient_bytes, algorithm)
+    run(spec, directory, events, loop, Gradients if spec.averager is None else AveragedGradients)
+
+
+class Gradients(Payload):
+    """The training of one rank; arguments are those of :class:`Payload`.
+
+    Its methods raise ArithmeticError for a wrong sum, PeerLost, AveragingFailed, ConnectionError (no O-NIC's
+    agent), BadCheckpoint, OSError (a checkpoint cannot be written).
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, graph: RankGraph, posted: Posted | None, flows: Flows | None
+    ) -> None:
+        super().__init__(spec, graph, posted, flows)
+        self._replica = Replica(
+            spec.rank,
+            spec.world_size,
+            spec.gradient_bytes,
+            spec.batch,
+            spec.seed,
+            spec.learning_rate,
+            summed_of(spec),
+        )
+        self._loss_first, self._loss = self._replica.loss(), 0.0
+        self._report: RunReport | None = None
+        self._checkpoint = None
+        if spec.checkpoint is not None:
+            self._checkpoint = Checkpoint(Path(spec.checkpoint), spec.rank, spec.checkpoint_every)
+            if spec.resume:
+                self._replica.parameters = self._checkpoint.read(spec.resume)
+
+    @contextlib.contextmanager
+    def over(self, connections: Mapping[Line, socket.socket]) -> Iterator[None]:
+        with super().over(connections), contextlib.ExitStack() as stack:
+            # Made before the release, so that the first all-reduce takes no longer than others.
+            self._reduce = self._reducing(stack)
+            yield
+
+    def _reducing(self, stack: contextlib.ExitStack) -> Reduce | None:
+        """What all-reduces vectors, a ring of whole numbers or a schedule of sums; None for a single rank."""
+        spec = self._spec
+        if not (collectives := self._graph.of_kind(Kind.COLLECTIVE)):
+            return None
+        if (bits := parse_collective(spec.collective).bits) is None:
+            return self.transport(collectives[0], self.bounds(collectives[0])).run
+        to, into = self.sockets(collectives[0])
+        ring = RingOfBits(
+            bits,
+            spec.rank,
+            spec.world_size,
+            to,
+            len(self._replica.buffer),
+            spec.peer_timeout_s,
+            into,
+            None if self.posted is None else self.posted.add,
+        )
+        return stack.enter_context(contextlib.closing(ring)).run
+
+    def compute(self, iteration: int) -> bool:
+        self._loss = self._replica.compute(iteration)
+        return True
+
+    def collective(self, iteration: int, k: int) -> tuple[Callable[[], RunReport], Callable[[], int]]:
+        def run() -> RunReport:
+            assert self._reduce is not None
+            self._report = self._reduce(self._replica.buffer)
+            return self._report
+
+        return run, lambda: 0
+
+    def end(self, iteration: int) -> dict[str, object]:
+        """Update the parameters; its time is taken from the next iteration's computation."""
+        self._replica.update(iteration)
+        if self._checkpoint is not None:
+            self._checkpoint.keep(iteration + 1, self._replica.parameters)
+        said: dict[str, object] = {"loss": self._loss}
+        if (report := self._report) is not None and self._spec.onic is not None:
+            # Flows of the all-reduce, and how long they waited for light, seconds.
+            wait = {"longest": report.flow_wait_longest_s, "sum": report.flow_wait_sum_s}
+            said |= {"flows": report.flows, "flow_wait_s": wait}
+        return said
+
+    def outcome(self, checked: int) -> dict[str, object]:
+        return {
+            "parameters_sha256": fingerprint(self._replica.parameters),
+            "loss_first": self._loss_first,
+            "loss_last": self._replica.loss(),
+            "accuracy": self._replica.accuracy(),
+        }
+
+
+class AveragedGradients(Gradients):
+    """The sums come from averagers; ranks tell the scales of blocks on connections to every other rank."""
+
+    def lines(self) -> dict[Line, bool]:
+        return self._others().sending()
+
+    def _others(self) -> Lines:
+        others = set(range(self._spec.world_size)) - {self._spec.rank}
+        return Lines.of(self._spec, others, others)
+
+    def _reducing(self, stack: contextlib.ExitStack) -> Reduce:
+        place = self._spec.averager
+        assert place
+        ways = {peer: self._wired[line] for peer, line in self._others().out.items()}
+        return stack.enter_context(reducing_at(place, self._spec, ways))

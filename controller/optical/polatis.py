@@ -1,0 +1,58 @@
+"""What Polatis' four protocols have in common: words for the state of a port, and a reading made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from ringlight.controller.optical.base import PortStatus, Snapshot
+from ringlight.controller.optical.errors import ProtocolError
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
+
+_ENABLED = ("E", "OPEN", "ENABLED", "PO_ENABLED", "UNSUPPORTED", "")
+_DISABLED = ("D", "CLOSED", "DISABLED", "PO_DISABLED")
+_FAILED = ("F", "FAILED", "PO_FAILED")
+
+
+def port_status(word: str, connected: bool) -> PortStatus:
+    """State of a port, from the switch's word for it; UNKNOWN where the word is. What UNSUPPORTED means is
+    not known: such a port is used like an enabled one, and the read-back tells."""
+    if word in _FAILED:
+        return PortStatus(PortState.FAILED)
+    if word in _DISABLED:
+        return PortStatus(PortState.BLOCKED, enabled=False)
+    if word in _ENABLED:
+        return PortStatus(PortState.TUNED if connected else PortState.BLOCKED)
+    return PortStatus(PortState.UNKNOWN)
+
+
+def checked_pairs(pairs: Collection[CrossConnect]) -> tuple[CrossConnect, ...]:
+    """The cross-connects. Raises ProtocolError if a port is in two of them: a model may allow it, one fibre
+    cannot."""
+    if len({port for xc in pairs for port in (xc.ingress, xc.egress)}) != 2 * len(pairs):
+        raise ProtocolError("a port is connected twice", str([str(xc) for xc in pairs]))
+    return tuple(pairs)
+
+
+def snapshot(name: str, pairs: Collection[CrossConnect], words: Mapping[int, str]) -> Snapshot:
+    """A reading of a switch: its cross-connects, and the word for each port."""
+    used = {port for xc in pairs for port in (xc.ingress, xc.egress)}
+    ports = {port: port_status(word, port in used) for port, word in words.items()}
+    return Snapshot(name, dict.fromkeys(pairs, CrossConnectState.CONNECTED), ports)
+
+
+def check_size(told: tuple[int, int], size: int) -> None:
+    """Raises ProtocolError if the switch tells another number of ingresses and egresses than the fabric."""
+    if told != (size, size):
+        raise ProtocolError(f"the switch is {told[0]}x{told[1]}, the fabric says {size}x{size}")
+
+
+def check_model(model: str, size: int) -> None:
+    """Raises ProtocolError if a model's name, ``N-VST-16x16-LA1-DMHNV-701``, tells another size than the
+    fabric's. A single-sided ``32xCC`` has the ports of a dual-sided 16x16."""
+    match = re.search(r"(\d{1,5})x(\d{1,5}|CC)(?!\w)", model)
+    if match is None:
+        return
+    told = (int(match[1]), int(match[1])) if match[2] == "CC" else (int(match[1]), int(match[2]))
+    if told != ((2 * size, 2 * size) if match[2] == "CC" else (size, size)):
+        raise ProtocolError(f"the switch is {match[0]}, the fabric says {size}x{size}")

@@ -1,0 +1,1 @@
+"""Averagers: units of light that sum what ranks send (Fei et al., OptINC)."""

@@ -1,0 +1,59 @@
+"""Parallel optical circuit switches whose light is divided by demand (SiP-OCS)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.parts import Counts
+from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, of_circuits
+
+
+@dataclass(frozen=True)
+class ParallelOcs(Interconnect):
+    """SiP-OCS (Khani et al., SIGCOMM 2021): each GPU's wavelengths are divided over ``switches`` optical
+    circuit switches, one port on each.
+
+    They are set once for the demand of the jobs, or, where ``interval_s`` is given, again and again for what
+    the GPUs still have to send: a division holds for so many seconds; before it, all light is dark for
+    ``dark_s`` seconds. It is decided in ``decision_s`` seconds, in which light shines on as before.
+    """
+
+    kind: ClassVar[str] = "parallel-ocs"
+
+    switches: int
+    gpu_bps: float
+    interval_s: float | None = None
+    dark_s: float = 0.0
+    decision_s: float = 0.0
+
+    @property
+    def built(self) -> Built:
+        return "once" if self.interval_s is None else "anew"
+
+    @property
+    def division(self) -> Division | None:
+        return None if self.interval_s is None else Division(self.interval_s, self.dark_s, self.decision_s)
+
+    @property
+    def partners(self) -> int | None:
+        return self.switches if self.interval_s is None else None
+
+    @property
+    def circuit_bps(self) -> float:
+        return self.gpu_bps / self.switches
+
+    def counts(self, gpus: int) -> Counts:
+        return of_circuits(gpus, self.switches)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """GPUs with one fibre on each of several optical circuit switches, whose light goes one way.
+
+    ``nodes``: GPU names; node i is on faceplate i + 1 of every switch, its port q on ``switches[q]``.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]

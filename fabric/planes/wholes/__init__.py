@@ -1,0 +1,1 @@
+"""Interconnects that are described as wholes rather than port by port."""

@@ -1,0 +1,28 @@
+"""A graph built once for the demand of the jobs (:mod:`fabric.allocation.one_shot`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ringlight.fabric.parts import Counts
+from ringlight.fabric.planes.wholes.interconnect import Built, Interconnect, of_circuits
+
+
+@dataclass(frozen=True)
+class OneShot(Interconnect):
+    """A graph of degree ``degree``, whose GPUs forward; ``hop_s``: seconds that one takes to do
+    so."""
+
+    kind: ClassVar[str] = "one-shot"
+
+    degree: int
+    gpu_bps: float
+    hop_s: float = 0.0
+
+    @property
+    def built(self) -> Built:
+        return "once"
+
+    def counts(self, gpus: int) -> Counts:
+        return of_circuits(gpus, self.degree)
