@@ -162,7 +162,7 @@ def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
     fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
     testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path))
-    kept = testbed._keep("O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics")
+    kept = testbed._supervised("O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics")
     try:
         os.kill(kept.lives()["g0"].pid, 9)
         _wait(lambda: kept.lives()["g0"].restarts == 1)
