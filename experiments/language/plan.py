@@ -246,7 +246,7 @@ class EventPlan:
     control: ControlFaults | None = None
 
     @property
-    def told(self) -> dict[str, str]:
+    def told(self) -> dict[str, Any]:
         """What records of it begin with."""
         return {"name": self.name, "do": self.do, "target": str(self.target or "")}
 

@@ -181,7 +181,7 @@ class _Run:
         plan, lab = self._plan, self._lab
         self._reporter.start_run(plan.title, {job.name: job.iterations for job in plan.jobs})
         lab.begin(plan)
-        of_plan = {"arm": plan.arm, "point": dict(plan.point), "repeat": plan.repeat}
+        of_plan: dict[str, Any] = {"arm": plan.arm, "point": dict(plan.point), "repeat": plan.repeat}
         jobs, circuits = {job.name: list(job.ranks) for job in plan.jobs}, [*map(list, plan.circuits)]
         self._note(RunStarted, **of_plan, fabric=plan.setting.name, jobs=jobs, circuits=circuits)
         first = [job.name for job in plan.jobs if job.start.at_once]
@@ -342,7 +342,7 @@ class _Run:
             planned = f"iteration {when.iteration} of {when.job}"
             at = f"in iteration {self._at.iterations(when.job)}"
         self._late.add(event.name)
-        how_late = {"due": due, "late_s": came - due, "away_s": away_s, "asked": asked}
+        how_late: dict[str, Any] = {"due": due, "late_s": came - due, "away_s": away_s, "asked": asked}
         self._note(EventLate, t=came, **event.told, planned=planned, came=at, **how_late)
 
     def _begun_are_over(self) -> bool:

@@ -134,7 +134,7 @@ class SimulatedLab:
         except ValueError as error:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         self._ranks[job.name] = ranks
-        ready = {"job": job.name, "state": "READY", "gpus": [*ranks]}
+        ready: dict[str, Any] = {"job": job.name, "state": "READY", "gpus": [*ranks]}
         if job.start.at_once or not job.start_up_s:
             self._tell(JobState, **ready)
         else:
@@ -289,9 +289,9 @@ class SimulatedLab:
         still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
             stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
-            times = {"compute_start": begin_s, "compute_end": computed_s, "allreduce_end": end_s}
+            times: dict[str, Any] = {"compute_start": begin_s, "compute_end": computed_s, "allreduce_end": end_s}
             longest_s = max((b - a for a, b in stalls), default=0.0)
-            stood = {"max_stall_s": longest_s, "stalls": [[a, b] for a, b in stalls if b - a >= STALL_S]}
+            stood: dict[str, Any] = {"max_stall_s": longest_s, "stalls": [[a, b] for a, b in stalls if b - a >= STALL_S]}
             flows = self._flows_of[job].get(rank, 0)
             self._tell(Iteration, t=end_s, job=job, rank=rank, i=index, **times, **stood, flows=flows)
         if self._still is not None:
