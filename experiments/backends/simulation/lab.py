@@ -289,11 +289,11 @@ class SimulatedLab:
         still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
             stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
-            times: dict[str, Any] = {"compute_start": begin_s, "compute_end": computed_s, "allreduce_end": end_s}
-            longest_s = max((b - a for a, b in stalls), default=0.0)
-            stood: dict[str, Any] = {"max_stall_s": longest_s, "stalls": [[a, b] for a, b in stalls if b - a >= STALL_S]}
+            times = {"compute_start": begin_s, "compute_end": computed_s, "allreduce_end": end_s}
+            times["max_stall_s"] = max((b - a for a, b in stalls), default=0.0)
+            long = [[a, b] for a, b in stalls if b - a >= STALL_S]
             flows = self._flows_of[job].get(rank, 0)
-            self._tell(Iteration, t=end_s, job=job, rank=rank, i=index, **times, **stood, flows=flows)
+            self._tell(Iteration, t=end_s, job=job, rank=rank, i=index, **times, stalls=long, flows=flows)
         if self._still is not None:
             self._still.forget(ranks, float(found.end_s.min()))
         self._carrier.iterated(self._sim, job, index, float(found.computed_s.max()))
