@@ -1,19 +1,16 @@
-"""The emulated averager of OptINC: how fast, and what it costs. As root; prints JSON.
+"""The emulated averager of OptINC: how fast, and what it costs. Needs root.
 
-    python benchmarks/averager.py [alone] [servers] [--servers 4 8 16] [--rates 100 400] [--rounds 5]
-
-``alone``: N = 4, 8, 16 clients in namespaces of their own, over veths without a rate, send codes that are
-ready and throw the answers away; payload per port and second in ``MBps_per_port`` (1e6 bytes) from the first
-byte to the last answer, and the averager's processor seconds over that time. ``lookup``: the table alone.
-``servers``: four servers that quantise and turn back, over links of each rate (Mbit/s): time of a collective
-over what its bytes need, bytes on the wire over payload at the port where they are most, the averager's share
-of a processor, its latency from the last byte of a frame to the first of its answer.
-All processes share the machine's processors.
+``lookup``: the table alone. ``alone``: N clients in namespaces of their own, over veths without a rate, send
+codes that are ready and throw the answers away; payload per port and second (1e6 bytes) from the first byte
+to the last answer, and the averager's processor seconds over that time. ``servers``: four servers that
+quantise and turn back, over links of each rate (Mbit/s): time of a collective over what its bytes need,
+bytes on the wire over payload at the port where they are most, the averager's share of a processor, its
+latency from the last byte of a frame to the first of its answer. All processes share the machine's
+processors.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import statistics
@@ -22,22 +19,119 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import numpy as np
 
+from benchmarks.harness import need_root, spread, timed
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, Hello, Kind, Position
+from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
 from ringlight.testbed.emulation.averager.lookup import Lookup, evaluate
 from tests.integration import averager_rig as rig
 
-PARTS = ("alone", "servers")
-BITS = 8
+BITS, RANKS = 8, 4
+
+
+def lookup(servers: list[int] = [4, 8, 16]) -> dict[str, Any]:
+    """Processor time of the table, and how many codes it answers in a second of it."""
+    return {f"N = {ports}": _lookup(Coding(BITS, ports)) for ports in servers}
+
+
+def _lookup(coding: Coding) -> dict[str, Any]:
+    began = time.process_time()
+    table = evaluate(None, coding)
+    built_s = time.process_time() - began
+    apply, rng = Lookup(table), np.random.default_rng(1)
+    codes = [rng.integers(0, 2**BITS, wire.FRAME, np.uint8) for _ in range(coding.servers)]
+    seconds = timed(lambda: apply(codes), 200, clock=time.process_time)
+    rates = spread(wire.FRAME / second / 1e6 for second in seconds)
+    return {"combinations": coding.combinations, "table_cpu_s": built_s, "Mcodes_per_s": rates}
+
+
+def alone(servers: list[int] = [4, 8, 16], mebibytes: float = 64, rounds: int = 5) -> dict[str, Any]:
+    """The averager between clients that only send and receive ``mebibytes`` per port in each round."""
+    need_root()
+    return {f"N = {ports}": _alone(ports, int(mebibytes * 2**20), rounds) for ports in servers}
+
+
+def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        links = stack.enter_context(rig.links(servers, None))
+        averager = stack.enter_context(_averager(directory, links, servers))
+        clients = []
+        for rank in range(servers):
+            words = map(str, (rank, servers, size, rounds))
+            command = [sys.executable, "-m", "benchmarks.averager", links.address(rank), *words]
+            clients.append(rig.popen(command, links.servers[rank], stdout=subprocess.PIPE))
+            stack.callback(clients[-1].kill)
+        spans = [list(map(json.loads, one.communicate(timeout=600)[0].splitlines())) for one in clients]
+        status = averager.stop()
+    seconds = _seconds(spans)
+    return {
+        "MBps_per_port": spread(size / second / 1e6 for second in seconds),
+        "averager_cpu_share": status["cpu_s"] / sum(seconds),
+        "averager_cpu_s_per_MB_of_a_port": status["cpu_s"] / (size * rounds / 1e6),
+        "latency_s": status["latency_s"],
+        "errors": status["errors"],
+    }
+
+
+def servers(rates: list[float] = [100, 400], rounds: int = 5) -> dict[str, Any]:
+    """Four servers with links of each rate, Mbit/s, and collectives of 8 MiB."""
+    need_root()
+    return {f"{rate:g} Mbit/s": _servers(rate * 1e6, 8 * 2**20, rounds) for rate in rates}
+
+
+def _servers(rate_bps: float, size: int, rounds: int) -> dict[str, Any]:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        links = stack.enter_context(rig.links(RANKS, rate_bps))
+        averager = stack.enter_context(_averager(directory, links, RANKS))
+        stack.enter_context(rig.hub_of(directory, RANKS))
+        sizes, hub = (size,) * rounds, str(directory / "hub")
+        plans = [
+            rig.Plan(rank, RANKS, RANKS, links.address(rank), rig.PORT, hub, sizes) for rank in range(RANKS)
+        ]
+        before = [links.bytes_of(rank) for rank in range(RANKS)]
+        answers = stack.enter_context(rig.serving(plans, links.servers)).answers(600)
+        after = [links.bytes_of(rank) for rank in range(RANKS)]
+        status = averager.stop()
+    if failed := [answer["failed"] for answer in answers if "failed" in answer]:
+        raise SystemExit(f"{rate_bps:g} bit/s: {failed[0]}")
+    seconds, payload = _seconds([answer["spans"] for answer in answers]), size * rounds
+    moved = np.subtract(after, before).max(axis=0) / payload
+    wanted = [rig.digest(rig.expected(plans[0], number)) for number in range(rounds)]
+    return {
+        "values": size,
+        "seconds": spread(seconds),
+        "over_what_the_bytes_need": statistics.median(seconds) / (size * 8 / rate_bps),
+        "wire_bytes_over_payload": dict(zip(("sent", "received"), moved.tolist(), strict=True)),
+        "scale_bytes_over_payload": answers[0]["moved"]["scale_bytes"] / payload,
+        "averager_cpu_share": status["cpu_s"] / sum(seconds),
+        "server_cpu_s": [answer["cpu_s"] for answer in answers],
+        "latency_s": status["latency_s"],
+        "right": all(answer["digests"] == wanted for answer in answers),
+    }
+
+
+PARTS = (lookup, alone, servers)
+
+
+def _seconds(spans: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Seconds of each round, from the first rank's begin to the last one's end."""
+    return [
+        max(end for _, end in turn) - min(begin for begin, _ in turn) for turn in zip(*spans, strict=True)
+    ]
+
+
+def _averager(directory: Path, links: rig.Links, servers: int) -> Any:
+    words = ("--listen", f"0.0.0.0:{rig.PORT}", "--bits", str(BITS), "--servers", str(servers))
+    return rig.averaging(directory, "averager", links.averager, *words)
 
 
 def client(address: str, rank: int, servers: int, size: int, rounds: int) -> None:
@@ -52,11 +146,10 @@ def client(address: str, rank: int, servers: int, size: int, rounds: int) -> Non
         for number in range(rounds + 1):
             # The first round is a word of one code, so that all begin together.
             part = codes if number else codes[:1]
-            frames = range(0, part.size, frame)
             data = b"".join(
-                wire.header(Kind.CODES, Position(number, i), part[start : start + frame].size)
+                wire.header(FrameKind.CODES, Position(number, i), part[start : start + frame].size)
                 + part[start : start + frame].tobytes()
-                for i, start in enumerate(frames)
+                for i, start in enumerate(range(0, part.size, frame))
             )
             began = time.monotonic()
             sender = threading.Thread(target=connection.sendall, args=(data,))
@@ -72,137 +165,5 @@ def client(address: str, rank: int, servers: int, size: int, rounds: int) -> Non
                 print(json.dumps([began, time.monotonic()]))
 
 
-def measure_alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        links = stack.enter_context(rig.links(servers, None))
-        averager = stack.enter_context(averager_of(directory, links, servers))
-        command = [sys.executable, __file__, "--client"]
-        clients = [
-            rig.popen(
-                [*command, links.address(rank), *map(str, (rank, servers, size, rounds))],
-                links.servers[rank],
-                stdout=subprocess.PIPE,
-            )
-            for rank in range(servers)
-        ]
-        spans = []
-        for process in clients:
-            stack.callback(process.kill)
-            out, _ = process.communicate(timeout=600)
-            spans.append([json.loads(line) for line in out.splitlines()])
-        status = averager.stop()
-    seconds = [
-        max(end for _, end in turn) - min(start for start, _ in turn) for turn in zip(*spans, strict=True)
-    ]
-    rates = [size / second / 1e6 for second in seconds]
-    return {
-        "servers": servers,
-        "MBps_per_port": {"median": statistics.median(rates), "best": max(rates), "all": rates},
-        "averager_cpu_share": status["cpu_s"] / sum(seconds),
-        "averager_cpu_s_per_MB_of_a_port": status["cpu_s"] / (size * rounds / 1e6),
-        "latency_s": status["latency_s"],
-        "errors": status["errors"],
-    }
-
-
-def lookup(servers: int) -> dict[str, Any]:
-    coding = Coding(BITS, servers)
-    began = time.process_time()
-    table = evaluate(None, coding)
-    built = time.process_time() - began
-    apply = Lookup(table)
-    rng = np.random.default_rng(1)
-    codes = [rng.integers(0, 2**BITS, wire.FRAME, np.uint8) for _ in range(servers)]
-    seconds = []
-    for _ in range(200):
-        began = time.process_time()
-        apply(codes)
-        seconds.append(time.process_time() - began)
-    return {
-        "servers": servers,
-        "combinations": coding.combinations,
-        "table_cpu_s": built,
-        "Mcodes_per_s": {
-            "median": wire.FRAME / statistics.median(seconds) / 1e6,
-            "best": wire.FRAME / min(seconds) / 1e6,
-        },
-    }
-
-
-def servers_at(rate_bps: float, size: int, rounds: int) -> dict[str, Any]:
-    ranks = 4
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        links = stack.enter_context(rig.links(ranks, rate_bps))
-        averager = stack.enter_context(averager_of(directory, links, ranks))
-        stack.enter_context(rig.hub_of(directory, ranks))
-        plans = [
-            rig.Plan(
-                rank, ranks, ranks, links.address(rank), rig.PORT, str(directory / "hub"), (size,) * rounds
-            )
-            for rank in range(ranks)
-        ]
-        before = [links.bytes_of(rank) for rank in range(ranks)]
-        answers = stack.enter_context(rig.serving(plans, links.servers)).answers(600)
-        after = [links.bytes_of(rank) for rank in range(ranks)]
-        status = averager.stop()
-    failed = [answer["failed"] for answer in answers if "failed" in answer]
-    if failed:
-        raise SystemExit(f"{rate_bps:g} bit/s: {failed[0]}")
-    turns = list(zip(*(answer["spans"] for answer in answers), strict=True))
-    seconds = [max(end for _, end in turn) - min(start for start, _ in turn) for turn in turns]
-    payload = size * rounds
-    sent, received = (
-        max((after[rank][way] - before[rank][way]) / payload for rank in range(ranks)) for way in (0, 1)
-    )
-    return {
-        "rate_Mbps": rate_bps / 1e6,
-        "values": size,
-        "seconds": {"median": statistics.median(seconds), "all": seconds},
-        "over_what_the_bytes_need": statistics.median(seconds) / (size * 8 / rate_bps),
-        "wire_bytes_over_payload": {"sent": sent, "received": received},
-        "scale_bytes_over_payload": answers[0]["moved"]["scale_bytes"] / payload,
-        "averager_cpu_share": status["cpu_s"] / sum(seconds),
-        "server_cpu_s": [answer["cpu_s"] for answer in answers],
-        "latency_s": status["latency_s"],
-        "right": all(
-            answer["digests"] == [rig.digest(rig.expected(plans[0], number)) for number in range(rounds)]
-            for answer in answers
-        ),
-    }
-
-
-def averager_of(directory: Path, links: rig.Links, servers: int) -> Any:
-    return rig.averaging(
-        *(directory, "averager", links.averager, "--listen", f"0.0.0.0:{rig.PORT}"),
-        *("--bits", str(BITS), "--servers", str(servers)),
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=PARTS, default=[])
-    parser.add_argument(
-        "--mebibytes", type=float, default=64, help="of payload per port in one round of alone"
-    )
-    parser.add_argument("--rates", type=float, nargs="*", default=[100, 400], help="Mbit/s")
-    parser.add_argument("--servers", type=int, nargs="*", default=[4, 8, 16], help="N of alone")
-    parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args()
-    parts = chosen.parts or PARTS
-    found: dict[str, Any] = {}
-    if "alone" in parts:
-        found["lookup"] = [lookup(servers) for servers in chosen.servers]
-        size = int(chosen.mebibytes * 2**20)
-        found["alone"] = [measure_alone(servers, size, chosen.rounds) for servers in chosen.servers]
-    if "servers" in parts:
-        found["servers"] = [servers_at(rate * 1e6, 8 * 2**20, chosen.rounds) for rate in chosen.rates]
-    print(json.dumps(found, indent=1))
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--client"]:
-        client(sys.argv[2], *map(int, sys.argv[3:]))
-    else:
-        main()
+    client(sys.argv[1], *map(int, sys.argv[2:]))

@@ -7,52 +7,62 @@ it is not for the peer. Containernet's figures were measured on a machine of the
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import statistics
 import time
-from typing import Any
+from typing import Any, Literal
 
+from benchmarks.harness import need_root, spread
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.agent.workers import WorkerRequest
 from ringlight.testbed.emulation.network import Emulation
-from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.emulation.testbed import Settings, Testbed
 from ringlight.testbed.lab import new_lab
+from tests.integration.labs import NOBODY
 
 CONTAINERNET = {"bring_up_s": 6.2, "tear_down_s": 2.3}
 LIMIT = {"bring_up_s": 3.0, "tear_down_s": 1.5}
 
 
-def one_switch(containers: int) -> dict[str, Any]:
-    """A fabric of that many GPUs on one packet switch."""
+def bringup(
+    containers: int = 16,
+    repeat: int = 5,
+    runtime: Literal["docker", "namespace"] = "docker",
+    image: str | None = None,
+) -> dict[str, Any]:
+    """``image``: instead of the worker image."""
+    need_root()
+    logging.basicConfig(level=logging.WARNING)
+    runs = [once(containers, image, runtime) for _ in range(repeat)]
     return {
-        "servers": {"s0": {"gpus": {f"g{i}": "bench" for i in range(containers)}}},
-        "packet_switches": {"tor0": {"ports": containers}},
-        "links": [{"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": "40 Gbit/s"} for i in range(containers)],
+        "containers": containers,
+        "runtime": runtime,
+        **{key: spread(run[key] for run in runs) for key in runs[0]},
+        "limit": LIMIT,
+        "containernet": CONTAINERNET,
     }
 
 
-def once(containers: int, image: str | None, runtime: Any) -> dict[str, float]:
-    fabric = build_fabric(FabricSpec.model_validate(one_switch(containers)))
+PARTS = (bringup,)
+
+
+def once(containers: int, image: str | None, runtime: Literal["docker", "namespace"]) -> dict[str, float]:
+    links = [{"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": "40 Gbit/s"} for i in range(containers)]
+    one_switch = {
+        "servers": {"s0": {"gpus": {f"g{i}": "bench" for i in range(containers)}}},
+        "packet_switches": {"tor0": {"ports": containers}},
+        "links": links,
+    }
+    fabric = build_fabric(FabricSpec.model_validate(one_switch))
     lab = new_lab()
     testbed = Testbed(
         Settings(
-            lab=lab,
-            fabric=fabric,
-            state=lab.state_dir,
-            runtime=runtime,
-            emulation=Emulation(payload_scale=400),
-            controller=ControllerAddress("127.0.0.1", 9),  # nobody is there
-            image=image,
-            command=("sleep", "1000"),
+            lab=lab, fabric=fabric, state=lab.state_dir, runtime=runtime, controller=NOBODY,
+            emulation=Emulation(payload_scale=400), image=image, command=("sleep", "1000"),
         )
-    )
-    peers = [gpu.ip for gpu in fabric.gpus.values()]
+    )  # fmt: skip
+    spec = {"peers": [gpu.ip for gpu in fabric.gpus.values()]}
     wanted = [
-        WorkerRequest(job="bench", rank=rank, gpu=name, spec={"peers": peers})
-        for rank, name in enumerate(fabric.gpus)
+        WorkerRequest(job="bench", rank=rank, gpu=name, spec=spec) for rank, name in enumerate(fabric.gpus)
     ]
     began = time.perf_counter()
     testbed.start()
@@ -66,31 +76,3 @@ def once(containers: int, image: str | None, runtime: Any) -> dict[str, float]:
         testbed.stop()
     down = time.perf_counter()
     return {"network_s": network - began, "bring_up_s": up - began, "tear_down_s": down - stopping}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--containers", type=int, default=16)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--runtime", choices=["docker", "namespace"], default="docker")
-    parser.add_argument("--image", help="image to use (default: the worker image)")
-    chosen = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING)
-    runs = [once(chosen.containers, chosen.image, chosen.runtime) for _ in range(chosen.repeat)]
-    median = {key: round(statistics.median(run[key] for run in runs), 3) for key in runs[0]}
-    worst = {key: round(max(run[key] for run in runs), 3) for key in runs[0]}
-    figures = {
-        "benchmark": "bringup",
-        "containers": chosen.containers,
-        "runtime": chosen.runtime,
-        "repeat": chosen.repeat,
-        "median": median,
-        "worst": worst,
-        "limit": LIMIT,
-        "containernet": CONTAINERNET,
-    }
-    print(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    main()

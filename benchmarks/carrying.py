@@ -1,18 +1,15 @@
-"""Measures what messages and frames cost the processors, for ``experiments/analysis/carrying.py``.
-
-    .venv/bin/python -m benchmarks.carrying       # root; two minutes
+"""Measures what messages and frames cost the processors, for ``experiments/analysis/carrying.py``. Needs
+root.
 
 Ring all-reduces of four ranks, messages of four sizes, over one packet switch and over three. The processor
-time of the lab's processes and of Open vSwitch while they run is fitted to so much a message, so much a frame
-that a worker sends and receives, and so much a frame and packet switch. The fastest call of the smallest
-messages gives the latency of a step. Prints JSON.
+time of the lab's processes and of Open vSwitch while they run is fitted to so much a message, so much a
+frame that a worker sends and receives, and so much a frame and packet switch. The fastest call of the
+smallest messages gives the latency of a step. Takes two minutes.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import threading
 import time
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import need_root, processor_s
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Operations, Record
@@ -27,6 +25,7 @@ from ringlight.experiments.runner.bench import bench_plan
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.testbed.processes import Addresses
 from ringlight.workloads.graph import Collective
+from tests.integration.controller_rig import free_port
 
 SCENARIO = """
 name: carrying
@@ -50,10 +49,20 @@ HEADERS, ACKED = 52, 2
 MARK = "RINGLIGHT_CARRYING"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def carrying() -> dict[str, Any]:
+    """Cases, the costs that fit them, and the fitted over the measured processor time of each."""
+    need_root()
+    os.environ[MARK] = str(os.getpid())
+    found = [measure(*case) for case in CASES]
+    table = np.array([[case["messages"], case["frames"], case["switched"]] for case in found], dtype=float)
+    busy = np.array([case["busy_s"] for case in found])
+    costs, *_ = np.linalg.lstsq(table / busy[:, None], np.ones(len(busy)), rcond=None)
+    fit = dict(zip(("message_s", "frame_s", "switched_s"), costs.tolist(), strict=True))
+    fit["step_s"] = found[0]["call_s"] / 6
+    return {"cases": found, "fit": fit, "fitted_over_busy": (table @ costs / busy).tolist()}
+
+
+PARTS = (carrying,)
 
 
 class Processes:
@@ -66,9 +75,8 @@ class Processes:
 
     def used_s(self) -> float:
         """Seconds so far; what processes used that have ended stays counted."""
-        now = {
-            pid: used for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if (used := self._of(pid))
-        }
+        pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+        now = {pid: used for pid in pids if (used := self._of(pid))}
         self._ended_s += sum(used for pid, used in self._last.items() if pid not in now)
         self._last = now
         return self._ended_s + sum(now.values())
@@ -78,12 +86,8 @@ class Processes:
             if pid not in self._ours:
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
-                mine = f"{MARK}={os.getpid()}".encode() in environment
-                self._ours[pid] = mine or name == "ovs-vswitchd"
-            if not self._ours[pid]:
-                return 0.0
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+                self._ours[pid] = f"{MARK}={os.getpid()}".encode() in environment or name == "ovs-vswitchd"
+            return processor_s(pid) if self._ours[pid] else 0.0
         except OSError:
             return 0.0
 
@@ -110,46 +114,19 @@ def measure(message: int, calls: int, where: tuple[int, list[str]]) -> dict[str,
         watching.join()
     assert not failures, failures
     ends = ends_of(records)
-    at, busy = np.array(samples).T
-
-    def used_s(begin: float, end: float) -> float:
-        return float(np.interp(end, at, busy) - np.interp(begin, at, busy))
-
-    seconds = float(ends[-1] - ends[0])
-    used = used_s(ends[0], ends[-1])
-    mtu = made.setting.frames.mtu_bytes
-    messages = 4 * 6 * calls
+    used = np.interp(ends[[0, -1]], *np.array(samples).T)
+    mtu, messages, switches = made.setting.frames.mtu_bytes, 4 * 6 * calls, 1 if where is ONE else 3
     frames = messages * -(-message // (mtu - HEADERS))
-    hops = frames * (1 + 1 / ACKED) * (1 if where is ONE else 3)
     return {
-        "message_bytes": message, "switches": 1 if where is ONE else 3, "mtu_bytes": mtu,
-        "seconds": seconds, "call_s": float(np.diff(ends).min()), "busy_s": used,
-        "messages": messages, "frames": frames, "switched": hops,
+        "message_bytes": message, "switches": switches, "mtu_bytes": mtu,
+        "seconds": float(ends[-1] - ends[0]), "call_s": float(np.diff(ends).min()),
+        "busy_s": float(used[1] - used[0]),
+        "messages": messages, "frames": frames, "switched": frames * (1 + 1 / ACKED) * switches,
     }  # fmt: skip
 
 
 def ends_of(records: list[Record]) -> np.ndarray:
     """End of each call at its last rank."""
     timed = [record for record in records if isinstance(record, Operations)]
-    ends: np.ndarray = np.max([[one.begin + end for _, end in one.times_s] for one in timed], axis=0)
+    ends: np.ndarray = np.max([[rank.begin + end for _, end in rank.times_s] for rank in timed], axis=0)
     return ends
-
-
-def main() -> None:
-    os.environ[MARK] = str(os.getpid())
-    found = [measure(*case) for case in CASES]
-    table = np.array([[one["messages"], one["frames"], one["switched"]] for one in found], dtype=float)
-    busy = np.array([one["busy_s"] for one in found])
-    weights = 1 / busy
-    costs, *_ = np.linalg.lstsq(table * weights[:, None], np.ones(len(busy)), rcond=None)
-    fit = dict(zip(("message_s", "frame_s", "switched_s"), costs.tolist(), strict=True))
-    fit["step_s"] = found[0]["call_s"] / 6
-    print(
-        json.dumps(
-            {"cases": found, "fit": fit, "fitted_over_busy": (table @ costs / busy).tolist()}, indent=1
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

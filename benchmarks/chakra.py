@@ -1,36 +1,41 @@
-"""How long a Chakra trace takes to read, and how much memory, as a whole process.
-
-python -m benchmarks.chakra                     # 1 million operations on 2 ranks
-python -m benchmarks.chakra --operations 100000 --ranks 8
-python -m benchmarks.chakra --write FOLDER      # only writes the trace
-"""
+"""How long a Chakra trace takes to read, and how much memory, as a whole process."""
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+from benchmarks.harness import apart
 from ringlight.workloads.formats.chakra.schema import CommType, Metadata, Node, NodeType
 from ringlight.workloads.formats.chakra.writer import delimited, encoded
 
-READ = """
-import resource, sys, time
-began = time.perf_counter()
-from pathlib import Path
-from ringlight.workloads.formats.chakra.reader import read
-workload = read(Path(sys.argv[1]))
-took = time.perf_counter() - began
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(workload.operations, took, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20)
-"""
+
+def chakra(operations: int = 1_000_000, ranks: int = 2, write: Path | None = None) -> dict[str, Any]:
+    """A trace of so many operations on all ranks together. ``write``: only writes it, into this folder."""
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
+        return {"trace": str(written(write, operations, ranks))}
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), operations, ranks)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        return {"ranks": ranks, "mib": size / 2**20, **apart(read, path)}
 
 
-def write(folder: Path, operations: int, ranks: int) -> Path:
-    """A trace of so many operations on all ranks together. Ranks send to the next, no two are equal."""
+PARTS = (chakra,)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Operations of a trace, and the seconds to read it, imports included."""
+    began = time.perf_counter()
+    from ringlight.workloads.formats.chakra.reader import read as workload_of
+
+    return {"operations": workload_of(path).operations, "reading_s": time.perf_counter() - began}
+
+
+def written(folder: Path, operations: int, ranks: int) -> Path:
+    """A trace without two equal ranks; each sends to the next."""
     for rank in range(ranks):
         with (folder / f"trace.{rank}.et").open("wb") as file:
             file.write(delimited(Metadata(version="0.0.4")))
@@ -59,31 +64,3 @@ def _node(rank: int, ranks: int, number: int) -> Node:
     for name, which, value in said:
         node.attr.append(encoded(name, which, value))
     return node
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operations", type=int, default=1_000_000)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--write", type=Path, help="only write the trace into this folder")
-    wanted = parser.parse_args()
-    if wanted.write:
-        wanted.write.mkdir(parents=True, exist_ok=True)
-        print(write(wanted.write, wanted.operations, wanted.ranks))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder), wanted.operations, wanted.ranks)
-        size = sum(file.stat().st_size for file in Path(folder).iterdir())
-        began = time.perf_counter()
-        command = [sys.executable, "-c", READ, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        wall = time.perf_counter() - began
-    operations, took, processor, memory = map(float, done.stdout.split())
-    print(
-        f"{operations:.0f} operations on {wanted.ranks} ranks, {size / 2**20:.0f} MiB: {took:.1f} s reading, "
-        f"{wall:.1f} s the process, {processor:.1f} s of a processor, {memory:.2f} GiB at most"
-    )
-
-
-if __name__ == "__main__":
-    main()

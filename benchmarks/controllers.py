@@ -1,48 +1,46 @@
 """The same regroup under several controllers of the packet switches, side by side. Needs root.
 
-``python -m benchmarks.controllers`` brings up ``docs/applications/two_switches.yaml`` once for each of
-``ARMS``, has two GPUs at two switches train, brings them together while they do, and then moves a GPU that
-sends nothing by itself. All GPUs ping all others meanwhile. It prints a table, and writes what it measured to
-``--json FILE``. Faucet needs ``--faucet PROGRAM``, installed from PyPI in an environment of its own.
+It brings up ``docs/applications/two_switches.yaml`` once for each of ``ARMS``, has two GPUs at two switches
+train, brings them together while they do, and then moves a GPU that sends nothing by itself. All GPUs ping
+all others meanwhile. Faucet needs ``--faucet PROGRAM``, installed from PyPI in an environment of its own.
 
 ``regroup_s``: from its request to its end. ``dark_s``: longest dark time that the optical switch reports.
 ``usual_s``, ``longest_s``: of the job's iterations, the median and the longest. ``blackout_s``: the longest
-silence of the datagrams that its ranks send each other every 5 ms while light moved, and ``beacons_lost`` how
-many of these were lost. ``told_s``: from the end of the light's change until who listens to events was told
-of it. ``pairs_s``: from the regroup's end until every GPU has been answered by every other; ``pings_lost``:
-those that were not answered. ``listener_s``, ``listener_lost``: the same of all others that ping a GPU that
-was moved and only answers; None where that was not within ``--wait`` seconds.
+silence of the datagrams that its ranks send each other every 5 ms while light moved, and ``beacons_lost``
+how many of these were lost. ``told_s``: from the end of the light's change until who listens to events was
+told of it. ``pairs_s``: from the regroup's end until every GPU has been answered by every other;
+``pings_lost``: those that were not answered. ``listener_s``, ``listener_lost``: the same of all others that
+ping a GPU that was moved and only answers; None where that was not within ``--wait`` seconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import yaml
 
+from benchmarks.harness import ROOT, check_known, need_root, running, tell, until
 from ringlight.experiments.backends.emulation.backend import processes_of
 from ringlight.experiments.cli.options import Place
 from ringlight.testbed.emulation.console.attached import Attached, of_lab
 from ringlight.testbed.processes import Addresses
+from tests.integration.controller_rig import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
 APPLICATIONS = ROOT / "docs/applications"
 SCENARIO = APPLICATIONS / "two_switches.yaml"
 #: Who writes the tables of both packet switches, by arm, as said in the table.
@@ -65,6 +63,28 @@ LISTENER, ITS_PORT = "g1", "p1:1"
 #: Iterations before the regroup.
 WARM = 10
 _ECHO = re.compile(r"^\[([0-9.]+)\] \d+ bytes from .*icmp_seq=(\d+)")
+
+
+def controllers(
+    arm: list[str] = [],
+    times: int = 3,
+    wait: float = 10.0,
+    faucet: str | None = None,
+    runtime: Literal["namespace", "docker"] = "namespace",
+) -> dict[str, Any]:
+    """``arm``: only these; ``wait``: longest for answers, seconds; ``faucet``: its program."""
+    need_root()
+    check_known("--arm", arm, ARMS)
+    names = arm or [name for name in ARMS if name != "faucet" or faucet]
+    if "faucet" in names and not faucet:
+        raise SystemExit("--arm faucet: name its program with --faucet")
+    arms = [measure(name, times, wait, faucet, runtime) for name in names]
+    tell(table(arms, wait))
+    missed = [] if same_light(arms) else ["moves and circuits afterwards are not the same in all arms"]
+    return {"times": times, "runtime": runtime, "wait_s": wait, "arms": arms, "missed": missed}
+
+
+PARTS = (controllers,)
 
 
 @dataclass(frozen=True)
@@ -140,36 +160,12 @@ def pinging(lab: Attached, pairs: Sequence[tuple[str, str]], folder: Path) -> It
         pings.end()
 
 
-def until(true: Callable[[], bool], timeout_s: float, what: str) -> bool:
-    """Wait for it; whether it came. Says what is awaited where that takes long."""
-    began = said = time.monotonic()
-    while not true():
-        now = time.monotonic()
-        if now - began > timeout_s:
-            return False
-        if now - said > 2.0:
-            said = now
-            sys.stderr.write(f"  waiting for {what}, {now - began:.0f} s\n")
-        time.sleep(0.05)
-    return True
-
-
-def need(true: Callable[[], bool], timeout_s: float, what: str) -> None:
-    if not until(true, timeout_s, what):
-        raise SystemExit(f"controllers: {what}: not within {timeout_s:g} s")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def own_manager(port: int) -> list[str]:
     """The command of an os-ken application under its own manager, without anything of ours."""
     return [sys.executable, str(APPLICATIONS / "own_manager.py"), "127.0.0.1", str(port)]
 
 
-def faucet(program: str, port: int, folder: Path) -> list[str]:
+def faucet_command(program: str, port: int, folder: Path) -> list[str]:
     """The command of Faucet for both switches, their ports in one VLAN; its files are in ``folder``."""
     ports = {number: {"native_vlan": "lab"} for number in range(1, 5)}
     dps = {f"p{i}": {"dp_id": i + 1, "hardware": "Open vSwitch", "interfaces": ports} for i in range(2)}
@@ -192,19 +188,6 @@ def scenario(controllers: Mapping[str, str], folder: Path) -> Path:
     file = folder / "scenario.yaml"
     file.write_text(yaml.safe_dump(document))
     return file
-
-
-@contextmanager
-def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(5.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 class Bench:
@@ -234,7 +217,12 @@ class Bench:
         """Wait until every GPU is answered by every other."""
         with pinging(self._lab, self._pairs, self._folder) as pings:
             all_at = lambda: all(echoes.at for echoes in pings.so_far())  # noqa: E731
-            need(all_at, READY_S, "every GPU's answer to every other")
+            until(all_at, "every GPU's answer to every other", READY_S)
+
+    def _wait_for(self, pings: Pinging, since: float) -> None:
+        """Wait until all are answered again; who is not in time is a result."""
+        with suppress(TimeoutError):
+            until(lambda: all(e.back_s(since) is not None for e in pings.so_far()), "answers", self._wait_s)
 
     def once(self, number: int) -> dict[str, Any]:
         began_with = self._circuits()
@@ -252,21 +240,23 @@ class Bench:
         def events(kind: str) -> list[dict[str, Any]]:
             return [e for e in self._get(f"/v1/jobs/{job}/events")["events"] if e["event"] == kind]
 
-        need(lambda: len(events("iteration")) > 2, JOB_S, "the job's first iterations")
+        until(lambda: len(events("iteration")) > 2, "the job's first iterations", JOB_S)
         with pinging(self._lab, self._pairs, self._folder) as pings:
-            need(lambda: all(e.at for e in pings.so_far()), READY_S, "pings beside the job")
-            need(lambda: len(events("iteration")) > 2 * WARM, JOB_S, "the job's iterations")
+            until(lambda: all(e.at for e in pings.so_far()), "pings beside the job", READY_S)
+            until(lambda: len(events("iteration")) > 2 * WARM, "the job's iterations", JOB_S)
             answer = self._api.post("/v1/regroup", json={}).raise_for_status().json()
             where = f"/v1/regroup/{answer['id']}"
-            need(lambda: self._get(where)["state"] in ("DONE", "FAILED"), 20.0, "the regroup's end")
+            until(lambda: self._get(where)["state"] in ("DONE", "FAILED"), "the regroup's end", 20.0)
             regroup = self._get(where)
             if regroup["state"] != "DONE":
                 raise SystemExit(f"controllers: {regroup['id']}: {regroup['error']}")
             ended = regroup["timeline"][-1]["t"]
-            until(lambda: all(e.back_s(ended) is not None for e in pings.so_far()), self._wait_s, "all pings")
+            self._wait_for(pings, ended)
             echoes = pings.end()
         circuits = self._circuits()
-        need(lambda: self._get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED"), JOB_S, "the job's end")
+        until(
+            lambda: self._get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED"), "the job's end", JOB_S
+        )
         if (state := self._get(f"/v1/jobs/{job}"))["state"] == "FAILED":
             raise SystemExit(f"controllers: {job}: {state['error']}")
         phases = {entry["phase"]: entry["t"] for entry in regroup["timeline"]}
@@ -299,14 +289,10 @@ class Bench:
         others = [(gpu, LISTENER) for gpu in self._lab.fabric.gpus if gpu != LISTENER]
         self.all_answered()
         with pinging(self._lab, others, self._folder) as pings:
-            need(lambda: all(len(e.at) > 4 for e in pings.so_far()), READY_S, f"pings to {LISTENER}")
+            until(lambda: all(len(e.at) > 4 for e in pings.so_far()), f"pings to {LISTENER}", READY_S)
             now = [pair for pair in self._circuits() if LISTENER not in pair]
             ended = self._light([*now, [LISTENER, ITS_PORT]])
-            until(
-                lambda: all(e.back_s(ended) is not None for e in pings.so_far()),
-                self._wait_s,
-                f"{LISTENER}'s answers",
-            )
+            self._wait_for(pings, ended)
             return back(pings.end(), ended, "listener", "listener")
 
 
@@ -337,7 +323,7 @@ def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: s
             stack.enter_context(running(own_manager(openflow), folder / "other.log"))
         elif arm == "faucet":
             assert program is not None
-            stack.enter_context(running(faucet(program, openflow, folder), folder / "other.log"))
+            stack.enter_context(running(faucet_command(program, openflow, folder), folder / "other.log"))
         processes = processes_of(setting, runtime, addresses, logs=folder, apps=apps)
         stack.enter_context(processes)
         api = stack.enter_context(
@@ -346,7 +332,7 @@ def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: s
         bench = Bench(api, of_lab(processes.lab), folder, wait_s)
         runs = []
         for number in range(times):
-            sys.stderr.write(f"{ARMS[arm]}: {number + 1} of {times}\n")
+            tell(f"{ARMS[arm]}: {number + 1} of {times}")
             runs.append(bench.once(number))
     return {"arm": arm, "controller": controller.replace(theirs, "tcp"), "runs": runs, **medians(runs)}
 
@@ -400,36 +386,3 @@ def same_light(arms: Sequence[Mapping[str, Any]]) -> bool:
     """Whether every regroup of every arm made the same moves and ended with the same circuits."""
     seen = {json.dumps([run["moves"], run["circuits"]]) for arm in arms for run in arm["runs"]}
     return len(seen) == 1
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arm", action="append", choices=list(ARMS), help="only these; may be repeated")
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--wait", type=float, default=10.0, help="longest wait for answers, seconds")
-    parser.add_argument("--faucet", metavar="PROGRAM", help="…/bin/faucet")
-    parser.add_argument("--runtime", choices=["namespace", "docker"], default="namespace")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there")
-    chosen = parser.parse_args()
-    names = chosen.arm or [arm for arm in ARMS if arm != "faucet" or chosen.faucet]
-    if "faucet" in names and not chosen.faucet:
-        parser.error("--arm faucet: name its program with --faucet")
-    arms = [measure(arm, chosen.times, chosen.wait, chosen.faucet, chosen.runtime) for arm in names]
-    print(table(arms, chosen.wait))
-    same = same_light(arms)
-    print(f"\nSame moves and same circuits afterwards: {'yes' if same else 'NO'}")
-    if chosen.json is not None:
-        document = {
-            "benchmark": "controllers",
-            "times": chosen.times,
-            "runtime": chosen.runtime,
-            "wait_s": chosen.wait,
-            "arms": arms,
-        }
-        chosen.json.write_text(json.dumps({**document, "same_light": same}, indent=1) + "\n")
-    if not same:
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

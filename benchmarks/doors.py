@@ -1,27 +1,21 @@
-"""Measures the REST API's answers to one client while others flood it. Prints JSON.
+"""Measures the REST API's answers to one client while others flood it. Needs root.
 
-``python -m benchmarks.doors`` brings up the six GPUs of the bundled scenario and, in turn, sends bodies of
-100 MB, has 400 clients say half a request slowly, has 1,000 clients ask for ``/metrics`` at the same time and
-again and again, and does all of that at once. Meanwhile another process asks for ``/v1/health`` every 20 ms,
-in turn on a connection that it keeps and on a new one. Needs root. ``--url`` and ``--pid``: a controller that
-is there already.
+It brings up the six GPUs of the bundled scenario and, in turn, sends bodies of 100 MB, has 400 clients say
+half a request slowly, has 1,000 clients ask for ``/metrics`` at the same time and again and again, and does
+all of that at once. Meanwhile another process asks for ``/v1/health`` every 20 ms, in turn on a connection
+that it keeps and on a new one.
 
 Beside the figures stand their limits, and ``quiet``: the same question with nothing else going on.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import http.client
-import json
 import math
 import multiprocessing
 import resource
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -31,9 +25,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.rest import COMMAND, ROOT, SCENARIO, up
+from benchmarks.harness import check_known, lab_up, milliseconds
+from benchmarks.rest_latency import SCENARIO
 
 #: Bar: health's 99th percentile, seconds, and what the controller's memory may grow by, bytes.
 HEALTH_S, MEMORY_BYTES = 0.1, 50 << 20
@@ -45,14 +38,30 @@ DRIP_S = 0.5
 PIECE = b"x" * (1 << 16)
 
 
-def milliseconds(seconds: list[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {
-        "calls": len(ordered),
-        "median_ms": round(ordered[len(ordered) // 2] * 1000, 1),
-        "p99_ms": round(ordered[min(len(ordered) - 1, math.ceil(len(ordered) * 0.99) - 1)] * 1000, 1),
-        "worst_ms": round(ordered[-1] * 1000, 1),
-    }
+KINDS = ("quiet", "bodies", "slow", "metrics", "everything")
+
+
+def doors(
+    seconds: float = 15.0, only: str | None = None, url: str | None = None, pid: int | None = None
+) -> dict[str, Any]:
+    """``seconds`` of each phase, or of the ``only`` one; ``url``, ``pid``: a controller that is there
+    already."""
+    kinds = KINDS if only is None else (only,)
+    check_known("--only", kinds, KINDS)
+    with contextlib.ExitStack() as stack:
+        if url is None:
+            lab = stack.enter_context(lab_up(SCENARIO, "namespace"))
+            url, pid = lab["url"], lab["pids"]["controller"]
+        if pid is None:
+            raise SystemExit("--url: name its process with --pid")
+        at_first = settled(pid)
+        found = {kind: phase(kind, url, pid, seconds) for kind in kinds}
+        grew = resident_bytes(pid) - at_first
+    limits = {"health_p99_ms": HEALTH_S * 1000, "memory_mb": MEMORY_BYTES / 1e6}
+    return {"limits": limits, **found, "grew_in_all_mb": grew / 1e6}
+
+
+PARTS = (doors,)
 
 
 def resident_bytes(pid: int) -> int:
@@ -269,35 +278,3 @@ def phase(
         "health_not_200": wrong,
         "memory_grew_mb": round(max(0, memory.most - before) / 1e6, 1),
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each phase (%(default)s)")
-    parser.add_argument("--rest", default="127.0.0.1:8080")
-    parser.add_argument("--openflow", default="127.0.0.1:6653")
-    parser.add_argument("--url", help="REST of a controller that runs")
-    parser.add_argument("--pid", type=int, help="its process")
-    parser.add_argument("--only", help="one phase: quiet, bodies, slow, metrics or everything")
-    chosen = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    kinds = ["quiet", "bodies", "slow", "metrics", "everything"] if chosen.only is None else [chosen.only]
-    url, pid, lab = chosen.url, chosen.pid, None
-    if url is None:
-        lab, _ = up(SCENARIO, chosen.rest, chosen.openflow, "namespace")
-        url, pid = f"http://{chosen.rest}", lab["pids"]["controller"]
-    try:
-        at_first = settled(pid)
-        found = {kind: phase(kind, url, pid, chosen.seconds) for kind in kinds}
-        grew = resident_bytes(pid) - at_first
-    finally:
-        if lab is not None:
-            subprocess.run([*COMMAND, "down", lab["lab"]], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-    limits = {"health_p99_ms": HEALTH_S * 1000, "memory_mb": MEMORY_BYTES / 1e6}
-    print(
-        json.dumps({"benchmark": "doors", "limits": limits, **found, "grew_in_all_mb": grew / 1e6}, indent=1)
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,42 +1,35 @@
-"""``python -m benchmarks.kills``: kills a process of a lab in the middle of each run. Needs root.
+"""Kills a process of a lab in the middle of each run, and looks whether all is as promised. Needs root.
 
 Kills (SIGKILL) each kind of process at random moments over six scenarios, and looks each time whether a line,
 an event and the verdict name it, whether the run went on where that is promised, and what of the lab is left.
-Prints a row for each kill, or JSON; exits with 1 where anything is not as it should be.
-
-With ``--open-vswitch`` it is the machine's Open vSwitch that is killed: by SIGSEGV, after which its monitor
-starts it again, and by SIGKILL, after which nobody does but this program. Every lab of the machine loses its
-packets meanwhile; run it alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import re
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
+from benchmarks.harness import RINGLIGHT, ROOT, need_root, show, tell
 from ringlight.experiments.record.events import Aborted, JobState, ProcessEnded, Record, read_records
 from ringlight.testbed import services
-from ringlight.testbed.emulation.clean import clean, clean_objects
+from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.vswitchd import PID_FILE
 from ringlight.testbed.lab import ENVIRONMENT, Lab
+from tests.integration.controller_rig import free_port
+from tests.integration.test_run import RunningCommand
 
-ROOT = Path(__file__).resolve().parents[1]
 DEADLINE_S = 180.0
 #: By kind, the module that such a process runs.
 MODULES = {
@@ -50,6 +43,7 @@ MODULES = {
 }
 #: Without these a run cannot go on; all others come back, and jobs go on.
 ENDS_RUN = ("testbed", "worker")
+COLUMNS = ("scenario", "kind", "moment_s", "then_s", "line", "event", "verdict", "went_on", "left")
 
 
 @dataclass(frozen=True)
@@ -78,6 +72,49 @@ CASES = (
     ),
 )
 OPEN_VSWITCH = (CASES[0], CASES[5])
+
+
+def kills(
+    kills: int = 30,
+    seed: int = 24,
+    first: int = 1,
+    last: int | None = None,
+    runtime: Literal["namespace", "docker"] = "namespace",
+    open_vswitch: bool = False,
+) -> dict[str, Any]:
+    """``first``, ``last``: numbers of kills, for a part. ``open_vswitch``: the machine's Open vSwitch is
+    killed instead: by SIGSEGV, after which its monitor starts it again, and by SIGKILL, after which nobody
+    does but this program. Every lab of the machine loses its packets meanwhile; run it alone."""
+    need_root()
+    planned = plan(kills, random.Random(seed))
+    if open_vswitch:
+        names = [f"Open vSwitch ({sent})" for sent in ("SIGSEGV", "SIGKILL")]
+        planned = [(case, name) for case in OPEN_VSWITCH for name in names]
+    found: list[dict[str, Any]] = []
+    for number, (case, kind) in enumerate(planned, start=1):
+        own = random.Random(f"{seed} {number}")
+        share = own.uniform(0.02, 0.9)
+        if not first <= number <= (last or len(planned)):
+            continue
+        entry = None
+        while entry is None:
+            # Where the run was over before, earlier.
+            entry = once(case, kind, share * case.lasts_s, own, runtime)
+            share /= 2
+        found.append({"number": number, **entry})
+        tell(json.dumps(found[-1]))
+    show((*COLUMNS, "right"), [(*(entry[key] for key in COLUMNS), is_right(entry)) for entry in found])
+    return {"kills": found, "missed": [entry["number"] for entry in found if not is_right(entry)]}
+
+
+PARTS = (kills,)
+
+
+def plan(count: int, choice: random.Random) -> list[tuple[Case, str]]:
+    """Choose kills: each kind in each scenario that has it, then at random."""
+    pairs = [(case, kind) for case in CASES for kind in case.kinds]
+    choice.shuffle(pairs)
+    return [*pairs, *(choice.choice(pairs) for _ in range(count))][:count]
 
 
 def shortened(case: Case) -> dict[str, Any]:
@@ -109,69 +146,27 @@ def processes(lab: Lab, kind: str) -> list[int]:
     return sorted(found)
 
 
-def free_address() -> str:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+def started(case: Case, folder: Path, runtime: str) -> RunningCommand:
+    scenario = folder / Path(case.file).name
+    scenario.write_text(yaml.safe_dump(shortened(case), sort_keys=False), encoding="utf-8")
+    options, words = ["--rest", "--openflow"], ["--runtime", runtime]
+    if case.app is not None:
+        words += ["--app", str(ROOT / case.app)]
+        options += ["--app-openflow", "--app-rest"]
+    for option in options:
+        words += [option, f"127.0.0.1:{free_port()}"]
+    return RunningCommand(folder / "runs", *words, scenario=scenario)
 
 
-def read(folder: Path) -> list[Record]:
-    with suppress(OSError, RuntimeError, ValueError):
-        return read_records(folder / "events.jsonl")
-    return []
-
-
-class Running:
-    """A ``ringlight run``, whose lines are read as they come."""
-
-    def __init__(self, case: Case, folder: Path, runtime: str) -> None:
-        scenario = folder / Path(case.file).name
-        scenario.write_text(yaml.safe_dump(shortened(case), sort_keys=False), encoding="utf-8")
-        words = ["run", str(scenario), "--runs", str(folder / "runs"), "--runtime", runtime]
-        for option in ("rest", "openflow"):
-            words += [f"--{option}", free_address()]
-        if case.app is not None:
-            words += ["--app", str(ROOT / case.app)]
-            words += ["--app-openflow", free_address(), "--app-rest", free_address()]
-        self.runs = folder / "runs"
-        self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ringlight.experiments.cli.app", *words],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "NO_COLOR": "1"},
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend(line.rstrip() for line in self.process.stdout)
-
-    def released(self) -> Path | None:
-        """The run folder, once the jobs were let go; None where the run ended before."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self.process.poll() is None and time.monotonic() < deadline:
-            for events in self.runs.glob("*/events.jsonl"):
-                if '"event":"released"' in events.read_text(encoding="utf-8"):
-                    return events.parent
-            time.sleep(0.02)
-        return None
-
-    @property
-    def lab(self) -> Lab:
-        return next(Lab(found[1]) for line in self.lines if (found := re.search(r"lab (\w+) is up", line)))
-
-    def end(self) -> None:
-        try:
-            self.process.wait(DEADLINE_S)
-        finally:
-            if self.process.poll() is None:
-                self.process.terminate()
-                self.process.wait(60)
-            self._reader.join(10)
+def released(run: RunningCommand, runs: Path) -> Path:
+    """The run folder, once the jobs were let go."""
+    deadline = time.monotonic() + DEADLINE_S
+    while run.process.poll() is None and time.monotonic() < deadline:
+        for events in runs.glob("*/events.jsonl"):
+            if '"event":"released"' in events.read_text(encoding="utf-8"):
+                return events.parent
+        time.sleep(0.02)
+    raise SystemExit("\n".join(["the run did not start:", *run.lines]))
 
 
 def once(
@@ -179,35 +174,37 @@ def once(
 ) -> dict[str, Any] | None:
     """One kill; None where the run was over before."""
     with tempfile.TemporaryDirectory() as name:
-        running = Running(case, Path(name), runtime)
+        run = started(case, Path(name), runtime)
         try:
-            folder = running.released()
-            if folder is None:
-                running.end()
-                raise SystemExit("\n".join(["the run did not start:", *running.lines]))
+            folder = released(run, Path(name) / "runs")
             time.sleep(moment_s)
-            lab, sent = running.lab, signal.SIGKILL
+            sent = signal.SIGSEGV if "SIGSEGV" in kind else signal.SIGKILL
             if kind.startswith("Open vSwitch"):
-                sent = signal.SIGSEGV if "SIGSEGV" in kind else signal.SIGKILL
                 pids = [int(PID_FILE.read_text())]
             else:
-                pids = processes(lab, kind)
-            if not pids or running.process.poll() is not None:
+                pids = processes(run.lab(), kind)
+            if not pids or run.process.poll() is not None:
                 return None
             os.kill(choice.choice(pids), sent)
             killed_s = time.monotonic()
+            try:
+                run.end()
+            finally:
+                # Without it nobody can see what is left there.
+                services.start_open_vswitch()
+            took_s = time.monotonic() - killed_s
+            entry = looked_at(kind, run, folder)
         finally:
-            running.end()
-            # Without it nobody can see what is left there.
-            services.start_open_vswitch()
-        return looked_at(case, kind, moment_s, running, folder, time.monotonic() - killed_s)
+            run.stop()
+    moments = {"moment_s": round(moment_s, 2), "then_s": round(took_s, 1)}
+    return {"scenario": Path(case.file).stem, "kind": kind, **moments, **entry}
 
 
 def verdict_of(folder: Path) -> list[dict[str, Any]]:
     """The reasons; of a run that was broken off as ``ringlight report`` tells them."""
     result = folder / "result.json"
     if not result.exists():
-        words = [sys.executable, "-m", "ringlight.experiments.cli.app", "report", str(folder)]
+        words = [*RINGLIGHT, "report", str(folder)]
         subprocess.run(words, cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=False)
     try:
         return list(json.loads(result.read_text(encoding="utf-8"))["fidelity"]["reasons"])
@@ -215,13 +212,12 @@ def verdict_of(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
-def looked_at(
-    case: Case, kind: str, moment_s: float, running: Running, folder: Path, took_s: float
-) -> dict[str, Any]:
-    """What the run said of it, and what is left."""
-    records, lab, process = read(folder), running.lab, kind.partition(" (")[0]
-    reasons = verdict_of(folder)
-    text = "\n".join(running.lines)
+def looked_at(kind: str, run: RunningCommand, folder: Path) -> dict[str, Any]:
+    """What the run said of it, and what is left, which is removed."""
+    process, reasons, text = kind.partition(" (")[0], verdict_of(folder), "\n".join(run.lines)
+    records: list[Record] = []
+    with suppress(OSError, RuntimeError, ValueError):
+        records = read_records(folder / "events.jsonl")
     event: list[Record]
     if process == "worker":
         line = re.search(r"job \w+ failed: rank \d+ on GPU \w+ was killed by SIGKILL", text)
@@ -235,27 +231,18 @@ def looked_at(
         line = re.search(r"died \(killed by SIG|Open vSwitch died", text)
         event = [r for r in records if isinstance(r, ProcessEnded) and r.kind == process and not r.planned]
         verdict = [r for r in reasons if r["code"].startswith("process_") and r["kind"] == process]
-        if not verdict:
-            verdict = [r for r in reasons if r["code"] == "aborted"]
-    state = lab.state_dir.exists()
-    still = [pid for one in MODULES for pid in processes(lab, one)]
-    left = [*clean_objects(lab), *([str(lab.state_dir)] if state else []), *map(str, still)]
-    clean(lab.id)
-    code = running.process.returncode
+        verdict = verdict or [r for r in reasons if r["code"] == "aborted"]
+    code = run.process.returncode
     return {
-        "scenario": Path(case.file).stem,
-        "kind": kind,
-        "moment_s": round(moment_s, 2),
-        "then_s": round(took_s, 1),
         "exit_code": code,
         "line": line is not None,
         "event": bool(event),
         "verdict": bool(verdict),
         "went_on": code == 0,
-        "left": left,
+        "left": clean(run.lab().id),
         "traceback": "Traceback" in text,
-        "said": [one for one in running.lines if "died" in one or "failed" in one or "ringlight: " in one],
-        "last": running.lines[-3:] if "Traceback" in text else [],
+        "said": [said for said in run.lines if re.search("died|failed|ringlight: ", said)],
+        "last": run.lines[-3:] if "Traceback" in text else [],
     }
 
 
@@ -264,55 +251,3 @@ def is_right(entry: dict[str, Any]) -> bool:
     ends = entry["kind"] in (*ENDS_RUN, "Open vSwitch (SIGKILL)")
     promised = entry["went_on"] or ends or entry["kind"].startswith("Open vSwitch")
     return bool(named and promised and not entry["left"] and not entry["traceback"])
-
-
-def plan(count: int, choice: random.Random) -> list[tuple[Case, str]]:
-    """Choose kills: each kind in each scenario that has it, then at random."""
-    pairs = [(case, kind) for case in CASES for kind in case.kinds]
-    choice.shuffle(pairs)
-    return [*pairs, *(choice.choice(pairs) for _ in range(count))][:count]
-
-
-def table(entries: list[dict[str, Any]]) -> str:
-    head = ["scenario", "kind", "moment_s", "then_s", "line", "event", "verdict", "went_on", "left", "right"]
-    rows = [{**entry, "left": len(entry["left"]), "right": is_right(entry)} for entry in entries]
-    cells = [head, *([str(row[key]) for key in head] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=24)
-    parser.add_argument("--first", type=int, default=1, help="number of the first kill, to go on with")
-    parser.add_argument("--last", type=int, help="number of the last one, for a part")
-    parser.add_argument("--runtime", choices=["namespace", "docker"], default="namespace")
-    parser.add_argument("--open-vswitch", action="store_true", help="kill the machine's Open vSwitch instead")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
-    choice = random.Random(chosen.seed)
-    kills = plan(chosen.kills, choice)
-    if chosen.open_vswitch:
-        kills = [(case, f"Open vSwitch ({how})") for case in OPEN_VSWITCH for how in ("SIGSEGV", "SIGKILL")]
-    found: list[dict[str, Any]] = []
-    for number, (case, kind) in enumerate(kills, start=1):
-        own = random.Random(f"{chosen.seed} {number}")
-        share = own.uniform(0.02, 0.9)
-        if not chosen.first <= number <= (chosen.last or len(kills)):
-            continue
-        entry = None
-        while entry is None:
-            # Where the run was over before, earlier.
-            entry = once(case, kind, share * case.lasts_s, own, chosen.runtime)
-            share /= 2
-        found.append({"number": number, **entry})
-        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    print(json.dumps(found, indent=2) if chosen.json else table(found))
-    sys.exit(not all(map(is_right, found)))
-
-
-if __name__ == "__main__":
-    main()

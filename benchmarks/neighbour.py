@@ -1,20 +1,20 @@
 """A scenario run beside a busy loop that takes one processor for a third of its time. Needs root.
 
 The loop is pinned to processor 0 and busy for ``--busy`` of every ``--period`` seconds; with a period as long
-as the run, it is one long disturbance. Prints the figures, the verdict, and what was repeated. The quiet
+as the run, it is one long disturbance. Gives the figures, the verdict, and what was repeated. The quiet
 figures are those of the same command with ``--busy 0``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.harness import ROOT, need_root, ringlight, running
+
 _LOOP = """
 import os, sys, time
 busy, period = float(sys.argv[1]), float(sys.argv[2])
@@ -27,51 +27,28 @@ while True:
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenario", type=Path, default=ROOT / "scenarios/disaggregation.yaml")
-    parser.add_argument("--busy", type=float, default=1 / 3, help="share of the time, 0..1")
-    parser.add_argument("--period", type=float, default=3.0, help="seconds")
-    chosen, options = parser.parse_known_args()
-    command = [
-        sys.executable,
-        "-m",
-        "ringlight.experiments.cli.app",
-        "run",
-        str(chosen.scenario),
-        "--json",
-        *options,
-    ]
-    loop = subprocess.Popen(
-        [sys.executable, "-c", _LOOP, str(chosen.busy), str(chosen.period)], start_new_session=True
-    )
+def neighbour(
+    scenario: Path = ROOT / "scenarios/disaggregation.yaml",
+    busy: float = 1 / 3,
+    period: float = 3.0,
+    option: list[str] = [],
+) -> dict[str, Any]:
+    """``busy``: share of each ``period`` of so many seconds; ``option``: of ``ringlight run``."""
+    need_root()
     began = time.monotonic()
-    try:
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=900, check=False)
-    finally:
-        loop.kill()
-        loop.wait(5)
-    if done.returncode:
-        raise SystemExit(done.returncode)
-    result = json.loads(done.stdout)
+    with running([sys.executable, "-c", _LOOP, str(busy), str(period)]):
+        result = json.loads(ringlight("run", str(scenario), "--json", *option))
     fidelity = result["fidelity"]
-    print(
-        json.dumps(
-            {
-                "busy": chosen.busy,
-                "period_s": chosen.period,
-                "took_s": round(time.monotonic() - began, 1),
-                "reduction_percent": {
-                    name: round(case["reduction_percent"], 1) for name, case in result["cases"].items()
-                },
-                "verdict": fidelity["verdict"],
-                "reasons": fidelity["reasons"],
-                "repeated": fidelity.get("repeated", []),
-            },
-            indent=2,
-        )
-    )
+    figures = [row for row in result["rows"] if row["metric"] in ("jct", "jct_ratio")]
+    return {
+        "busy": busy,
+        "period_s": period,
+        "took_s": round(time.monotonic() - began, 1),
+        "figures": figures,
+        "verdict": fidelity["verdict"],
+        "reasons": fidelity["reasons"],
+        "repeated": fidelity.get("repeated", []),
+    }
 
 
-if __name__ == "__main__":
-    main()
+PARTS = (neighbour,)

@@ -1,6 +1,4 @@
-"""Compares models with the claims of ODDL's journal paper at 1,024 and 4,096 nodes. Prints JSON.
-
-    python benchmarks/oddl_claims.py [--nodes 1024 4096]
+"""Compares models with the claims of ODDL's journal paper at 1,024 and 4,096 nodes.
 
 Its abstract (JOCN 16(3):342, 2024) says 1.6 times as fast as a fat tree and 1.7 times as SiP-Ring, VGG19 at
 100 Gbit/s a node; neither the oversubscription nor the placement, the collectives, the computing or the
@@ -16,15 +14,14 @@ for 20 us before 100 us of light; all that a fibre can carry is shared, which no
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import resource
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import most_memory_mib, tell
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
@@ -38,6 +35,21 @@ RATE_BPS, HANDSHAKE_S = 100e9, 10e-6
 LIVE_S, DARK_S = 100e-6, 20e-6
 FAT_TREE, SIP_RING = 1.6, 1.7
 ORDERS = 5
+
+
+def oddl_claims(nodes: list[int] = [1024, 4096]) -> dict[str, Any]:
+    """``nodes``: powers of four."""
+    for n in nodes:
+        if n < 16 or 4 ** round(math.log(n, 4)) != n:
+            raise SystemExit(f"--nodes {n}: it must be a power of four, at least 16")
+    found = {}
+    for n in nodes:
+        tell(f"{n} nodes")
+        found[f"{n} nodes"] = {**claims(n), "most_memory_mib": most_memory_mib()}
+    return found
+
+
+PARTS = (oddl_claims,)
 
 
 def all_reduce_s(network: Network, gpus: Sequence[str], collective: str, size: float) -> float:
@@ -97,19 +109,3 @@ def claims(nodes: int) -> dict[str, object]:
         "fat_tree": packet_ratios(nodes, size, oddl_s),
         "sip_ring": ring_ratios(nodes, size, oddl_s),
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1024, 4096], help="powers of four")
-    nodes = parser.parse_args().nodes
-    for n in nodes:
-        if n < 16 or 4 ** round(math.log(n, 4)) != n:
-            parser.error(f"--nodes {n}: it must be a power of four, at least 16")
-    for n in nodes:
-        most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print(json.dumps({"nodes": n, **claims(n), "most_memory_mib": most_mib}, indent=2), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,201 +1,117 @@
-"""What the emulated optical switch itself costs: prints one JSON object.
+"""What the emulated optical switch itself costs. Needs root.
 
 ``swap``: from the moment the client sends the command (so before the device has it) to the first packet over
 the new path, by the kernel's clock, `ideal` profile; each swap is one ``conn:only`` that exchanges two
 circuits while both carry packets. ``tcp``: one TCP stream between two namespaces through the emulated switch,
 beside a plain veth pair (the limit) and Open vSwitch's userspace datapath (the peer, `tx off` as it needs),
-taken in turns, medians.
-
-    python benchmarks/optical_switch.py [--swaps N] [--seconds S] [--rounds N]
+taken in turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import multiprocessing
-import os
-import platform
-import secrets
 import shutil
-import signal
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
-from sys import path as import_path
+from typing import Any
 
-import_path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
+from benchmarks.harness import empty_lab, in_turns, need_root, spread, until
+from benchmarks.rest_latency import Scpi
+from ringlight.testbed.acceptance.network import Host, Network, run
+from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
 from ringlight.testbed.emulation.optical.netns import entered
 
-ROOT = Path(__file__).resolve().parents[1]
-SIZE = 4
+#: Duplex faceplate ports; the last one of a rig has no egress.
+SIZE = 5
 PIECE = 1 << 20
 SOCKET_BYTES = 4 << 20
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 
 
-def run(*command: str, check: bool = True) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    if check and result.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {result.stderr.strip()}")
-    return result.stdout
+def swap(swaps: int = 400) -> dict[str, Any]:
+    """Seconds from command to first light of swaps, one by one."""
+    need_root()
+    with closing(ScpiRig(SIZE, "ideal", hosts=4)) as rig, closing(Scpi(rig.address)) as scpi:
+        stop, stopped = multiprocessing.Pipe()
+        names = [rig.hosts[number].namespace for number in (1, 2)]
+        sender = multiprocessing.Process(target=flood, args=(names, stopped), daemon=True)
+        connect(scpi, 3, 4)
+        sender.start()
+        until(lambda: all(rig.maps.counters(port).last_ns for port in (1, 2)), "light", 5.0)
+        light, dark = [], []
+        packets, began = rig.maps.counters(1).rx_packets, time.monotonic()
+        for turn in range(swaps):
+            before = [rig.maps.counters(port).lit_ns for port in (1, 2)]
+            sent_ns = connect(scpi, *((4, 3) if turn % 2 == 0 else (3, 4)))
 
+            def both_lit(before: Sequence[int] = before) -> bool:
+                now = [rig.maps.counters(port).lit_ns for port in (1, 2)]
+                return all(lit != old for lit, old in zip(now, before, strict=True))
 
-def address(netns: str, number: int) -> None:
-    """Gives a namespace's eth0 an address and brings it up."""
-    run("ip", "-n", netns, "addr", "add", f"10.84.0.{number}/24", "broadcast", "10.84.0.255", "dev", "eth0")
-    run("ip", "-n", netns, "link", "set", "eth0", "up")
-
-
-@contextlib.contextmanager
-def namespaces(*names: str) -> Iterator[None]:
-    try:
-        for name in names:
-            run("ip", "netns", "add", name)
-        yield
-    finally:
-        for name in reversed(names):
-            run("ip", "netns", "del", name, check=False)
-
-
-class Scpi:
-    def __init__(self, where: str) -> None:
-        host, port = where.split(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def do(self, text: str) -> int:
-        """Sends a command, waits until it is carried out; CLOCK_MONOTONIC nanoseconds just before sending."""
-        sent_ns = time.monotonic_ns()
-        self._socket.sendall(f"{text};*opc?;:syst:err:all?\n".encode())
-        reply = self._socket.recv(4096).decode().strip()
-        if reply != '1;0,"No error"':
-            raise RuntimeError(f"the switch answered {reply!r} to {text!r}")
-        return sent_ns
-
-
-@contextlib.contextmanager
-def optical_switch(lab: str, netns: str) -> Iterator[tuple[Scpi, Path]]:
-    pins = Path("/sys/fs/bpf/ringlight") / lab / "ocs0"
-    process: subprocess.Popen[bytes] | None = None
-    with tempfile.TemporaryDirectory() as directory:
-        ready = Path(directory) / "ready"
-        try:
-            process = subprocess.Popen(
-                [
-                    *(
-                        sys.executable,
-                        "-m",
-                        "ringlight.testbed.emulation.optical",
-                        "--name",
-                        "ocs0",
-                        "--lab",
-                        lab,
-                    ),
-                    *("--size", str(SIZE), "--profile", "ideal", "--listen", "127.0.0.1:0"),
-                    *("--netns", netns, "--pins", str(pins), "--ready", str(ready)),
-                ],
-                cwd=ROOT,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "RINGLIGHT_LAB": lab},
-            )
-            end = time.monotonic() + 20
-            while not ready.exists():
-                if process.poll() is not None or time.monotonic() > end:
-                    raise RuntimeError("the emulated switch did not start")
-                time.sleep(0.01)
-            yield Scpi(json.loads(ready.read_text())["address"]), pins
-        finally:
-            if process is not None:
-                process.terminate()
-                process.wait(10)
-            remove_pins(pins)
-            with contextlib.suppress(FileNotFoundError):
-                pins.parent.rmdir()
-
-
-def flood(senders: list[str], ending: Connection) -> None:
-    """Keeps sending small packets from each namespace in turn, until told to stop."""
-    sockets = []
-    for netns in senders:
-        with entered(netns):
-            out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        out.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        out.connect(("10.84.0.255", 9))
-        sockets.append(out)
-    while not ending.poll():
-        for _ in range(64):
-            for out in sockets:
-                out.send(b"light")
-
-
-def measure_swaps(lab: str, count: int) -> dict[str, object]:
-    """Seconds from command to first light of ``count`` swaps, one by one."""
-    ocs, hosts = f"rl{lab}-ocs0", [f"rl{lab}-h{k}" for k in range(1, SIZE + 1)]
-    with namespaces(ocs, *hosts):
-        for k, host in enumerate(hosts, 1):
-            run("ip", "link", "add", f"p{k}", "netns", ocs, "type", "veth", "peer", "eth0", "netns", host)
-            address(host, k)
-        with optical_switch(lab, ocs) as (scpi, pins):
-            datapath = Datapath.resume(pins)
-            stop, stopped = multiprocessing.Pipe()
-            sender = multiprocessing.Process(target=flood, args=(hosts[:2], stopped))
-            try:
-                scpi.do(f":oxc:swit:conn:only (@1,2),(@{SIZE + 3},{SIZE + 4})")
-                sender.start()
-                eventually(lambda: all(datapath.counters(port).last_ns for port in (1, 2)))
-                light, dark = [], []
-                packets = datapath.counters(1).rx_packets
-                began = time.monotonic()
-                for turn in range(count):
-                    a, b = (4, 3) if turn % 2 == 0 else (3, 4)
-                    before = [datapath.counters(port).lit_ns for port in (1, 2)]
-                    sent_ns = scpi.do(f":oxc:swit:conn:only (@1,2),(@{SIZE + a},{SIZE + b})")
-                    eventually(
-                        lambda before=before: all(
-                            datapath.counters(port).lit_ns != old
-                            for port, old in zip((1, 2), before, strict=True)
-                        )
-                    )
-                    after = [datapath.counters(port) for port in (1, 2)]
-                    # Both circuits must be lit for a swap to be done.
-                    light.append((max(c.lit_ns for c in after) - sent_ns) / 1e9)
-                    dark.append(max(c.dark_s or 0.0 for c in after))
-                    time.sleep(0.002)
-                rate = (datapath.counters(1).rx_packets - packets) / (time.monotonic() - began)
-            finally:
-                stop.send(None)
-                if sender.pid is not None:
-                    sender.join(10)
-                datapath.close()
-    light.sort()
+            until(both_lit, "light", 5.0, pace_s=0.0)
+            after = [rig.maps.counters(port) for port in (1, 2)]
+            # Both circuits must be lit for a swap to be done.
+            light.append((max(c.lit_ns for c in after) - sent_ns) / 1e9)
+            dark.append(max(c.dark_s or 0.0 for c in after))
+            time.sleep(0.002)
+        rate = (rig.maps.counters(1).rx_packets - packets) / (time.monotonic() - began)
+        stop.send(None)
+        sender.join(10)
     return {
-        "swaps": count,
-        "command_to_light_s": {
-            "median": statistics.median(light),
-            "p95": light[int(0.95 * (count - 1))],
-            "max": light[-1],
-        },
-        "dark_on_the_wire_s": {"median": statistics.median(dark), "max": max(dark)},
+        "command_to_light_s": spread(light),
+        "dark_on_the_wire_s": spread(dark),
         "packets_per_s_each": round(rate),
         "limit": {"median_s": 0.001},
     }
 
 
-def eventually(check: object, deadline_s: float = 5.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not check():  # type: ignore[operator]
-        if time.monotonic() > end:
-            raise RuntimeError(f"no light within {deadline_s:g} s")
+def tcp(seconds: float = 2.0, rounds: int = 3) -> dict[str, Any]:
+    """Bit/s of one stream of so many ``seconds`` over each kind of path, measured in turns."""
+    need_root()
+    kinds = {"plain_veth": through_veth, "optical_switch": through_optical_switch}
+    if shutil.which("ovs-vsctl"):
+        kinds["openvswitch_netdev"] = through_openvswitch
+    with contextlib.ExitStack() as stack:
+        paths = {name: stack.enter_context(kind()) for name, kind in kinds.items()}
+        streams = {name: partial(stream, ends, seconds) for name, ends in paths.items()}
+        rates = in_turns(streams, rounds)
+    return {
+        "mtu_bytes": 1500,
+        "seconds_each": seconds,
+        "bit_per_s": {name: spread(values) for name, values in rates.items()},
+        "optical_over_plain_veth": round(
+            statistics.median(rates["optical_switch"]) / statistics.median(rates["plain_veth"]), 3
+        ),
+        "limit": {"optical_switch_bit_per_s": 10_000_000_000},
+    }
+
+
+PARTS = (swap, tcp)
+
+
+def connect(scpi: Scpi, first: int, second: int) -> int:
+    """Lights faceplates 1 and 2 to these; CLOCK_MONOTONIC nanoseconds just before the command is sent."""
+    command = f":oxc:swit:conn:only (@1,2),(@{SIZE + first},{SIZE + second})"
+    sent_ns = time.monotonic_ns()
+    reply = scpi.ask(f"{command};*opc?;:syst:err:all?")
+    if reply != '1;0,"No error"':
+        raise RuntimeError(f"the switch answered {reply!r} to {command!r}")
+    return sent_ns
+
+
+def flood(namespaces: Sequence[str], ending: Connection) -> None:
+    """Keeps sending small packets from each namespace in turn, until told to stop."""
+    hosts = [Host(name) for name in namespaces]
+    while not ending.poll():
+        for _ in range(64):
+            for host in hosts:
+                host.send(b"light")
 
 
 def receive(netns: str, seconds: float, result: Connection) -> None:
@@ -219,8 +135,9 @@ def receive(netns: str, seconds: float, result: Connection) -> None:
     result.send(received * 8 / (time.monotonic() - began))
 
 
-def stream(source: str, sink: str, where: str, seconds: float) -> float:
+def stream(ends: tuple[str, ...], seconds: float) -> float:
     """Bit/s of one TCP stream between two namespaces, in processes of their own."""
+    source, sink = ends
     parent, child = multiprocessing.Pipe()
     receiver = multiprocessing.Process(target=receive, args=(sink, seconds, child))
     receiver.start()
@@ -233,7 +150,7 @@ def stream(source: str, sink: str, where: str, seconds: float) -> float:
         out.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, SOCKET_BYTES)
         out.settimeout(10)
         with out:
-            out.connect((where, 5001))
+            out.connect(("10.84.0.2", 5001))
             data, end = bytes(PIECE), time.monotonic() + seconds
             while time.monotonic() < end:
                 out.sendall(data)
@@ -246,93 +163,38 @@ def stream(source: str, sink: str, where: str, seconds: float) -> float:
             receiver.kill()
 
 
-@contextlib.contextmanager
-def through_veth(lab: str) -> Iterator[tuple[str, str]]:
-    a, b = f"rl{lab}-va", f"rl{lab}-vb"
-    with namespaces(a, b):
-        run(*f"ip link add eth0 mtu 1500 netns {a} type veth peer name eth0 mtu 1500 netns {b}".split())
-        address(a, 1)
-        address(b, 2)
-        yield a, b
+def addressed(*namespaces: str | None) -> tuple[str, ...]:
+    """Give each namespace's eth0 an address and an MTU of 1,500 bytes."""
+    for number, name in enumerate(namespaces, 1):
+        lines = f"addr add 10.84.0.{number}/24 dev eth0\nlink set eth0 up mtu 1500"
+        run("ip", "-n", str(name), "-batch", "-", given=lines)
+    return tuple(map(str, namespaces))
 
 
 @contextlib.contextmanager
-def through_optical_switch(lab: str) -> Iterator[tuple[str, str]]:
-    ocs, a, b = f"rl{lab}-ocs1", f"rl{lab}-oa", f"rl{lab}-ob"
-    with namespaces(ocs, a, b):
-        for k, host in ((1, a), (2, b)):
-            run(*f"ip link add p{k} mtu 1500 netns {ocs} type veth".split(), "peer", "eth0", "netns", host)
-            address(host, k)
-        with optical_switch(lab, ocs) as (scpi, _):
-            scpi.do(f":oxc:swit:conn:only (@1,2),(@{SIZE + 2},{SIZE + 1})")
-            yield a, b
+def through_veth() -> Iterator[tuple[str, ...]]:
+    with empty_lab() as lab:
+        far = lab.namespace("far")
+        with closing(Network(lab, [f"eth0 netns {far}"], [far])) as network:
+            yield addressed(far, network.hosts[1].namespace)
 
 
 @contextlib.contextmanager
-def through_openvswitch(lab: str) -> Iterator[tuple[str, str]]:
-    bridge, a, b = f"rl{lab}-br", f"rl{lab}-sa", f"rl{lab}-sb"
-    with namespaces(a, b):
-        try:
-            run(*f"ovs-vsctl -- add-br {bridge} -- set bridge {bridge} datapath_type=netdev".split())
-            run(*f"ovs-vsctl set bridge {bridge} external_ids:ringlight={lab} fail_mode=standalone".split())
-            for k, host in ((1, a), (2, b)):
-                port = f"rl{lab}-s{k}"
-                run(*f"ip link add {port} mtu 1500 type veth peer name eth0 netns {host}".split())
-                run("ip", "link", "set", port, "up")
+def through_optical_switch() -> Iterator[tuple[str, ...]]:
+    with closing(ScpiRig(SIZE, "ideal", hosts=2)) as rig, closing(Scpi(rig.address)) as scpi:
+        connect(scpi, 2, 1)
+        yield addressed(rig.hosts[1].namespace, rig.hosts[2].namespace)
+
+
+@contextlib.contextmanager
+def through_openvswitch() -> Iterator[tuple[str, ...]]:
+    with empty_lab() as lab:
+        bridge, ports = lab.bridge("peer"), [lab.interface("peer", number) for number in (1, 2)]
+        with closing(Network(lab, ports)) as network:
+            words = f"-- add-br {bridge} -- set bridge {bridge} datapath_type=netdev fail_mode=standalone"
+            run("ovs-vsctl", *words.split(), f"external_ids:ringlight={lab.id}")
+            for port, host in zip(ports, network.hosts.values(), strict=True):
+                run("ip", "link", "set", port, "up", "mtu", "1500")
                 run("ovs-vsctl", "add-port", bridge, port)
-                address(host, k)
-                run(*f"ip netns exec {host} ethtool -K eth0 tx off".split())
-            yield a, b
-        finally:
-            run("ovs-vsctl", "--if-exists", "del-br", bridge, check=False)
-
-
-def measure_tcp(lab: str, seconds: float, rounds: int) -> dict[str, object]:
-    """Median bit/s of one stream over each kind of path, measured in turns."""
-    kinds = {"plain_veth": through_veth, "optical_switch": through_optical_switch}
-    if shutil.which("ovs-vsctl"):
-        kinds["openvswitch_netdev"] = through_openvswitch
-    rates: dict[str, list[float]] = {name: [] for name in kinds}
-    with contextlib.ExitStack() as stack:
-        paths = {name: stack.enter_context(kind(lab)) for name, kind in kinds.items()}
-        for _ in range(rounds):
-            for name, (a, b) in paths.items():
-                rates[name].append(stream(a, b, "10.84.0.2", seconds))
-    median = {name: statistics.median(values) for name, values in rates.items()}
-    return {
-        "streams": 1,
-        "mtu_bytes": 1500,
-        "seconds_each": seconds,
-        "bit_per_s": {name: round(value) for name, value in median.items()},
-        "all_rounds_bit_per_s": {name: [round(v) for v in values] for name, values in rates.items()},
-        "optical_over_plain_veth": round(median["optical_switch"] / median["plain_veth"], 3),
-        "limit": {"optical_switch_bit_per_s": 10_000_000_000},
-    }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--swaps", type=int, default=400)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each TCP stream")
-    parser.add_argument("--rounds", type=int, default=3)
-    chosen = parser.parse_args()
-    if os.geteuid() != 0:
-        sys.stderr.write("optical_switch: needs root\n")
-        return 1
-    # A terminated benchmark cleans up as an interrupted one does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    lab = "b" + secrets.token_hex(2)[:3]
-    result = {
-        "benchmark": "optical_switch",
-        "kind": "measured",
-        "machine": {"kernel": platform.release(), "cpus": os.cpu_count()},
-        "load_at_start": round(os.getloadavg()[0], 2),
-        "swap": measure_swaps(lab, chosen.swaps),
-        "tcp": measure_tcp(lab, chosen.seconds, chosen.rounds),
-    }
-    print(json.dumps(result, indent=2))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                run(*f"ip netns exec {host.namespace} ethtool -K eth0 tx off".split())
+            yield addressed(*(host.namespace for host in network.hosts.values()))

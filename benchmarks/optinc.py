@@ -1,15 +1,5 @@
 """Evaluates OptINC's unit: exactness of designed weights, area, and light that is not perfect.
 
-Tables go to stderr, JSON to stdout.
-
-    python benchmarks/optinc.py designed [--sample 4096] [--seed 1]
-    python benchmarks/optinc.py area
-    python benchmarks/optinc.py physics [--case 8bit_4] [--weights trained] [--weights designed]
-                                        [--seeds 5] [--pictures docs/images]
-                                        [--inputs 65536] [--only phase_bits=30,28 --only phase_sigma=1e-9]
-    python benchmarks/optinc.py budget [--seeds 5]
-    python benchmarks/optinc.py shares [--seeds 5]
-
 ``designed``: the paper's four cases with weights by formula, *designed, not trained*. Every input there is
 through the compressed network (the same function with its used units only), beside the exact mean: inputs,
 wrong ones, the largest distance of an output from its goal in levels, seconds. A random sample goes through
@@ -24,8 +14,7 @@ phases that are off for good, loss in each MZI, noise of detectors and of transm
 transmitters, the brightness of the constant light of biases, and of all light that enters. What is random is
 drawn for each seed. Every input there is, or where there are more than ALL_INPUTS a random sample of
 ``--inputs`` (``--seed``), which is also taken where ``--inputs`` is given. ``--only`` names a quantity,
-mildest values first, and may come again. ``largest_scale`` is by what Sigma amplifies at most. ``--pictures``
-draws the shares and two meshes of the trained network into a folder.
+mildest values first, and may come again. ``largest_scale`` is by what Sigma amplifies at most.
 
 ``budget``: up to which value each source alone leaves at most BUDGET of the trained network's inputs wrong
 (the mean over seeds), and which part of these they may all have at once.
@@ -37,30 +26,21 @@ make them.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 # layers are small: threads would wait for each other more than they compute
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import rc_context
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from ringlight.experiments.report.charts import legend, plain_ticks, sheet
-from ringlight.experiments.report.drawing import PALETTE, QUIET, STYLE
+from benchmarks.harness import check_known, show, tell
 from ringlight.fabric.optinc.averaging import combination, goals_of, index_of, to_answers
 from ringlight.fabric.optinc.designed import designed as weights_of
 from ringlight.fabric.optinc.imperfect import Full, Imperfections, OnMeshes, on_meshes
@@ -90,6 +70,16 @@ from ringlight.fabric.optinc.weights import trained
 TABLE_I = {"8bit_4": 39.3, "8bit_8": 40.9, "8bit_16": 40.4, "16bit_4": 49.3}
 #: The paper's Table II, 16 bits and four servers: the first and the last approximated layer, area in %.
 TABLE_II = {(4, 6): 49.3, (4, 7): 47.9, (4, 8): 47.4, (3, 6): 43.7, (3, 7): 42.2}
+#: Columns of the tables of areas: the figure and its format.
+AREA_COLUMNS = {
+    "MZIs, none approximated": ("mzis_none_approximated", ",.0f"),
+    "MZIs": ("mzis", ",.0f"),
+    "area, %": ("area", ".2f"),
+    "the paper's, %": ("paper", ".1f"),
+    "apart, points": ("apart", "+.2f"),
+    "without P and T, %": ("area_without_p_and_t", ".2f"),
+    "with the light of biases, %": ("area_with_biases", ".2f"),
+}
 #: Section III, cascade: what two more matrices add to a network of scenario 1, in %.
 CASCADE = 10.5
 #: Inputs up to which all are computed, and how many of more.
@@ -145,106 +135,74 @@ QUANTITIES: Mapping[str, Quantity] = {
         lambda v: Physics(signals=Signals(scale=v)),
     ),
 }
-#: Looks of lines: where one lies on another, both are seen.
-LOOKS: tuple[dict[str, Any], ...] = (
-    {"color": PALETTE[0], "marker": "o", "markersize": 6, "linewidth": 2.4},
-    {"color": PALETTE[1], "marker": "s", "markersize": 3, "linewidth": 1.2, "linestyle": "--"},
-)
 #: A quantity's value and what was found there.
 Found = list[tuple[float, Spread]]
 
 
-def designed(chosen: argparse.Namespace) -> dict[str, Any]:
-    sample, seed = chosen.sample, chosen.seed
-    rows = []
-    all_began, all_cpu = time.perf_counter(), time.process_time()
-    for case, structure in CASES.items():
-        coding = structure.coding
-        begin = time.perf_counter()
-        whole = weights_of(structure)
-        small = compressed(whole)
-        found = wrong_of(table_of(small, coding))
-        table_s = time.perf_counter() - begin
-        index = np.random.default_rng(seed).integers(0, coding.combinations, sample)
-        lights = light(combination(index, coding), coding)
-        outputs = forward(whole, lights)
-        exact = goals_of(index, coding)
-        rows.append(
-            {
-                "case": case,
-                "weights": "designed, not trained",
-                "inputs": found.inputs,
-                "wrong": found.wrong,
-                "worst": found.worst,
-                "used_units": small.sizes,
-                "largest_weight": max(float(np.abs(weight).max()) for weight in whole.weights),
-                "table_s": table_s,
-                "sample": sample,
-                "sample_wrong": int((to_answers(read(outputs, coding), coding) != exact).sum()),
-                "apart": float(np.abs(outputs - forward(small, lights)).max()),
-                "s": time.perf_counter() - begin,
-            }
-        )
-    return {"s": time.perf_counter() - all_began, "cpu_s": time.process_time() - all_cpu, "cases": rows}
+def designed(sample: int = 4096, seed: int = 1) -> dict[str, Any]:
+    """``sample``: random inputs, of ``seed``, that go through the whole network, too."""
+    began, cpu = time.perf_counter(), time.process_time()
+    rows = [_exactness(case, structure, sample, seed) for case, structure in CASES.items()]
+    return {"s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "cases": rows}
 
 
-def area(_: argparse.Namespace) -> dict[str, Any]:
-    first = {case: (structure, TABLE_I[case]) for case, structure in CASES.items()}
+def _exactness(case: str, structure: Structure, sample: int, seed: int) -> dict[str, Any]:
+    coding, begin = structure.coding, time.perf_counter()
+    whole = weights_of(structure)
+    small = compressed(whole)
+    found = wrong_of(table_of(small, coding))
+    table_s = time.perf_counter() - begin
+    index = np.random.default_rng(seed).integers(0, coding.combinations, sample)
+    lights = light(combination(index, coding), coding)
+    outputs = forward(whole, lights)
+    answers = to_answers(read(outputs, coding), coding)
+    return {
+        "case": case,
+        "weights": "designed, not trained",
+        "inputs": found.inputs,
+        "wrong": found.wrong,
+        "worst": found.worst,
+        "used_units": small.sizes,
+        "largest_weight": max(float(np.abs(weight).max()) for weight in whole.weights),
+        "table_s": table_s,
+        "sample": sample,
+        "sample_wrong": int((answers != goals_of(index, coding)).sum()),
+        "apart": float(np.abs(outputs - forward(small, lights)).max()),
+        "s": time.perf_counter() - begin,
+    }
+
+
+def area() -> dict[str, Any]:
+    """Interferometers (MZIs) of the paper's tables and of its cascade, beside the paper's figures."""
+    base = CASES["16bit_4"]
+    first = {case: _area(structure, TABLE_I[case]) for case, structure in CASES.items()}
     second = {
-        f"{begin}-{end}": (replace(CASES["16bit_4"], approximated=frozenset(range(begin, end + 1))), paper)
+        f"{begin}-{end}": _area(replace(base, approximated=frozenset(range(begin, end + 1))), paper)
         for (begin, end), paper in TABLE_II.items()
     }
-    tables = {
-        "table_1": {name: _area(*row) for name, row in first.items()},
-        "table_2": {name: _area(*row) for name, row in second.items()},
-    }
-    heads = [
-        "",
-        "MZIs, none approximated",
-        "MZIs",
-        "area, %",
-        "the paper's, %",
-        "apart, points",
-        "without P and T, %",
-        "with the light of biases, %",
-    ]
-    for head, rows in zip(("Table I", "Table II: layers"), tables.values(), strict=True):
-        _table(
-            [head, *heads[1:]],
+    for head, rows in (("Table I", first), ("Table II: layers", second)):
+        show(
+            (head, *AREA_COLUMNS),
             [
-                [
-                    name,
-                    f"{row['mzis_none_approximated']:,}",
-                    f"{row['mzis']:,}",
-                    f"{row['area']:.2f}",
-                    f"{row['paper']:.1f}",
-                    f"{row['apart']:+.2f}",
-                    f"{row['area_without_p_and_t']:.2f}",
-                    f"{row['area_with_biases']:.2f}",
-                ]
+                (name, *(format(row[key], form) for key, form in AREA_COLUMNS.values()))
                 for name, row in rows.items()
             ],
         )
     base = CASES["8bit_4"]
     inserted, network, unit = inserted_mzis(base), network_mzis(base), mzis(base)
+    of_network, of_unit = 100 * inserted / network, 100 * inserted / unit
     cascade = {
-        "inserted_mzis": inserted,
-        "of_network": 100 * inserted / network,
-        "of_unit": 100 * inserted / unit,
-        "paper": CASCADE,
-    }
-    _table(
-        ["Cascade: MZIs more", "of a network's", "of a unit's, P and T counted", "the paper's"],
-        [
-            [
-                f"{inserted:,}",
-                f"{network:,}: {cascade['of_network']:.2f} %",
-                f"{unit:,}: {cascade['of_unit']:.2f} %",
-                f"{CASCADE} %",
-            ]
-        ],
+        "inserted_mzis": inserted, "of_network": of_network, "of_unit": of_unit, "paper": CASCADE
+    }  # fmt: skip
+    cells = (
+        f"{inserted:,}",
+        f"{network:,}: {of_network:.2f} %",
+        f"{unit:,}: {of_unit:.2f} %",
+        f"{CASCADE} %",
     )
-    return {**tables, "cascade": cascade}
+    heads = ("Cascade: MZIs more", "of a network's", "of a unit's, P and T counted", "the paper's")
+    show(heads, [cells])
+    return {"table_1": first, "table_2": second, "cascade": cascade}
 
 
 def _area(structure: Structure, paper: float) -> dict[str, float]:
@@ -262,46 +220,59 @@ def _area(structure: Structure, paper: float) -> dict[str, float]:
     }
 
 
-def physics(chosen: argparse.Namespace) -> dict[str, Any]:
+def physics(
+    case: str = "8bit_4",
+    weights: list[str] = ["trained", "designed"],
+    seeds: int = 5,
+    inputs: int | None = None,
+    seed: int = 1,
+    only: list[str] = [],
+) -> dict[str, Any]:
+    """``seeds``: 0, 1 .. so many; ``inputs``: a random sample of so many, of ``seed``; ``only``: a quantity
+    as NAME=VALUE,VALUE; ``pictures``: a folder to draw into."""
+    check_known("--case", [case], CASES)
+    check_known("--weights", weights, ("trained", "designed"))
+    if seeds < 1 or (inputs is not None and inputs < 1):
+        raise SystemExit("--seeds and --inputs are at least 1")
+    try:
+        quantities = dict(map(with_values, only)) if only else dict(QUANTITIES)
+    except ValueError as error:
+        raise SystemExit(f"--only {error}") from None
     began, cpu = time.perf_counter(), time.process_time()
-    structure = CASES[chosen.case]
+    structure = CASES[case]
     coding = structure.coding
     count = coding.combinations
     index = np.arange(count)
-    if chosen.inputs is not None or count > ALL_INPUTS:
-        index = np.random.default_rng(chosen.seed).integers(0, count, chosen.inputs or SAMPLED_INPUTS)
-    seeds = range(chosen.seeds)
+    if inputs is not None or count > ALL_INPUTS:
+        index = np.random.default_rng(seed).integers(0, count, inputs or SAMPLED_INPUTS)
     results: dict[str, dict[str, Found]] = {}
     scales = {}
-    quantities = dict(chosen.only or QUANTITIES.items())
-    for name in chosen.weights:
-        on = on_meshes(_network(name, chosen.case), structure.approximated)
+    for name in weights:
+        on = on_meshes(_network(name, case), structure.approximated)
         scales[name] = max(
             float((layer.scale if isinstance(layer, Full) else layer.scales).max()) for layer in on.layers
         )
         results[name] = {}
         for title, quantity in quantities.items():
-            print(f"{name}: {quantity.title}, {len(quantity.values)} values", file=sys.stderr, flush=True)
+            tell(f"{name}: {quantity.title}, {len(quantity.values)} values")
             results[name][title] = [
-                (value, wrong_shares(on, coding, index, quantity.physics(value), seeds))
+                (value, wrong_shares(on, coding, index, quantity.physics(value), range(seeds)))
                 for value in quantity.values
             ]
     for title, quantity in quantities.items():
-        _table(
-            [quantity.title, *(f"{name}: % wrong" for name in results)],
+        found_of = [found[title] for found in results.values()]
+        show(
+            (quantity.title, *(f"{name}: % wrong" for name in results)),
             [
-                [f"{value:g}", *(percent(found[title][row][1]) for found in results.values())]
+                (f"{value:g}", *(percent(found[row][1]) for found in found_of))
                 for row, value in enumerate(quantity.values)
             ],
         )
-    if chosen.pictures is not None:
-        with rc_context(STYLE):
-            _draw_shares(results, index.size, chosen.pictures / "optinc-physics.png")
     return {
-        "case": chosen.case,
+        "case": case,
         "inputs": index.size,
         "of": count,
-        "seeds": chosen.seeds,
+        "seeds": seeds,
         "s": time.perf_counter() - began,
         "cpu_s": time.process_time() - cpu,
         "weights": {
@@ -322,17 +293,17 @@ def physics(chosen: argparse.Namespace) -> dict[str, Any]:
 BUDGET = 1e-4
 
 
-def budget(chosen: argparse.Namespace) -> dict[str, Any]:
+def budget(seeds: int = 5) -> dict[str, Any]:
     """Largest value of each source that keeps the trained network to BUDGET, alone and together.
 
     Together each source has the same part of what it may have alone; phases get so many more bits.
     """
     case = CASES["8bit_4"]
     on = on_meshes(trained("8bit_4")[0], case.approximated)
-    index, seeds = np.arange(case.coding.combinations), range(chosen.seeds)
+    index = np.arange(case.coding.combinations)
 
     def wrong(physics: Physics) -> float:
-        shares = [wrong_shares(on, case.coding, index, physics, [seed]).median for seed in seeds]
+        shares = [wrong_shares(on, case.coding, index, physics, [seed]).median for seed in range(seeds)]
         return statistics.fmean(shares if physics.drawn else shares[:1])
 
     def most(low: float, high: float, at: Callable[[float], Physics]) -> float:
@@ -344,7 +315,7 @@ def budget(chosen: argparse.Namespace) -> dict[str, Any]:
 
     alone = {}
     for name, quantity in QUANTITIES.items():
-        print(f"{quantity.title} alone", file=sys.stderr, flush=True)
+        tell(f"{quantity.title} alone")
         if name == "phase_bits":
             alone[name] = float(min(v for v in quantity.values if wrong(quantity.physics(v)) <= BUDGET))
         else:
@@ -359,20 +330,20 @@ def budget(chosen: argparse.Namespace) -> dict[str, Any]:
     part = most(1e-3, 1.0, lambda part: combined(share_of(part)))
     found = share_of(part)
     ends = {"alone": alone, "together": found}
-    _table(
+    show(
         ["source", "alone up to", f"all together, {part:.0%} of each"],
         [[QUANTITIES[name].title, *(f"{value[name]:.3g}" for value in ends.values())] for name in alone],
     )
-    return {**ends, "part": part, "seeds": chosen.seeds, "wrong_together": wrong(combined(found))}
+    return {**ends, "part": part, "seeds": seeds, "wrong_together": wrong(combined(found))}
 
 
-def shares(chosen: argparse.Namespace) -> dict[str, Any]:
+def shares(seeds: int = 5, seed: int = 1) -> dict[str, Any]:
     """Compare readings: shares of inputs or of servers' numbers, biases off all alike or each by its own."""
     case = CASES["8bit_4"]
     coding = case.coding
     on = on_meshes(trained("8bit_4")[0], case.approximated)
     shape = (coding.servers, SAMPLED_INPUTS)
-    numbers = np.random.default_rng(chosen.seed).integers(0, 2**coding.bits, shape)
+    numbers = np.random.default_rng(seed).integers(0, 2**coding.bits, shape)
     indices: dict[str, npt.NDArray[Any]] = {
         "every input once": np.arange(coding.combinations),
         "random numbers": index_of(numbers, coding),
@@ -401,14 +372,12 @@ def shares(chosen: argparse.Namespace) -> dict[str, Any]:
     cases["each bias off by a part of its own, σ: +0.01"] = each_bias, Physics()
     found = {
         title: {
-            over: [
-                wrong_shares(of(seed), coding, index, physics, [seed]).median for seed in range(chosen.seeds)
-            ]
+            over: [wrong_shares(of(seed), coding, index, physics, [seed]).median for seed in range(seeds)]
             for over, index in indices.items()
         }
         for title, (of, physics) in cases.items()
     }
-    _table(
+    show(
         ["% wrong, mean (largest)", *indices],
         [
             [title, *(f"{100 * statistics.fmean(own):.2f} ({100 * max(own):.2f})" for own in row.values())]
@@ -433,15 +402,15 @@ def _network(weights: str, case: str) -> Network:
     return trained(case)[0] if weights == "trained" else weights_of(CASES[case])
 
 
-def only(text: str) -> tuple[str, Quantity]:
-    """A quantity's name, and it with other values, of ``name=value,value``. Raises ArgumentTypeError."""
+def with_values(text: str) -> tuple[str, Quantity]:
+    """A quantity's name, and it with other values, of ``name=value,value``. Raises ValueError."""
     name, _, listed = text.partition("=")
     if name not in QUANTITIES:
-        raise argparse.ArgumentTypeError(f"{text}: not one of {', '.join(QUANTITIES)}")
+        raise ValueError(f"{text}: not one of {', '.join(QUANTITIES)}")
     try:
         values = [float(value) for value in listed.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text}: numbers with commas between them") from None
+        raise ValueError(f"{text}: numbers with commas between them") from None
     return name, replace(QUANTITIES[name], values=values)
 
 
@@ -454,93 +423,4 @@ def percent(shares: Spread) -> str:
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Table in Markdown, for a page."""
-    for cells in (heads, ["---"] * len(heads), *rows):
-        print(f"| {' | '.join(cells)} |", file=sys.stderr)
-    print(file=sys.stderr)
-
-
-def _draw_shares(results: Mapping[str, Mapping[str, Found]], inputs: int, file: Path) -> None:
-    figure, axes = sheet(11.0, rows=4, columns=2, top=0.45, gap=(0.7, 0.75))
-    flat = [axis for row in axes for axis in row]
-    one = 100 / inputs
-    for axis, (title, quantity) in zip(flat, QUANTITIES.items(), strict=True):
-        for look, found in zip(LOOKS, results.values(), strict=False):
-            values = [value for value, _ in found[title]]
-            shares = [[100 * part for part in (s.minimum, s.median, s.maximum)] for _, s in found[title]]
-            low, middle, high = zip(*shares, strict=True)
-            axis.fill_between(values, low, high, color=look["color"], alpha=0.2, linewidth=0)
-            axis.plot(values, middle, **look)
-        # below one input there is only none: straight from there to 0
-        axis.set_yscale("symlog", linthresh=one, linscale=0.5)
-        axis.set_ylim(-one / 3, 200)
-        ticks = [0.0, *(10.0**power for power in range(-6, 3) if 10.0**power > one)]
-        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.set_yticks([], minor=True)
-        if title == "phase_bits":
-            axis.invert_xaxis()
-            axis.set_xticks(range(24, 5, -2))
-        else:
-            axis.set_xscale("log")
-            if quantity.values[-1] / quantity.values[0] < 100:
-                plain_ticks(axis.xaxis, quantity.values[0], quantity.values[-1])
-        axis.set_title(f"{quantity.title[0].upper()}{quantity.title[1:]}")
-        axis.set_ylabel("inputs wrong, %")
-    handles = [
-        Line2D([], [], **look, label=f"{name} weights") for look, name in zip(LOOKS, results, strict=False)
-    ]
-    legend(
-        figure,
-        "network",
-        [*handles, Patch(color=QUIET, alpha=0.2, label="of seeds, smallest to largest (line: median)")],
-    )
-    figure.savefig(file, dpi=160, facecolor="white")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    known: dict[str, Callable[[argparse.Namespace], Any]] = {
-        "designed": designed,
-        "area": area,
-        "physics": physics,
-        "budget": budget,
-        "shares": shares,
-    }
-    parser.add_argument("parts", nargs="*", default=list(known), help=f"of {', '.join(known)}")
-    parser.add_argument("--sample", type=int, default=4096, help="inputs through the whole network")
-    parser.add_argument("--seed", type=int, default=1, help="of a sample, and of random numbers")
-    parser.add_argument("--case", choices=CASES, default="8bit_4", help="of physics")
-    parser.add_argument(
-        "--weights",
-        choices=("trained", "designed"),
-        action="append",
-        help="of physics; more than once for both",
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="of physics, budget and shares: 0, 1 ..")
-    parser.add_argument("--inputs", type=int, help="of physics: a random sample of so many")
-    parser.add_argument(
-        "--only", type=only, action="append", metavar="QUANTITY=VALUES",
-        help=f"of physics: {', '.join(QUANTITIES)}",
-    )  # fmt: skip
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="of physics: draw them")
-    chosen = parser.parse_args()
-    if unknown := set(chosen.parts) - set(known):
-        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
-    if chosen.seeds < 1:
-        parser.error(f"--seeds {chosen.seeds}: at least 1")
-    if chosen.inputs is not None and chosen.inputs < 1:
-        parser.error(f"--inputs {chosen.inputs}: at least 1")
-    if chosen.only and chosen.pictures is not None:
-        parser.error("--pictures show every quantity: not with --only")
-    chosen.weights = chosen.weights or ["trained", "designed"]
-    try:
-        print(json.dumps({name: known[name](chosen) for name in chosen.parts}, indent=2))
-    except (OSError, ValueError) as error:
-        parser.exit(1, f"{parser.prog}: {error}\n")
-
-
-if __name__ == "__main__":
-    main()
+PARTS = (designed, area, physics, budget, shares)

@@ -2,9 +2,9 @@
 
 A convolutional network recognises digits; a transformer predicts the next character of a text.
 
-Parameters and gradients are one vector each, as an all-reduce has them. Gradients are written by hand; the
-unit tests hold them against finite differences. Everything computes in the parameters' type: float32 where
-it is trained.
+Parameters and gradients are one vector each, as an all-reduce has them. Gradients come from the steps of a
+computation, backwards (``Value``); the unit tests hold them against finite differences. Everything computes
+in the parameters' type: float32 where it is trained.
 
 The convolutional network: 3 x 3 kernels to 8, 16 and 32 maps, the second and third in steps of two pixels,
 ReLU after each, and a matrix to 10 scores. The transformer is LLaMA's form made small: layers of attention
@@ -15,14 +15,11 @@ Normalization", 2019) and added to what went in, no biases; places are learnt.
 from __future__ import annotations
 
 import math
-import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Protocol
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,21 +36,70 @@ Batch = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 Floats = npt.NDArray[np.float32]
 
 
-class Model(Protocol):
+class Value:
+    """An array, and how the gradient by it becomes that by each of the values that it was computed from.
+
+    ``constant``: nobody asks for the gradient by it, nor by what only comes from such.
+    """
+
+    def __init__(
+        self, data: Array, *origins: tuple[Value, Callable[[Array], Array]], constant: bool = False
+    ) -> None:
+        self.data, self.origins = data, [origin for origin in origins if not origin[0].constant]
+        self.constant: bool = constant or bool(origins and not self.origins)
+        self.gradient: Array | None = None
+
+    def backward(self, gradient: Array) -> None:
+        """Set the gradients by all values that this one was computed from."""
+        order: dict[Value, None] = {}
+
+        def visit(value: Value) -> None:
+            if value not in order:
+                for origin, _ in value.origins:
+                    visit(origin)
+                order[value] = None
+
+        visit(self)
+        self.gradient = gradient
+        for value in reversed(order):
+            for origin, back in value.origins:
+                assert value.gradient is not None
+                own = back(value.gradient)
+                origin.gradient = own if origin.gradient is None else origin.gradient + own
+
+
+class Model(ABC):
     """What can be trained: parameters are a vector (size,)."""
 
     @property
+    @abstractmethod
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of the parts of the parameter vector by name, in order."""
 
+    @abstractmethod
     def start(self, seed: int) -> npt.NDArray[np.float32]:
         """Parameters to begin with."""
 
+    @abstractmethod
+    def scores(self, own: Mapping[str, Value], inputs: npt.NDArray[Any]) -> Value:
+        """Scores of each answer: (answers to give, possible answers)."""
+
     def log_probability(self, parameters: Array, inputs: npt.NDArray[Any]) -> Array:
         """Log probability of each answer in nats: (answers to give, possible answers)."""
+        return _log_softmax(self.scores(self._leaves(parameters), inputs).data)
 
     def gradient(self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole) -> Array:
         """Gradient of the mean negative log probability of ``answers``: a vector (size,)."""
+        own = self._leaves(parameters)
+        scores = self.scores(own, inputs)
+        scores.backward(_error(_log_softmax(scores.data), answers.reshape(-1)))
+        gradient = np.empty_like(parameters)
+        for name, part in parts_of(gradient, self.shapes).items():
+            part[:] = own[name].gradient
+        return gradient
+
+    def _leaves(self, parameters: Array) -> dict[str, Value]:
+        return {name: Value(part) for name, part in parts_of(parameters, self.shapes).items()}
 
 
 def size_of(model: Model) -> int:
@@ -80,9 +126,8 @@ def loss_and_accuracy(
 
 
 class Momentum:
-    """Descent with momentum: what is added is -``rate`` times the sum of gradients, each ``decay`` times less
-    with every step.
-    """
+    """Descent with momentum: what is added is -``rate`` times the sum of gradients, each ``decay`` times
+    less with every step."""
 
     def __init__(self, rate: float, decay: float) -> None:
         self._rate, self._decay = np.float32(rate), np.float32(decay)
@@ -140,7 +185,7 @@ def trained_on(
     return parameters
 
 
-class Convolutional:
+class Convolutional(Model):
     """Images of 8 x 8 pixels, (n, 64), to one of ten digits."""
 
     shapes: Mapping[str, tuple[int, ...]] = {
@@ -160,44 +205,18 @@ class Convolutional:
                 part[:] = random.standard_normal(part.shape) * math.sqrt(2 / len(part))
         return vector
 
-    def log_probability(self, parameters: Array, inputs: npt.NDArray[Any]) -> Array:
-        return self._forward(parts_of(parameters, self.shapes), inputs)[0]
-
-    def gradient(self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole) -> Array:
-        own = parts_of(parameters, self.shapes)
-        found, maps, patches = self._forward(own, inputs)
-        gradient = np.empty_like(parameters)
-        out = parts_of(gradient, self.shapes)
-        back = _error(found, answers)
-        flat = maps[-1].reshape(len(inputs), -1)
-        out["scores"][:], out["biases_4"][:] = flat.T @ back, back.sum(axis=0)
-        back = (back @ own["scores"].T).reshape(maps[-1].shape)
-        for layer in (3, 2, 1):
-            back = back * (maps[layer] > 0)
-            rows = back.reshape(-1, back.shape[-1])
-            seen = patches[layer - 1].reshape(-1, patches[layer - 1].shape[-1])
-            out[f"kernels_{layer}"][:], out[f"biases_{layer}"][:] = seen.T @ rows, rows.sum(axis=0)
-            if layer > 1:
-                back = _unpatched(back @ own[f"kernels_{layer}"].T, maps[layer - 1], self.steps[layer - 1])
-        return gradient
-
-    def _forward(
-        self, own: Mapping[str, Array], images: npt.NDArray[Any]
-    ) -> tuple[Array, list[Array], list[Array]]:
-        """Log probabilities, the maps before each layer and after the last, the patches of each layer."""
-        side = math.isqrt(images.shape[1])
-        maps: list[Array] = [images.reshape(-1, side, side, 1).astype(own["scores"].dtype, copy=False)]
-        patches: list[Array] = []
+    def scores(self, own: Mapping[str, Value], inputs: npt.NDArray[Any]) -> Value:
+        side = math.isqrt(inputs.shape[1])
+        images = inputs.reshape(-1, side, side, 1).astype(own["scores"].data.dtype, copy=False)
+        maps = Value(images, constant=True)
         for layer, step in enumerate(self.steps, 1):
-            patches.append(_patches(maps[-1], step))
-            sums = patches[-1] @ own[f"kernels_{layer}"] + own[f"biases_{layer}"]
-            maps.append(np.maximum(sums, 0))
-        scores = maps[-1].reshape(len(images), -1) @ own["scores"] + own["biases_4"]
-        return _log_softmax(scores), maps, patches
+            patches = _patches(maps, step)
+            maps = _relu(_biased(_times(patches, own[f"kernels_{layer}"]), own[f"biases_{layer}"]))
+        return _biased(_times(_reshaped(maps, (len(inputs), -1)), own["scores"]), own["biases_4"])
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(Model):
     """Characters (n, places) to the next one after each, (n places, characters).
 
     ``width`` is a multiple of ``heads``.
@@ -236,105 +255,120 @@ class Transformer:
                 part[:] = random.standard_normal(part.shape) / math.sqrt(fan_in)
         return vector
 
-    def log_probability(self, parameters: Array, inputs: npt.NDArray[Any]) -> Array:
-        own = parts_of(parameters, self.shapes)
-        values = own["characters"][inputs] + own["places"]
+    def scores(self, own: Mapping[str, Value], inputs: npt.NDArray[Any]) -> Value:
+        values = _embedded(own["characters"], own["places"], inputs)
         for layer in range(self.layers):
-            values = self._attend(own, layer, values)[0]
-            values = self._think(own, layer, values)[0]
-        last, _ = _norm(values, own["norm"])
-        return _log_softmax(last.reshape(-1, self.width) @ own["scores"])
+            asked = _times(_normed(values, own[f"norm_{layer}"]), own[f"asked_{layer}"])
+            values = _added(values, _times(_attention(asked, self.heads), own[f"told_{layer}"]))
+            up = _relu(_times(_normed(values, own[f"norm_{layer}_up"]), own[f"up_{layer}"]))
+            values = _added(values, _times(up, own[f"down_{layer}"]))
+        return _times(_reshaped(_normed(values, own["norm"]), (-1, self.width)), own["scores"])
 
-    def gradient(self, parameters: Array, inputs: npt.NDArray[Any], answers: Whole) -> Array:
-        own = parts_of(parameters, self.shapes)
-        gradient = np.empty_like(parameters)
-        out = parts_of(gradient, self.shapes)
-        values = own["characters"][inputs] + own["places"]
-        saved = []
-        for layer in range(self.layers):
-            middle, attended = self._attend(own, layer, values)
-            after, thought = self._think(own, layer, middle)
-            saved.append((values, attended, middle, thought))
-            values = after
-        last, roots = _norm(values, own["norm"])
-        flat = last.reshape(-1, self.width)
-        error = _error(_log_softmax(flat @ own["scores"]), answers.reshape(-1))
-        out["scores"][:] = flat.T @ error
-        back, out["norm"][:] = _norm_back(
-            (error @ own["scores"].T).reshape(values.shape), values, roots, own["norm"]
-        )
-        for layer in reversed(range(self.layers)):
-            before, attended, middle, thought = saved[layer]
-            back = self._think_back(own, out, layer, back, middle, thought)
-            back = self._attend_back(own, out, layer, back, before, attended)
-        out["places"][:] = back.sum(axis=0)
-        which = np.zeros((inputs.size, self.characters), back.dtype)
+
+# Steps of a computation
+
+
+def _times(values: Value, matrix: Value) -> Value:
+    """Values (..., k) times a matrix (k, m)."""
+
+    def by_matrix(back: Array) -> Array:
+        product: Array = values.data.reshape(-1, values.data.shape[-1]).T @ back.reshape(-1, back.shape[-1])
+        return product
+
+    by_values = lambda back: back @ matrix.data.T  # noqa: E731
+    return Value(values.data @ matrix.data, (values, by_values), (matrix, by_matrix))
+
+
+def _biased(values: Value, biases: Value) -> Value:
+    return Value(
+        values.data + biases.data,
+        (values, lambda back: back),
+        (biases, lambda back: back.reshape(-1, back.shape[-1]).sum(axis=0)),
+    )
+
+
+def _added(values: Value, others: Value) -> Value:
+    return Value(values.data + others.data, (values, lambda back: back), (others, lambda back: back))
+
+
+def _relu(values: Value) -> Value:
+    found = np.maximum(values.data, 0)
+    return Value(found, (values, lambda back: back * (found > 0)))
+
+
+def _reshaped(values: Value, shape: tuple[int, ...]) -> Value:
+    return Value(values.data.reshape(shape), (values, lambda back: back.reshape(values.data.shape)))
+
+
+def _normed(values: Value, gain: Value) -> Value:
+    """Values over the root of their mean square, times ``gain``."""
+    roots: Array = np.sqrt((values.data * values.data).mean(axis=-1, keepdims=True) + LEAST)
+    ones = values.data / roots
+
+    def by_values(back: Array) -> Array:
+        through = back * gain.data
+        found: Array = (through - ones * (through * ones).mean(axis=-1, keepdims=True)) / roots
+        return found
+
+    by_gain = lambda back: (back * ones).reshape(-1, back.shape[-1]).sum(axis=0)  # noqa: E731
+    return Value(ones * gain.data, (values, by_values), (gain, by_gain))
+
+
+def _embedded(characters: Value, places: Value, inputs: npt.NDArray[Any]) -> Value:
+    def by_characters(back: Array) -> Array:
+        which = np.zeros((inputs.size, len(characters.data)), back.dtype)
         which[np.arange(inputs.size), inputs.reshape(-1)] = 1
-        out["characters"][:] = which.T @ back.reshape(-1, self.width)
-        return gradient
+        product: Array = which.T @ back.reshape(-1, back.shape[-1])
+        return product
 
-    def _attend(self, own: Mapping[str, Array], layer: int, values: Array) -> tuple[Array, tuple[Array, ...]]:
-        normed, roots = _norm(values, own[f"norm_{layer}"])
-        # (3, n, heads, places, width of a head)
-        triple = (normed @ own[f"asked_{layer}"]).reshape(*values.shape[:2], 3, self.heads, -1)
-        queries, keys, contents = triple.transpose(2, 0, 3, 1, 4)
-        products = queries @ keys.swapaxes(-1, -2) / math.sqrt(queries.shape[-1])
-        # nobody sees what comes later
-        products[..., ~np.tri(self.places, dtype=bool)] = -np.inf
-        weights = np.exp(products - products.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        joined = (weights @ contents).transpose(0, 2, 1, 3).reshape(values.shape)
-        added = values + joined @ own[f"told_{layer}"]
-        return added, (normed, roots, queries, keys, contents, weights, joined)
+    found = characters.data[inputs] + places.data
+    return Value(found, (places, lambda back: back.sum(axis=0)), (characters, by_characters))
 
-    def _attend_back(
-        self,
-        own: Mapping[str, Array],
-        out: Mapping[str, Array],
-        layer: int,
-        back: Array,
-        values: Array,
-        saved: tuple[Array, ...],
-    ) -> Array:
-        normed, roots, queries, keys, contents, weights, joined = saved
-        out[f"told_{layer}"][:] = _outer(joined, back)
-        heads = (back @ own[f"told_{layer}"].T).reshape(*values.shape[:2], self.heads, -1)
-        heads = heads.transpose(0, 2, 1, 3)
-        of_weights = heads @ contents.swapaxes(-1, -2)
-        products = weights * (of_weights - (of_weights * weights).sum(axis=-1, keepdims=True))
-        products /= math.sqrt(queries.shape[-1])
-        triple = np.stack(
-            [products @ keys, products.swapaxes(-1, -2) @ queries, weights.swapaxes(-1, -2) @ heads]
+
+def _attention(asked: Value, heads: int) -> Value:
+    """Causal attention of ``heads``: from (n, places, 3 width), queries, keys and contents, to (n, places,
+    width).
+    """
+    count, places, _ = asked.data.shape
+    # (3, n, heads, places, width of a head)
+    triple = asked.data.reshape(count, places, 3, heads, -1)
+    queries, keys, contents = triple.transpose(2, 0, 3, 1, 4)
+    products = queries @ keys.swapaxes(-1, -2) / math.sqrt(queries.shape[-1])
+    # nobody sees what comes later
+    products[..., ~np.tri(places, dtype=bool)] = -np.inf
+    weights = np.exp(products - products.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+
+    def by_asked(back: Array) -> Array:
+        each = back.reshape(count, places, heads, -1).transpose(0, 2, 1, 3)
+        of_weights = each @ contents.swapaxes(-1, -2)
+        by_products = weights * (of_weights - (of_weights * weights).sum(axis=-1, keepdims=True))
+        by_products /= math.sqrt(queries.shape[-1])
+        by_triple = np.stack(
+            [by_products @ keys, by_products.swapaxes(-1, -2) @ queries, weights.swapaxes(-1, -2) @ each]
         )
-        flat = triple.transpose(1, 3, 0, 2, 4).reshape(*values.shape[:2], -1)
-        out[f"asked_{layer}"][:] = _outer(normed, flat)
-        through, out[f"norm_{layer}"][:] = _norm_back(
-            flat @ own[f"asked_{layer}"].T, values, roots, own[f"norm_{layer}"]
-        )
-        return back + through
+        return by_triple.transpose(1, 3, 0, 2, 4).reshape(count, places, -1)
 
-    def _think(self, own: Mapping[str, Array], layer: int, values: Array) -> tuple[Array, tuple[Array, ...]]:
-        normed, roots = _norm(values, own[f"norm_{layer}_up"])
-        lit = np.maximum(normed @ own[f"up_{layer}"], 0)
-        return values + lit @ own[f"down_{layer}"], (normed, roots, lit)
+    joined = (weights @ contents).transpose(0, 2, 1, 3).reshape(count, places, -1)
+    return Value(joined, (asked, by_asked))
 
-    def _think_back(
-        self,
-        own: Mapping[str, Array],
-        out: Mapping[str, Array],
-        layer: int,
-        back: Array,
-        values: Array,
-        saved: tuple[Array, ...],
-    ) -> Array:
-        normed, roots, lit = saved
-        out[f"down_{layer}"][:] = _outer(lit, back)
-        up = (back @ own[f"down_{layer}"].T) * (lit > 0)
-        out[f"up_{layer}"][:] = _outer(normed, up)
-        through, out[f"norm_{layer}_up"][:] = _norm_back(
-            up @ own[f"up_{layer}"].T, values, roots, own[f"norm_{layer}_up"]
-        )
-        return back + through
+
+def _patches(maps: Value, step: int) -> Value:
+    """What each place's kernel sees of maps (n, side, side, c), zeros around: (n, side / step, side / step,
+    9 c).
+    """
+    around = np.pad(maps.data, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    side = maps.data.shape[1]
+    places = [divmod(place, KERNEL) for place in range(KERNEL**2)]
+
+    def by_maps(back: Array) -> Array:
+        gradient = np.zeros(around.shape, back.dtype)
+        for (row, column), part in zip(places, np.split(back, KERNEL**2, axis=-1), strict=True):
+            gradient[:, row : row + side : step, column : column + side : step] += part
+        return gradient[:, 1:-1, 1:-1]
+
+    seen = [around[:, row : row + side : step, column : column + side : step] for row, column in places]
+    return Value(np.concatenate(seen, axis=-1), (maps, by_maps))
 
 
 def _log_softmax(scores: Array) -> Array:
@@ -349,46 +383,3 @@ def _error(log_probability: Array, answers: Whole) -> Array:
     error[np.arange(len(answers)), answers] -= 1
     error /= len(answers)
     return error
-
-
-def _norm(values: Array, gain: Array) -> tuple[Array, Array]:
-    """Values over the root of their mean square, times ``gain``; and that root, (..., 1)."""
-    roots: Array = np.sqrt((values * values).mean(axis=-1, keepdims=True) + LEAST)
-    return values / roots * gain, roots
-
-
-def _norm_back(back: Array, values: Array, roots: Array, gain: Array) -> tuple[Array, Array]:
-    """Gradients by the values and by ``gain``."""
-    ones, through = values / roots, back * gain
-    by_values: Array = (through - ones * (through * ones).mean(axis=-1, keepdims=True)) / roots
-    return by_values, (back * ones).reshape(-1, len(gain)).sum(axis=0)
-
-
-def _outer(before: Array, back: Array) -> Array:
-    """A matrix's gradient, from what it was multiplied with and the gradient of what came out."""
-    product: Array = before.reshape(-1, before.shape[-1]).T @ back.reshape(-1, back.shape[-1])
-    return product
-
-
-def _patches(maps: Array, step: int) -> Array:
-    """What each place's kernel sees of maps (n, side, side, c), zeros around: (n, side / step, side / step,
-    9 c).
-    """
-    around = np.pad(maps, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    side = maps.shape[1]
-    seen = [
-        around[:, row : row + side : step, column : column + side : step]
-        for row in range(KERNEL)
-        for column in range(KERNEL)
-    ]
-    return np.concatenate(seen, axis=-1)
-
-
-def _unpatched(back: Array, maps: Array, step: int) -> Array:
-    """The gradient by ``maps`` from that by their patches."""
-    count, side, _, channels = maps.shape
-    around = np.zeros((count, side + 2, side + 2, channels), back.dtype)
-    for place, part in enumerate(np.split(back, KERNEL**2, axis=-1)):
-        row, column = divmod(place, KERNEL)
-        around[:, row : row + side : step, column : column + side : step] += part
-    return around[:, 1:-1, 1:-1]

@@ -1,8 +1,4 @@
-"""What OptINC's average does to a training, in one process. Tables on stderr, JSON on stdout.
-
-    python benchmarks/optinc_training.py [plain] [injected] [phases] [--model digits] [--seeds 3]
-        [--iterations 1000] [--ranks 4 8 16] [--bits 8 16] [--wrong 0.01 1] [--weights trained designed]
-    python benchmarks/optinc_training.py --page docs/optinc.md JSON [JSON ...]
+"""What OptINC's average does to a training, in one process.
 
 Each row is a training for each seed, whose gradients are averaged in another way; beside it stands the ring
 all-reduce of float32 from the same seeds. Differences are taken seed by seed; +- is the half width of the
@@ -27,36 +23,29 @@ of the held-out text.
 ``phases``    8 bits, N = 4: the trained network that comes with the program, and the designed one
               (*designed, not trained*), on meshes whose phases are off, a draw for each seed; the table of
               such a network answers every input of the training
-
-``--page`` trains nothing: it writes the ways of averaging as a table into a page, between ``<!-- ways -->``
-and ``<!-- end of ways -->``. Each file has the JSON of ``plain --bits 8``, of one model and any ``--ranks``.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import math
 import os
-import re
 import statistics
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
+from typing import Annotated, Any, Literal
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 # layers are small: threads would wait for each other more than they compute
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
+import typer
 
+from benchmarks.harness import check_known, show
 from benchmarks.optinc_models import (
     Adam,
     Batch,
@@ -84,7 +73,7 @@ from ringlight.fabric.optinc.weights import trained
 IMAGES, RATE = 64, 0.5
 RANKS, BITS = (4, 8, 16), (8, 16)
 #: Bits with which the ways of averaging differ.
-_MANY_WAYS = 8
+MANY_WAYS = 8
 #: Parts of all answers that are wrong, besides the paper's.
 WRONG = (0.01, 1.0)
 SEQUENCES, PLACES = 32, 32
@@ -148,10 +137,9 @@ def _constant_where_unequal(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
 
 
 def _dithered(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The floor, where so many ranks as are drawn for a value, 0 to N - 1, raise their codes by a step: right
-    on average. All ranks have to draw alike. Here the codes' checksum is the seed; ranks could send each
-    other theirs together with their scales.
-    """
+    """The floor, where so many ranks as are drawn for a value, 0 to N - 1, raise their codes by a step:
+    right on average. All ranks have to draw alike. Here the codes' checksum is the seed; ranks could send
+    each other theirs together with their scales."""
     ranks, size = codes.shape
     drawn = np.random.default_rng(zlib.crc32(codes.tobytes())).integers(0, ranks, size)
     return np.asarray((codes.sum(axis=0) + drawn) // ranks)
@@ -240,8 +228,7 @@ def train_transformer(
 @cache
 def text() -> tuple[npt.NDArray[np.intp], int]:
     """Python's own reference of the language as whole numbers, topics in order of their names, and how many
-    characters there are.
-    """
+    characters there are."""
     whole = np.array([ord(character) for _, topic in sorted(topics.items()) for character in topic])
     known, codes = np.unique(whole, return_inverse=True)
     return codes, len(known)
@@ -330,7 +317,7 @@ def plain(study: Study) -> list[dict[str, Any]]:
         rows.append(study.row(ranks, study.ring(ranks), what="ring, float32"))
         for bits in study.chosen.bits:
             unit = exact(Coding(bits, ranks))
-            ways: dict[str, Way | None] = {"nearest": None, **(WAYS if bits == _MANY_WAYS else {})}
+            ways: dict[str, Way | None] = {"nearest": None, **(WAYS if bits == MANY_WAYS else {})}
             for name, way in ways.items():
                 outcomes = study.averaged(ranks, Averaging.of(unit, bits, way))
                 rows.append(study.row(ranks, outcomes, what=f"OptINC, {bits} bits, {name}"))
@@ -379,143 +366,80 @@ def phases(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
-def _spread(pair: Sequence[float | None], form: str) -> str:
+def with_interval(pair: Sequence[float | None], form: str) -> str:
     """A mean and half its interval, if it has one."""
     mean, half = pair
     return format(mean, form) + ("" if half is None else f" ± {half:{form.lstrip('+')}}")
 
 
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of Markdown."""
+def show_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a table of trainings."""
 
     def part(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
 
-    columns = ("averaged by", "N", "accuracy %", "over ring", "each seed", "loss", "over ring")
-    lines = ["| " + " | ".join((*columns, "wrong %", "bias")) + " |", "|---" * (len(columns) + 2) + "|"]
-    for row in rows:
-        cells = (
+    heads = (
+        "averaged by",
+        "N",
+        "accuracy %",
+        "over ring",
+        "each seed",
+        "loss",
+        "over ring",
+        "wrong %",
+        "bias",
+    )
+    cells = [
+        (
             row["what"],
-            str(row["ranks"]),
-            _spread(row["accuracy_percent"], ".2f"),
-            _spread(row["accuracy_over_ring_points"], "+.2f"),
+            row["ranks"],
+            with_interval(row["accuracy_percent"], ".2f"),
+            with_interval(row["accuracy_over_ring_points"], "+.2f"),
             ", ".join(f"{points:+.2f}" for points in row["of_seeds_points"]),
-            _spread(row["loss_nats"], ".5f"),
-            _spread(row["loss_over_ring_nats"], "+.5f"),
+            with_interval(row["loss_nats"], ".5f"),
+            with_interval(row["loss_over_ring_nats"], "+.5f"),
             part(None if row["wrong"] is None else 100 * row["wrong"], ".5f"),
             part(row["bias"], "+.3f"),
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        for row in rows
+    ]
+    show(heads, cells)
 
 
-#: What a way is called on the page, by its name in the JSON, in the page's order.
-ON_PAGE = {
-    "nearest": "nearest (the product)",
-    "dithered": "dithered",
-    "exact mean of the codes": "exact mean of the codes",
-    "floor and a constant": "floor and a constant",
-    "floor and a constant where codes differ": "floor and a constant where codes differ",
-    "floor": "floor (the paper's)",
-}
-_WAYS_BLOCK = re.compile(r"(<!-- ways -->\n).*?(<!-- end of ways -->)", re.DOTALL)
+STUDIES = {"plain": plain, "injected": injected, "phases": phases}
 
 
-def ways_table(outcomes: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of Markdown: for each model the ways of averaging by servers, and what the ring has itself.
-
-    Raises ValueError for outcomes of one model with other seeds or iterations, KeyError for one that is not
-    there.
-    """
-    lines: list[str] = []
-    for model in dict.fromkeys(outcome["model"] for outcome in outcomes):
-        own = [outcome for outcome in outcomes if outcome["model"] == model]
-        if len(counts := {(outcome["seeds"], outcome["iterations"]) for outcome in own}) > 1:
-            raise ValueError(f"{model}: of different seeds and iterations: {sorted(counts)}")
-        ((seeds, iterations),) = counts
-        rows = {(row["what"], row["ranks"]): row for outcome in own for row in outcome["plain"]}
-        ranks = sorted({many for _, many in rows})
-        heads = [f"{model}, averaged by", *(f"N = {n}: accuracy, points | loss" for n in ranks)]
-        lines += [f"| {' | '.join(heads)} |", "|---" * (1 + 2 * len(ranks)) + "|"]
-        for way, said in ON_PAGE.items():
-            its = [rows[f"OptINC, {_MANY_WAYS} bits, {way}", n] for n in ranks]
-            cells = [
-                f"{_spread(row['accuracy_over_ring_points'], '+.2f')} | "
-                f"{_spread(row['loss_over_ring_nats'], '+.5f')}"
-                for row in its
-            ]
-            lines.append(f"| {' | '.join((said, *cells))} |")
-        rings = [(n, rows["ring, float32", n]) for n in ranks]
-        said = "; ".join(
-            f"{_spread(row['accuracy_percent'], '.2f')} % and {_spread(row['loss_nats'], '.4f')} with N = {n}"
-            for n, row in rings
-        )
-        lines += ["", f"The ring's accuracy and loss: {said}. {seeds} seeds, {iterations:,} iterations."]
-        beside = "; ".join(
-            f"{_apart(rows, n, 'of_seeds_points', '+.2f')} points and "
-            f"{_apart(rows, n, 'of_seeds_nats', '+.5f')} of loss with N = {n}"
-            for n in ranks
-        )
-        lines += [f"Dithered beside nearest, seed by seed: {beside}.", ""]
-    return [line.replace(" -", " −") for line in lines]
-
-
-def _apart(rows: dict[tuple[str, int], dict[str, Any]], ranks: int, figure: str, form: str) -> str:
-    """By how much dithering is above nearest: the mean over seeds, and half its interval."""
-    dithered, nearest = (rows[f"OptINC, {_MANY_WAYS} bits, {way}", ranks] for way in ("dithered", "nearest"))
-    off = [a - b for a, b in zip(dithered[figure], nearest[figure], strict=True)]
-    return _spread((statistics.fmean(off), half_width(off)), form)
-
-
-def write_ways(page: Path, files: Sequence[Path]) -> None:
-    """Raises OSError, and ValueError for a page without the block or files without such outcomes."""
-    lines = ways_table([json.loads(file.read_text(encoding="utf-8")) for file in files])
-    text = page.read_text(encoding="utf-8")
-    new, count = _WAYS_BLOCK.subn(lambda match: match[1] + "\n".join(lines) + match[2], text)
-    if count != 1:
-        raise ValueError(f"{page}: {count} blocks of ways, not one")
-    page.write_text(new, encoding="utf-8")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    known = {"plain": plain, "injected": injected, "phases": phases}
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(known)}, or all; files, with --page")
-    parser.add_argument("--page", type=Path, help="write the ways of averaging of these files into it")
-    parser.add_argument("--model", choices=list(MODELS), default="digits")
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
-    parser.add_argument("--iterations", type=int, help="the model's, if not given")
-    parser.add_argument("--ranks", type=int, nargs="+", choices=RANKS, default=RANKS, help="of plain")
-    parser.add_argument("--bits", type=int, nargs="+", choices=BITS, default=BITS, help="of plain")
-    parser.add_argument("--wrong", type=float, nargs="*", default=WRONG, help="parts of answers, of injected")
-    parser.add_argument("--weights", nargs="+", choices=list(SIGMAS), default=list(SIGMAS), help="of phases")
-    given = parser.parse_args()
-    if given.page:
-        try:
-            write_ways(given.page, [Path(part) for part in given.parts])
-        except (OSError, ValueError, KeyError) as error:
-            parser.exit(1, f"{parser.prog}: {error}\n")
-        return
-    if unknown := set(given.parts) - set(known):
-        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(known)}")
-    train, iterations = MODELS[given.model]
-    iterations = iterations if given.iterations is None else given.iterations
-    if given.seeds < 1 or iterations < 1:
-        parser.error("--seeds and --iterations are at least 1")
-    if not all(0 <= part <= 1 for part in given.wrong):
-        parser.error("--wrong: parts of all answers are 0 to 1")
-    chosen = Chosen(given.ranks, given.bits, given.wrong, given.weights)
-    study = Study(train, given.seeds, iterations, chosen)
-    found: dict[str, Any] = {"model": given.model, "seeds": given.seeds, "iterations": iterations}
-    if given.model == "transformer":
+def optinc_training(
+    parts: Annotated[list[str], typer.Argument()] = list(STUDIES),
+    model: Literal["digits", "conv", "transformer"] = "digits",
+    seeds: int = 3,
+    iterations: int | None = None,
+    ranks: list[int] = [*RANKS],
+    bits: list[int] = [*BITS],
+    wrong: list[float] = [*WRONG],
+    weights: list[str] = list(SIGMAS),
+) -> dict[str, Any]:
+    """``seeds``: how many, from 0 on; ``iterations``: the model's, if not given; ``ranks`` and ``bits`` are
+    of plain, ``wrong`` (parts of all answers) of injected, ``weights`` of phases; ``page``: write the ways
+    of averaging of these files into it."""
+    check_known("part", parts, STUDIES)
+    check_known("--ranks", ranks, RANKS)
+    check_known("--bits", bits, BITS)
+    check_known("--weights", weights, SIGMAS)
+    train, usual = MODELS[model]
+    iterations = usual if iterations is None else iterations
+    if seeds < 1 or iterations < 1:
+        raise SystemExit("--seeds and --iterations are at least 1")
+    if not all(0 <= part <= 1 for part in wrong):
+        raise SystemExit("--wrong: parts of all answers are 0 to 1")
+    study = Study(train, seeds, iterations, Chosen(ranks, bits, wrong, weights))
+    found: dict[str, Any] = {"model": model, "seeds": seeds, "iterations": iterations}
+    if model == "transformer":
         found["text_sha256"] = text_sha256()
-    for name in given.parts or known:
-        found[name] = known[name](study)
-        print("\n".join(table(found[name])), file=sys.stderr)
-    print(json.dumps(found, indent=2))
+    for name in parts:
+        found[name] = STUDIES[name](study)
+        show_rows(found[name])
+    return found
 
 
-if __name__ == "__main__":
-    main()
+PARTS = (optinc_training,)

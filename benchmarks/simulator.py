@@ -1,6 +1,4 @@
-"""How fast the simulator is, and how close to what others compute. Prints JSON.
-
-    python benchmarks/simulator.py [ring] [torus] [oddl] [--nodes 64 1024 4096] [--side 64]
+"""How fast the simulator is, and how close to what others compute.
 
 Every part runs in a process of its own, so that it starts cold and its memory is its own. numba is used where
 this Python has it; ``ring`` runs without it first. ``torus`` runs the same flows in SimGrid's Python binding
@@ -9,26 +7,39 @@ in between, where Debian's python3-simgrid is installed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
-import platform
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.harness import ROOT, apart
+
 SIMGRID = ROOT / "tests" / "simgrid_flows.py"
 DEBIAN_PYTHON = "/usr/bin/python3"
-PARTS = ("ring", "torus", "oddl")
 
 
-def ring(numba: bool) -> dict[str, Any]:
+def ring() -> dict[str, Any]:
     """A 4,096-rank ring all-reduce of 64 MiB in 8,190 steps over one switch."""
+    return {name: apart(_ring, name == "numba") for name in ("numpy", "numba")}
+
+
+def torus(side: int = 64) -> dict[str, Any]:
+    """A random permutation with sizes of 1 to 16 MiB on a side × side torus, ours and SimGrid's, in turn."""
+    return apart(_torus, side)
+
+
+def oddl(nodes: list[int] = [64, 1024, 4096]) -> dict[str, Any]:
+    """One halving-doubling all-reduce of 64 MiB on a square grid, every flow asking its agents for light."""
+    return {f"{count} nodes": apart(_oddl, count) for count in nodes}
+
+
+PARTS = (ring, torus, oddl)
+
+
+def _ring(numba: bool) -> dict[str, Any]:
     begin = time.perf_counter()
     if not numba:
         sys.path[:] = [place for place in sys.path if not (Path(place) / "numba").exists()]
@@ -56,8 +67,7 @@ def ring(numba: bool) -> dict[str, Any]:
     }
 
 
-def torus(side: int) -> dict[str, Any]:
-    """A random permutation with sizes of 1 to 16 MiB on a side × side torus, ours and SimGrid's, in turn."""
+def _torus(side: int) -> dict[str, Any]:
     import numpy as np
 
     from ringlight.testbed.simulation.maxmin import drain, has_numba
@@ -111,8 +121,7 @@ def torus(side: int) -> dict[str, Any]:
     return result
 
 
-def oddl(nodes: int) -> dict[str, Any]:
-    """One halving-doubling all-reduce of 64 MiB on a square grid, every flow asking its agents for light."""
+def _oddl(nodes: int) -> dict[str, Any]:
     begin = time.perf_counter()
     import numpy as np
 
@@ -142,62 +151,5 @@ def oddl(nodes: int) -> dict[str, Any]:
         "set_up_mean_s": float(waits.mean()), "messages_per_flow": sum(plane.messages.values()) / len(waits),
         "messages": dict(plane.messages), "receiver_overlaps": plane.overlaps, "all_idle": plane.idle(),
         "wall_s": time.perf_counter() - begin,
-        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        
     }  # fmt: skip
-
-
-def apart(part: str, *arguments: str) -> Any:
-    """One part in a process of its own."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    }
-    done = subprocess.run(
-        [sys.executable, __file__, "--inside", part, *arguments], capture_output=True, text=True,
-        timeout=3600, env=environment, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{part} failed:\n{done.stderr}")
-    return json.loads(done.stdout)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when none is named")
-    parser.add_argument(
-        "--nodes", type=int, nargs="+", default=[64, 1024, 4096], help="sizes of the ODDL grid"
-    )
-    parser.add_argument("--side", type=int, default=64, help="side of the torus")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.inside:
-        part, value = options.inside, options.parts
-        answers = {
-            "ring": lambda: ring(value[0] == "numba"), "torus": lambda: torus(int(value[0])),
-            "oddl": lambda: oddl(int(value[0])),
-        }  # fmt: skip
-        print(json.dumps(answers[part]()))
-        return
-    unknown = sorted(set(options.parts) - set(PARTS))
-    if unknown:
-        raise SystemExit(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
-    wanted = options.parts or PARTS
-    result: dict[str, Any] = {
-        "machine": {
-            "python": platform.python_version(),
-            "processors": os.cpu_count(),
-            "load": os.getloadavg(),
-        }
-    }
-    if "ring" in wanted:
-        result["ring"] = [apart("ring", "numpy"), apart("ring", "numba")]
-    if "torus" in wanted:
-        result["torus"] = apart("torus", str(options.side))
-    if "oddl" in wanted:
-        result["oddl"] = [apart("oddl", str(nodes)) for nodes in options.nodes]
-    print(json.dumps(result, indent=2))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,7 @@
-"""How fast lightpaths of a ring are decided, and how near to the best. Prints JSON.
-
-    python benchmarks/wavelengths.py [decisions] [gaps] [colours] [--limit-s 6] [--seeds 2]
+"""How fast lightpaths of a ring are decided, and how near to the best.
 
 ``decisions``: 8, 32 and 1,024 GPUs; z beside the optimum when the load of the segments alone counts and all
-go the shorter way, and beside the bound; ``cpu_ms`` is the processor's time, which others spoil less.
+go the shorter way, and beside the bound; ``cpu`` is the processor's time, which others spoil less.
 ``gaps``: z against HiGHS's best for the program that bounds the load only, 8 to 32 GPUs, with the bound that
 HiGHS proved within the limit; so a gap holds what colours cost, too. ``gap_to_colour_bound`` does not: no
 plan with colours exceeds that bound.
@@ -17,27 +15,20 @@ pairs; "replicas" 128 equal jobs of 8 and that ring.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
-from sys import path as import_path
+from itertools import product
 from typing import Any
-
-import_path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.harness import milliseconds, spread, timed
 from ringlight.fabric.allocation.arcs import Decisions, allocate
 from ringlight.fabric.planes.ring.wdm import check_wavelengths
 from tests.colour_bound import colour_bound
 from tests.ring_program import highs_ring, load_bound
 
 Demand = npt.NDArray[np.float64]
-PARTS = ("decisions", "gaps", "colours")
 SMALL = ("dense", "skewed", "sparse", "job", "one way")
 LARGE = ("window", "few", "replicas")
 #: Wavelengths in each direction by GPUs: enough that every pair of the densest demand has some.
@@ -71,127 +62,91 @@ def demand_of(kind: str, nodes: int, seed: int) -> Demand:
     return matrix
 
 
-def timed(call: Callable[[], object], times: int) -> dict[str, float]:
-    """Milliseconds of so many calls."""
-    took, cpu = [], []
-    for _ in range(times):
-        begin, cpu_begin = time.perf_counter(), time.thread_time()
-        call()
-        took.append((time.perf_counter() - begin) * 1e3)
-        cpu.append((time.thread_time() - cpu_begin) * 1e3)
-    return {"cpu_ms": statistics.median(cpu), "median_ms": statistics.median(took), "worst_ms": max(took)}
-
-
-def decisions(seeds: int, limit_s: float) -> list[dict[str, Any]]:
+def decisions(seeds: int = 2) -> dict[str, Any]:
+    """``seeds``: demands of each kind."""
     rows = []
     for nodes, kinds in ((8, SMALL), (32, SMALL), (1024, LARGE)):
-        for kind in kinds:
-            for seed in range(seeds):
-                demand, wavelengths = demand_of(kind, nodes, seed), WAVELENGTHS[nodes]
-                plan = allocate(demand, wavelengths)
-                check_wavelengths(plan.step(), nodes, wavelengths)
-                shorter = load_bound(demand, wavelengths, shorter_way=True)
-                known = Decisions(wavelengths)
-                known.decide(demand)
-                rows.append(
-                    {
-                        "gpus": nodes,
-                        "wavelengths": wavelengths,
-                        "demand": kind,
-                        "seed": seed,
-                        "pairs": int((demand > 0).sum()),
-                        "lightpaths": len(plan.sources),
-                        "z": plan.z,
-                        "z_over_load_of_shorter_ways": plan.z / shorter if shorter else None,
-                        "z_over_bound": plan.z / plan.bound,
-                        **timed(lambda d=demand, w=wavelengths: allocate(d, w), 5),  # type: ignore[misc]
-                        "known_ms": timed(lambda k=known, d=demand: k.decide(d), 5)["median_ms"],  # type: ignore[misc]
-                    }
-                )
-    return rows
+        for kind, seed in product(kinds, range(seeds)):
+            demand, wavelengths = demand_of(kind, nodes, seed), WAVELENGTHS[nodes]
+            plan = allocate(demand, wavelengths)
+            check_wavelengths(plan.step(), nodes, wavelengths)
+            shorter = load_bound(demand, wavelengths, shorter_way=True)
+            known = Decisions(wavelengths)
+            known.decide(demand)
+
+            def decide(demand: Demand = demand, wavelengths: int = wavelengths) -> object:
+                return allocate(demand, wavelengths)
+
+            def decide_again(known: Decisions = known, demand: Demand = demand) -> object:
+                return known.decide(demand)
+
+            rows.append(
+                {
+                    "gpus": nodes, "wavelengths": wavelengths, "demand": kind, "seed": seed,
+                    "pairs": int((demand > 0).sum()), "lightpaths": len(plan.sources), "z": plan.z,
+                    "z_over_load_of_shorter_ways": plan.z / shorter if shorter else None,
+                    "z_over_bound": plan.z / plan.bound,
+                    "cpu": milliseconds(timed(decide, 5, clock=time.thread_time)),
+                    "time": milliseconds(timed(decide, 5)),
+                    "known": milliseconds(timed(decide_again, 5)),
+                }
+            )  # fmt: skip
+    return {"rows": rows}
 
 
-def gaps(seeds: int, limit_s: float) -> dict[str, Any]:
+def gaps(seeds: int = 2, limit_s: float = 6.0) -> dict[str, Any]:
+    """``limit_s``: seconds that HiGHS has for each of ``seeds`` demands of each kind."""
     rows = []
-    for nodes in (8, 16, 24, 32):
-        for kind in SMALL:
-            for seed in range(seeds):
-                demand, wavelengths = demand_of(kind, nodes, seed), WAVELENGTHS[nodes]
-                found = highs_ring(demand, wavelengths, limit_s)
-                optimum = load_bound(demand, wavelengths)
-                plan = allocate(demand, wavelengths)
-                rows.append(
-                    {
-                        "gpus": nodes,
-                        "demand": kind,
-                        "seed": seed,
-                        "z": plan.z,
-                        "highs_z": found.z,
-                        "highs_bound": found.bound,
-                        "proved": found.bound <= found.z * (1 + 1e-4),
-                        "load_optimum": optimum,
-                        "own_bound": plan.bound,
-                        "gap": 1 - plan.z / found.z if found.z else None,
-                        "gap_to_load_optimum": 1 - plan.z / optimum,
-                        "gap_to_colour_bound": 1 - plan.z / colour_bound(demand, wavelengths, least=plan.z),
-                    }
-                )
+    for nodes, kind, seed in product((8, 16, 24, 32), SMALL, range(seeds)):
+        demand, wavelengths = demand_of(kind, nodes, seed), WAVELENGTHS[nodes]
+        found = highs_ring(demand, wavelengths, limit_s)
+        optimum = load_bound(demand, wavelengths)
+        plan = allocate(demand, wavelengths)
+        rows.append(
+            {
+                "gpus": nodes, "demand": kind, "seed": seed,
+                "z": plan.z, "highs_z": found.z, "highs_bound": found.bound,
+                "proved": found.bound <= found.z * (1 + 1e-4),
+                "load_optimum": optimum, "own_bound": plan.bound,
+                "gap": 1 - plan.z / found.z if found.z else None,
+                "gap_to_load_optimum": 1 - plan.z / optimum,
+                "gap_to_colour_bound": 1 - plan.z / colour_bound(demand, wavelengths, least=plan.z),
+            }
+        )  # fmt: skip
     kinds = ("gap", "gap_to_load_optimum", "gap_to_colour_bound")
     return {kind: by_ways(rows, kind) for kind in kinds} | {"rows": rows}
 
 
 def by_ways(rows: list[dict[str, Any]], key: str) -> dict[str, dict[str, float]]:
-    """Median and worst: of demands that go both ways round, and of those that go one way."""
-    found = {}
-    for name, one_way in (("both ways", False), ("one way", True)):
-        values = [
+    """Spread of demands that go both ways round, and of those that go one way."""
+    ways = {"both ways": False, "one way": True}
+    return {
+        name: spread(
             row[key] for row in rows if (row["demand"] == "one way") == one_way and row[key] is not None
-        ]
-        found[name] = {"median": statistics.median(values), "worst": max(values)}
-    return found
+        )
+        for name, one_way in ways.items()
+    }
 
 
-def colours(seeds: int, limit_s: float) -> dict[str, Any]:
-    rows = []
-    for nodes, wavelengths, kind in ((5, 4, "dense"), (6, 6, "sparse"), (8, 6, "sparse"), (8, 4, "one way")):
-        for seed in range(seeds):
-            demand = demand_of(kind, nodes, seed)
-            if kind == "one way":
-                demand *= (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes <= 2
-            found = highs_ring(demand, wavelengths, limit_s, rings=wavelengths)
-            plan = allocate(demand, wavelengths, partial=True)
-            rows.append(
-                {
-                    "gpus": nodes,
-                    "wavelengths": wavelengths,
-                    "demand": kind,
-                    "seed": seed,
-                    "z": plan.z,
-                    "highs_z": found.z,
-                    "highs_bound": found.bound,
-                    "load_optimum": load_bound(demand, wavelengths),
-                    "gap": 1 - plan.z / found.z if found.z else None,
-                }
-            )
-    values: list[Any] = [row["gap"] for row in rows if row["gap"] is not None]
-    return {"gap": {"median": statistics.median(values), "worst": max(values)}, "rows": rows}
+def colours(seeds: int = 2, limit_s: float = 6.0) -> dict[str, Any]:
+    """As ``gaps``, with colours."""
+    rows: list[dict[str, Any]] = []
+    cases = ((5, 4, "dense"), (6, 6, "sparse"), (8, 6, "sparse"), (8, 4, "one way"))
+    for (nodes, wavelengths, kind), seed in product(cases, range(seeds)):
+        demand = demand_of(kind, nodes, seed)
+        if kind == "one way":
+            demand *= (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes <= 2
+        found = highs_ring(demand, wavelengths, limit_s, rings=wavelengths)
+        plan = allocate(demand, wavelengths, partial=True)
+        rows.append(
+            {
+                "gpus": nodes, "wavelengths": wavelengths, "demand": kind, "seed": seed,
+                "z": plan.z, "highs_z": found.z, "highs_bound": found.bound,
+                "load_optimum": load_bound(demand, wavelengths),
+                "gap": 1 - plan.z / found.z if found.z else None,
+            }
+        )  # fmt: skip
+    return {"gap": spread(row["gap"] for row in rows if row["gap"] is not None), "rows": rows}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--limit-s", type=float, default=6.0, help="seconds that HiGHS has for each demand")
-    parser.add_argument("--seeds", type=int, default=2, help="demands of each kind")
-    chosen = parser.parse_args()
-    if unknown := set(chosen.parts) - set(PARTS):
-        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(PARTS)}")
-    known: dict[str, Callable[[int, float], Any]] = {
-        "decisions": decisions, "gaps": gaps, "colours": colours,
-    }  # fmt: skip
-    print(json.dumps({name: known[name](chosen.seeds, chosen.limit_s) for name in chosen.parts}, indent=2))
-
-
-if __name__ == "__main__":
-    main()
+PARTS = (decisions, gaps, colours)

@@ -1,6 +1,4 @@
-"""Measures how fast the networks for comparison are built and simulated. Prints JSON.
-
-    python benchmarks/zoo.py [--gpus 1024]
+"""Measures how fast the networks for comparison are built and simulated.
 
 All networks have one bandwidth per GPU. The workload is that of placed pieces of a model: every GPU computes,
 sends 1 MiB to the next one, and groups at distance 8 all-reduce 100 MB by a ring; on the one-shot graph by
@@ -10,15 +8,14 @@ needs), virtual milliseconds of the iteration, and what the fabric is built of p
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import resource
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import most_memory_mib, tell
 from ringlight.fabric.allocation.one_shot import circuits, one_shot
 from ringlight.fabric.parts import Counts
 from ringlight.fabric.planes.counts import of_fabric
@@ -37,6 +34,31 @@ from ringlight.workloads.graph import Book, Collective, Workload, Writer
 RATE_BPS = 800e9
 DEGREE = 4
 MESSAGE, GRADIENT = 2**20, 100_000_000
+
+
+def networks(gpus: int = 1024) -> dict[str, Any]:
+    """``gpus``: a square number that 64 divides."""
+    if math.isqrt(gpus) ** 2 != gpus or gpus % 64 or gpus < 256:
+        raise SystemExit(f"--gpus {gpus}: it must be a square number that 64 divides, at least 256")
+    rows = {}
+    for name, (make, built_of, algorithm) in zoo(gpus).items():
+        tell(name)
+        begin = time.perf_counter()
+        network = make()
+        built = time.perf_counter()
+        names = [f"g{gpu}" for gpu in range(gpus)]
+        found = simulate_workload(network, names, workload(gpus, algorithm), how="classes")
+        rows[name] = {
+            "build_s": round(built - begin, 3),
+            "simulate_s": round(time.perf_counter() - built, 3),
+            "iteration_ms": round(found.total_s * 1e3, 3),
+            "links": len(network.capacity_bps),
+            "per_gpu": {what: round(count, 3) for what, count in built_of.per_gpu().items() if count},
+        }
+    return {"gpus": gpus, "networks": rows, "most_memory_mib": most_memory_mib()}
+
+
+PARTS = (networks,)
 
 
 def workload(ranks: int, algorithm: str) -> Workload:
@@ -106,32 +128,3 @@ def zoo(n: int) -> dict[str, tuple[Callable[[], Network], Counts, str]]:
         "rotor, straight": (lambda: rotor_network(gpus, rotor), of_degree, "ring"),
         "rotor, indirectly": (lambda: rotor_network(gpus, rotor, indirect=True), of_degree, "ring"),
     }  # fmt: skip
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gpus", type=int, default=1024, help="a square number that 64 divides")
-    n = parser.parse_args().gpus
-    if math.isqrt(n) ** 2 != n or n % 64 or n < 256:
-        parser.error(f"--gpus {n}: it must be a square number that 64 divides, at least 256")
-    rows = {}
-    for name, (make, built_of, algorithm) in zoo(n).items():
-        begin = time.perf_counter()
-        network = make()
-        built = time.perf_counter()
-        found = simulate_workload(
-            network, [f"g{gpu}" for gpu in range(n)], workload(n, algorithm), how="classes"
-        )
-        rows[name] = {
-            "build_s": round(built - begin, 3),
-            "simulate_s": round(time.perf_counter() - built, 3),
-            "iteration_ms": round(found.total_s * 1e3, 3),
-            "links": len(network.capacity_bps),
-            "per_gpu": {what: round(count, 3) for what, count in built_of.per_gpu().items() if count},
-        }
-    most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(json.dumps({"gpus": n, "networks": rows, "most_memory_mib": most_mib}, indent=2))
-
-
-if __name__ == "__main__":
-    main()

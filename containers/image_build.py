@@ -109,7 +109,7 @@ def build_from_packages(name: str, packages: Sequence[str], progress: Progress) 
     whole = f"{repository}:{tag or 'latest'}"
     if not _IMAGE_NAME.fullmatch(whole):
         raise ImageError(f"{name!r:.80} is no name of an image, such as my-mpi or my-mpi:1")
-    if bad := next((one for one in packages if not _PACKAGE_NAME.fullmatch(one)), None):
+    if bad := next((package for package in packages if not _PACKAGE_NAME.fullmatch(package)), None):
         raise ImageError(f"{bad!r:.80} is no name of a Debian package")
     if shutil.which("mmdebstrap") is None:
         raise ImageError("mmdebstrap is not installed; run: ringlight setup")

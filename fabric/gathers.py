@@ -44,11 +44,11 @@ def rooted(steps: Steps, root: int) -> Steps:
 def ring_reduce_scatter(n: int) -> Steps:
     """To rank + 1, n - 1 steps of 1/n of the vector: (n-1)/n of it per rank."""
     ranks = frozen(np.arange(n))
-    to, one = frozen((ranks + 1) % n), frozen(np.ones(n))
+    to, ones = frozen((ranks + 1) % n), frozen(np.ones(n))
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(ranks, to, (ranks - 1 - step) % n, one, "reduce")
+            yield Step(ranks, to, (ranks - 1 - step) % n, ones, "reduce")
 
     return Steps("ring", n, n, n - 1, make)
 
@@ -56,11 +56,11 @@ def ring_reduce_scatter(n: int) -> Steps:
 def ring_all_gather(n: int) -> Steps:
     """To rank + 1, n - 1 steps of 1/n of the vector: (n-1)/n of it per rank."""
     ranks = frozen(np.arange(n))
-    to, one = frozen((ranks + 1) % n), frozen(np.ones(n))
+    to, ones = frozen((ranks + 1) % n), frozen(np.ones(n))
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(ranks, to, (ranks - step) % n, one, "replace")
+            yield Step(ranks, to, (ranks - step) % n, ones, "replace")
 
     return Steps("ring", n, n, n - 1, make)
 
@@ -140,8 +140,8 @@ def tree(n: int) -> Steps:
     def make() -> Iterator[Step]:
         for k in reversed(range(depth)):
             child = frozen(np.arange(1 << k, n, 2 << k))
-            one = frozen(np.ones(len(child)))
-            yield Step(frozen(child - (1 << k)), child, frozen(np.zeros(len(child))), one, "replace")
+            ones = frozen(np.ones(len(child)))
+            yield Step(frozen(child - (1 << k)), child, frozen(np.zeros(len(child))), ones, "replace")
 
     return Steps("binomial-tree", n, 1, depth, make)
 

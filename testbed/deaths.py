@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 #: The file's name in a lab's state.
 FILE = "deaths.jsonl"
-Kind = Literal["optical switch", "O-NIC agent", "averager", "applications", "controller", "Open vSwitch"]
+ProcessKind = Literal[
+    "optical switch", "O-NIC agent", "averager", "applications", "controller", "Open vSwitch"
+]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Death:
     """
 
     t: float
-    kind: Kind
+    kind: ProcessKind
     name: str
     how: str | None = None
     asked: bool = False
@@ -38,10 +40,10 @@ class Deaths:
         self._path = path
         self._lock = threading.Lock()
 
-    def ended(self, kind: Kind, name: str, how: str, asked: bool) -> None:
+    def ended(self, kind: ProcessKind, name: str, how: str, asked: bool) -> None:
         self._add(Death(time.monotonic(), kind, name, how, asked))
 
-    def back(self, kind: Kind, name: str) -> None:
+    def back(self, kind: ProcessKind, name: str) -> None:
         self._add(Death(time.monotonic(), kind, name))
 
     def _add(self, death: Death) -> None:

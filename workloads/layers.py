@@ -160,11 +160,6 @@ def forward_flops(model: Model, sequence: int = 0) -> float:
     return sum(layer.flops for layer in layers(model, sequence))
 
 
-def kept_elements(model: Model, sequence: int = 0) -> int:
-    """Elements that one sample's forward pass keeps for the backward pass."""
-    return sum(layer.kept for layer in layers(model, sequence))
-
-
 def _of_transformer(model: Transformer, s: int) -> Iterator[Layer]:
     yield _embedding(model, s)
     for number in range(model.encoder_layers):

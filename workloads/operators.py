@@ -61,7 +61,8 @@ def operators(
         raise ValueError(f"{model.name}: there are operators of image models and of dense transformers only")
     size = samples * element_bytes
     return tuple(
-        replace(one, flops=one.flops * samples, output_bytes=one.output_bytes * size) for one in found
+        replace(operator, flops=operator.flops * samples, output_bytes=operator.output_bytes * size)
+        for operator in found
     )
 
 
@@ -77,7 +78,9 @@ def split(
     if most < 1 or not quantum_s > 0:
         raise ValueError(f"split into at most {most} pieces of {quantum_s:g} s; both must be above 0")
     rate = device.flops_per_s(element_bytes)
-    found = [min(1 << max(int(one.flops / rate / quantum_s).bit_length() - 1, 0), most) for one in graph]
+    found = [
+        min(1 << max(int(operator.flops / rate / quantum_s).bit_length() - 1, 0), most) for operator in graph
+    ]
     for number, one in enumerate(graph):
         if one.beside is not None:
             found[number] = found[one.beside] = max(found[number], found[one.beside])
@@ -135,8 +138,8 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
 
     def last(layer: Layer, since: int, *after: int) -> int:
         """What the operators from ``since`` on have not of a layer."""
-        flops = layer.flops - sum(one.flops for one in found[since:])
-        parameters = layer.parameters - sum(one.parameters for one in found[since:])
+        flops = layer.flops - sum(operator.flops for operator in found[since:])
+        parameters = layer.parameters - sum(operator.parameters for operator in found[since:])
         found.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))
         return len(found) - 1
 

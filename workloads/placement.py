@@ -102,10 +102,10 @@ def place(
     free = [0.0] * gpus
     ends: list[float] = []
     found: list[tuple[int, ...]] = []
-    for one, count, taken_s in zip(graph, pieces, seconds, strict=True):
-        ready = max((ends[k] for k in one.after), default=0.0)
-        beside = found[one.beside] if one.beside is not None else None
-        within = _within([gpu for k in one.after for gpu in found[k]], gpus, window)
+    for operator, count, taken_s in zip(graph, pieces, seconds, strict=True):
+        ready = max((ends[k] for k in operator.after), default=0.0)
+        beside = found[operator.beside] if operator.beside is not None else None
+        within = _within([gpu for k in operator.after for gpu in found[k]], gpus, window)
         # Pieces of this operator count, so that those that take no time are not all on one GPU.
         queue = [(free[gpu], 0, gpu) for gpu in within]
         heapq.heapify(queue)
@@ -186,10 +186,10 @@ def placed_workload(
     most = mp if window >= mp else (window + 1) // 2
     pieces = split(graph, device, most, quantum_s=quantum_s, element_bytes=element_bytes)
     rate = device.flops_per_s(element_bytes)
-    seconds = [one.flops / rate / count for one, count in zip(graph, pieces, strict=True)]
+    seconds = [operator.flops / rate / count for operator, count in zip(graph, pieces, strict=True)]
     gpus = place(graph, pieces, seconds, mp, window)
     if gradient_bytes is None:
-        gradient_bytes = sum(one.parameters for one in graph) * element_bytes
+        gradient_bytes = sum(operator.parameters for operator in graph) * element_bytes
     reduced = all_reduce and dp > 1
     book = Book()
     positions = [_Position(Writer(book), training, dp if reduced else 1) for _ in range(mp)]
@@ -213,15 +213,15 @@ def _messages(
 ) -> list[_Links]:
     """Messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
     users: defaultdict[int, list[int]] = defaultdict(list)
-    for number, one in enumerate(graph):
-        for k in one.after:
+    for number, operator in enumerate(graph):
+        for k in operator.after:
             users[k].append(number)
     found = []
     messages = 0
-    for number, one in enumerate(graph):
+    for number, operator in enumerate(graph):
         taken = {user: Counter(gpus[user]) for user in users[number]}
         links: _Links = []
-        sizes = shares(one.output_bytes, len(gpus[number]))
+        sizes = shares(operator.output_bytes, len(gpus[number]))
         for source, size in zip(gpus[number], sizes, strict=True):
             need: defaultdict[int, int] = defaultdict(int)
             for user, at in taken.items():
@@ -276,19 +276,19 @@ def _write(
         positions[tail].writer.send(name, size, head, tag, stream=f"to {head}", after=after)
         return positions[head].writer.receive(name, size, tail, tag, stream=f"from {tail}")
 
-    for number, one in enumerate(graph):
+    for number, operator in enumerate(graph):
         for gpu, links in zip(gpus[number], messages[number], strict=True):
-            inputs = [handle for k in one.after for handle in arrived[k, gpu]]
-            flops = one.flops / len(gpus[number])
-            has = {gpu: positions[gpu].compute(f"{one.name} forward", flops, inputs)}
+            inputs = [handle for k in operator.after for handle in arrived[k, gpu]]
+            flops = operator.flops / len(gpus[number])
+            has = {gpu: positions[gpu].compute(f"{operator.name} forward", flops, inputs)}
             for link in links:
                 has[link[1]] = message("mp activations", Tag.ACTIVATIONS, link, [has[link[0]]])
                 arrived[number, link[1]].append(has[link[1]])
 
     gradients = _gradients(graph, gpus, gradient_bytes)
     ready: dict[tuple[int, int], Handle] = {}  # the gradient that a GPU has of an operator's output
-    for number, one in reversed(list(enumerate(graph))):
-        parameters = shares(one.parameters, len(gpus[number]))
+    for number, operator in reversed(list(enumerate(graph))):
+        parameters = shares(operator.parameters, len(gpus[number]))
         for piece, gpu in enumerate(gpus[number]):
             parts: defaultdict[int, list[Handle]] = defaultdict(list)
             for tail, head, size in reversed(messages[number][piece]):
@@ -297,8 +297,10 @@ def _write(
                     message("mp gradients", Tag.GRADIENTS, (head, tail, size), [*own, *parts[head]])
                 )
             at = positions[gpu]
-            done = at.compute(f"{one.name} backward", one.backward_flops / len(gpus[number]), parts[gpu])
-            for k in one.after:
+            done = at.compute(
+                f"{operator.name} backward", operator.backward_flops / len(gpus[number]), parts[gpu]
+            )
+            for k in operator.after:
                 ready[k, gpu] = done
             at.buckets.add(gradients[number][piece], done)
             at.parameters += parameters[piece]
@@ -310,10 +312,10 @@ def _gradients(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], gradient_bytes: int
 ) -> list[list[int]]:
     """Bytes of each piece's gradients: their parameters' part of all, and together all of it."""
-    total, before, found = max(sum(one.parameters for one in graph), 1), 0, []
-    for one, placed in zip(graph, gpus, strict=True):
+    total, before, found = max(sum(operator.parameters for operator in graph), 1), 0, []
+    for operator, placed in zip(graph, gpus, strict=True):
         mine = []
-        for count in shares(one.parameters, len(placed)):
+        for count in shares(operator.parameters, len(placed)):
             after = before + count
             mine.append(gradient_bytes * after // total - gradient_bytes * before // total)
             before = after

@@ -39,7 +39,16 @@ from ringlight.containers.worker.stalls import Stalls
 from ringlight.containers.worker.transport import Reduce, RunReport
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.blocks import BLOCK, code_type, dequantise, exponents, merge, quantise, raised
-from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
+from ringlight.fabric.optinc.wire import (
+    HEADER_BYTES,
+    NOBODY,
+    Form,
+    FrameKind,
+    Header,
+    Hello,
+    Position,
+    WireError,
+)
 
 #: Frames sent before their answers are there.
 WINDOW = 8
@@ -130,7 +139,7 @@ class _Collective:
             )
             self._quantised += 1
         codes = self._codes[self._part(frame)[0]]
-        head = wire.header(Kind.CODES, Position(self.number, frame), codes.size)
+        head = wire.header(FrameKind.CODES, Position(self.number, frame), codes.size)
         return b"".join((head, wire.pack(codes, Form(self._place.bits))))
 
     def take(self, head: Header, body: memoryview) -> None:
@@ -488,10 +497,10 @@ class Averaging:
         self._filled = len(rest)
 
     def _message(self, head: Header, body: memoryview) -> None:
-        if head.kind is Kind.ERROR:
+        if head.kind is FrameKind.ERROR:
             rank, cause = wire.read_error(bytes(body))
             raise AveragingFailed(None if rank == NOBODY else rank, cause)
-        if head.kind is Kind.WELCOME and not self._welcomed:
+        if head.kind is FrameKind.WELCOME and not self._welcomed:
             with self._changed:
                 kept = self._kept.get(head.position.collective)
                 following = Position(max(self._kept) + 1, 0)
@@ -499,7 +508,7 @@ class Averaging:
                 raise WireError(f"{head.position} is needed, which this rank does not have")
             self._welcomed = True
             self._sending = self._expected = head.position
-        elif head.kind is Kind.ANSWER and self._welcomed and self._expected < self._sending:
+        elif head.kind is FrameKind.ANSWER and self._welcomed and self._expected < self._sending:
             if head.position != self._expected:
                 raise WireError(f"{head.position} answered, not {self._expected}")
             collective = self._kept[head.position.collective]
@@ -541,8 +550,8 @@ def reducing_at(
             sent, received = codes + exchange.bytes_sent - sent, codes + exchange.bytes_received - received
             waited = [averaging.stalls, exchange.stalls]
             averaging.stalls, exchange.stalls = Stalls(), Stalls()
-            spans = sorted(span for one in waited for span in one.spans)
-            return RunReport(sent, received, 0, max(one.longest_s for one in waited), tuple(spans))
+            spans = sorted(span for answer in waited for span in answer.spans)
+            return RunReport(sent, received, 0, max(answer.longest_s for answer in waited), tuple(spans))
 
         yield reduce
 

@@ -68,7 +68,7 @@ class Fractions:
         self._rank, self._ranks, self._first, self._summed = rank, ranks, first, summed
         self._table = (2 * np.random.RandomState(20261123).random_sample(FRACTIONS) - 1).astype(np.float32)
         #: Sum of element i of any buffer's full blocks in iteration 0.
-        self._sums = summed([self._part(one, 0, FRACTIONS, 0) for one in range(ranks)])
+        self._sums = summed([self._part(rank, 0, FRACTIONS, 0) for rank in range(ranks)])
         self._from = -(-first // BLOCK) * BLOCK
         self._to = max(self._from, (first + count) // BLOCK * BLOCK)
 

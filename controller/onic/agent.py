@@ -101,34 +101,6 @@ class Routes(Protocol):
         """Destination IP address → port, all of them. Raises OSError."""
 
 
-class NullLaser:
-    """Lasers that are a dictionary, for benchmarks and tests."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lit: dict[int, tuple[int, float, float]] = {}
-        self._clock = clock
-
-    def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
-        ready_s = self._clock() + ready_in_s
-        self.lit[port] = (wavelength, ready_s, until_s)
-        return ready_s
-
-    def dark(self, port: int) -> None:
-        self.lit.pop(port, None)
-
-    def read(self, port: int) -> int | None:
-        lit = self.lit.get(port)
-        return lit[0] if lit is not None and self._clock() < lit[2] else None
-
-
-class NullRoutes:
-    def __init__(self) -> None:
-        self.routes: dict[str, int] = {}
-
-    def replace(self, routes: Mapping[str, int]) -> None:
-        self.routes = dict(routes)
-
-
 @dataclass(frozen=True)
 class Settings:
     """``directory``: where sockets and files are. ``listen``: address on the control network. ``tuning_s``:
@@ -179,19 +151,19 @@ def parse_map(document: Mapping[str, Any], ports: int = PORTS) -> WavelengthMap:
     if not isinstance(peers, dict):
         raise ValueError("peers must be an object")
     entries: dict[str, PeerEntry] = {}
-    for ip, one in peers.items():
-        if not isinstance(one, dict):
+    for ip, reach in peers.items():
+        if not isinstance(reach, dict):
             raise ValueError(f"peers.{ip} must be an object")
-        if not _whole(one.get("port"), 0, ports - 1):
+        if not _whole(reach.get("port"), 0, ports - 1):
             raise ValueError(f"peers.{ip}.port must be from 0 to {ports - 1}")
-        if not _whole(one.get("wavelength"), 0, MAX_WAVELENGTH):
+        if not _whole(reach.get("wavelength"), 0, MAX_WAVELENGTH):
             raise ValueError(f"peers.{ip}.wavelength must be from 0 to {MAX_WAVELENGTH}")
         try:
-            agent = parse_address(one.get("agent"))
+            agent = parse_address(reach.get("agent"))
         except ValueError as error:
             raise ValueError(f"peers.{ip}.agent: {error}") from None
-        entries[str(ip)] = PeerEntry(one["port"], one["wavelength"], agent)
-    if len({one.agent for one in entries.values()}) < len(entries):
+        entries[str(ip)] = PeerEntry(reach["port"], reach["wavelength"], agent)
+    if len({reach.agent for reach in entries.values()}) < len(entries):
         raise ValueError("two peers have the same agent")
     assert isinstance(version, int)
     return WavelengthMap(job, version, entries)
@@ -294,19 +266,19 @@ class Agent:
         self, family: socket.AddressFamily, kind: socket.SocketKind, where: Address | Path, mode: int = 0
     ) -> socket.socket:
         """A bound socket; raises OSError that names the address."""
-        one = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._sockets.append(one)
+        opened = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._sockets.append(opened)
         try:
             if isinstance(where, Path):
                 where.unlink(missing_ok=True)
-                one.bind(str(where))
+                opened.bind(str(where))
                 where.chmod(mode)
-                one.listen(MAX_CLIENTS)
+                opened.listen(MAX_CLIENTS)
             else:
-                one.bind(where)
+                opened.bind(where)
         except OSError as error:
             raise OSError(error.errno, f"{where}: {error.strerror or error}") from error
-        return one
+        return opened
 
     @property
     def address(self) -> Address:
@@ -362,9 +334,9 @@ class Agent:
             except OSError as error:
                 # The laser's watchdog ends it when the lease does.
                 self._log(f"laser of port {port} not darkened: {error}")
-        for one in self._sockets:
-            name = one.getsockname() if one.family == socket.AF_UNIX and one.fileno() >= 0 else None
-            one.close()
+        for opened in self._sockets:
+            name = opened.getsockname() if opened.family == socket.AF_UNIX and opened.fileno() >= 0 else None
+            opened.close()
             if isinstance(name, str) and name:
                 Path(name).unlink(missing_ok=True)
         self._sockets = []
@@ -391,8 +363,8 @@ class Agent:
         else:
             now = time.monotonic()
             self._faults.send(now, data, peer)
-            for one, to in self._faults.due(now):
-                self._transmit(one, to)
+            for datagram, to in self._faults.due(now):
+                self._transmit(datagram, to)
 
     def _transmit(self, data: bytes, peer: Address) -> None:
         try:
@@ -726,11 +698,11 @@ class Agent:
 
     def _take_map(self, wanted: WavelengthMap | None) -> None:
         peers = {} if wanted is None else wanted.peers
-        self._routes.replace({ip: one.port for ip, one in peers.items()})
-        reach = {one.agent: Reach(one.port, one.wavelength) for one in peers.values()}
+        self._routes.replace({ip: reach.port for ip, reach in peers.items()})
+        reach = {reach.agent: Reach(reach.port, reach.wavelength) for reach in peers.values()}
         self._do(self.core.set_map(time.monotonic(), reach))
         self._map = wanted
-        self._ip_of = {one.agent: ip for ip, one in peers.items()}
+        self._ip_of = {reach.agent: ip for ip, reach in peers.items()}
 
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._faults is None:

@@ -508,9 +508,9 @@ def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str]
         for key, value in flow_match(match).items()
     }
     found = flow_instructions(instructions)
-    actions = [action for one in found for action in getattr(one, "actions", ())]
+    actions = [action for flow in found for action in getattr(flow, "actions", ())]
     outputs = tuple(action.port for action in actions if isinstance(action, parser.OFPActionOutput))
-    at_once = all(one.type == ofp.OFPIT_APPLY_ACTIONS for one in found)
+    at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in found)
     return MappingProxyType(fields), outputs, at_once and len(outputs) == len(actions)
 
 

@@ -459,6 +459,8 @@ class OpticalSwitchDriver(ABC):
 
     def __init__(self, name: str, capabilities: Capabilities, secrets: Iterable[str] = ()) -> None:
         self.name = name
+        #: Ingress ports.
+        self.size = len(capabilities.ingress)
         self._capabilities = capabilities
         self._secrets = tuple(s for s in secrets if s)
         self._lock = threading.RLock()
@@ -548,11 +550,6 @@ class OpticalSwitchDriver(ABC):
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
-
-    @property
-    def size(self) -> int:
-        """Ingress ports."""
-        return len(self._capabilities.ingress)
 
     def snapshot(self, *, timeout_s: float = 5.0) -> Snapshot:
         """What stands in the switch, read now. Raises; never returns an empty answer for a failed read."""

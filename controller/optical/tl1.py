@@ -1,7 +1,8 @@
 """TL1 as text: commands, replies and reports of what happened, to and from bytes. No I/O, no clock.
 
-The driver and the emulated switch share this. The form is that of Telcordia GR-831; of the switches' own
-habits only what public client code and recorded replies show:
+The driver and the emulated switch share this. So that one misreading does not pass on both sides, each is
+held against conversations kept as text (`tests/data/optical`), byte for byte. The form is that of Telcordia
+GR-831; of the switches' own habits only what public client code and recorded replies show:
 
     ENT-PATCH::1&2,17&18:7:;                     verb:target:what:ctag:blocks, ended by ``;``
 

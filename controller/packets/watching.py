@@ -173,17 +173,17 @@ class TableWatch:
         began = time.monotonic()
         self._forwarding.distrust()
         refused = self._plane.send_all(
-            {self._dpids[name]: one.mods for name, one in found.items()}, timeout_s=_ANSWER_S
+            {self._dpids[name]: state.mods for name, state in found.items()}, timeout_s=_ANSWER_S
         )
         after = self._compare(found, light)
-        for name, one in found.items():
+        for name, state in found.items():
             left = after.get(name)
             problem = refused.get(self._dpids[name])
             if left is not None and not left:
                 self._told.pop(name, None)
                 self._see(name, drift=None, mends=self._views[name].mends + 1)
                 self._not_before[name] = time.monotonic() + _PAUSE_S
-                log.info("%s: %d flow changes put its table right", name, len(one.mods))
+                log.info("%s: %d flow changes put its table right", name, len(state.mods))
             else:
                 said = f": {problem}" if problem else ""
                 text = "its flow table cannot be read" if left is None else str(left)
@@ -192,7 +192,7 @@ class TableWatch:
             self._bus.publish(
                 "flows_mended",
                 switch=name,
-                changes=len(one.mods),
+                changes=len(state.mods),
                 seconds=time.monotonic() - began,
                 problem=self._views[name].drift,
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import docs.figures
 from docs.figures import disaggregation, divided, oddl, optinc, paths, sip_ml, wrht, zoo
-from docs.figures.parts import Block, Kind, Picture
+from docs.figures.parts import Block, Picture, RunKind
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.record.version import ROOT
 from ringlight.experiments.record.writing import WriteError, write_whole
@@ -35,15 +35,15 @@ _COLOURS = 128
 _COMMAND = {"measured": "run", "simulated": "simulate"}
 
 #: Finished runs by the text of their scenario and how their figures are known.
-Runs = Mapping[tuple[str, Kind], View]
+Runs = Mapping[tuple[str, RunKind], View]
 
 
 def runs_of(folders: Iterable[Path]) -> Runs:
     """Raises ScenarioError for a folder without a whole run, and for two of the same."""
-    found: dict[tuple[str, Kind], View] = {}
+    found: dict[tuple[str, RunKind], View] = {}
     for folder in folders:
         view, _ = view_of_folder(folder)
-        kind: Kind = "simulated" if view.simulated else "measured"
+        kind: RunKind = "simulated" if view.simulated else "measured"
         if not view.complete:
             raise ScenarioError(f"{folder}: this run is not complete")
         other = found.setdefault((view.experiment.text, kind), view)
@@ -73,7 +73,7 @@ def made(block: Block, runs: Runs) -> str:
     return f"{block.body(views)}\n\n{said}\n"
 
 
-def _made_by(view: View, kind: Kind, scenario: str) -> str:
+def _made_by(view: View, kind: RunKind, scenario: str) -> str:
     """Machine, commit, day and command."""
     facts = view.environment
     code = (
@@ -87,7 +87,7 @@ def _made_by(view: View, kind: Kind, scenario: str) -> str:
 
 def draw(runs: Runs) -> None:
     """The pictures of these runs. Raises OSError, and ScenarioError for a run whose report lacks one."""
-    wanted: dict[tuple[str, Kind], list[Picture]] = {}
+    wanted: dict[tuple[str, RunKind], list[Picture]] = {}
     for block in BLOCKS.values():
         if isinstance(block, Picture):
             text = read_text(ROOT / "scenarios" / f"{block.scenario}.yaml")

@@ -13,9 +13,9 @@ from ringlight.experiments.papers import paper
 from ringlight.experiments.report.view import View
 from ringlight.fabric.schedules import steps_named
 
-Kind = Literal["measured", "simulated"]
+RunKind = Literal["measured", "simulated"]
 #: The runs of a block's scenario, by how their figures are known.
-Views = Mapping[Kind, View]
+Views = Mapping[RunKind, View]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Figure:
     ``published``: the paper's in place of the run's. ``real``: seconds as emulated become real ones.
     """
 
-    run: Kind
+    run: RunKind
     arm: str
     metric: str
     subject: str
@@ -48,7 +48,7 @@ measured, simulated = partial(Figure, "measured"), partial(Figure, "simulated")
 class StepCount:
     """Steps of a job's all-reduce, by its schedule."""
 
-    run: Kind
+    run: RunKind
     arm: str
     subject: str
 
@@ -61,7 +61,7 @@ class StepCount:
 class MeanRatio:
     """A ratio that is published as a mean over points, beside the run's own."""
 
-    run: Kind
+    run: RunKind
     arm: str
     metric: str
     over: str
@@ -105,7 +105,7 @@ class Table:
         return (each for line in self.lines for cell in line if isinstance(cell, Of) for each in cell.figures)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[RunKind, ...]:
         return tuple(dict.fromkeys(figure.run for figure in self.figures))
 
     def body(self, views: Views) -> str:
@@ -126,10 +126,10 @@ def _shown(cell: Cell, views: Views) -> str:
 @dataclass(frozen=True)
 class _OfOneRun:
     scenario: str
-    kind: Kind
+    kind: RunKind
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[RunKind, ...]:
         return (self.kind,)
 
 

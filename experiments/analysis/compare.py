@@ -153,7 +153,7 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
     yield replace(row, metric="iteration_told_apart", value=seen)
     if job.plan.training is None:
         return
-    sent, sent_under = ([one for _, job in ran for one in exchanges(job)] for ran in (mine, base))
+    sent, sent_under = ([exchange for _, job in ran for exchange in exchanges(job)] for ran in (mine, base))
     yield replace(row, metric="allreduce_told_apart", value=ratio_interval(sent, sent_under).half_width)
     plane = job.plan.plane(plan.setting.fabric, job.gpus)
     if waits := plane.set_ups(len(job.gpus), job.plan.loop.collective):

@@ -44,8 +44,8 @@ def is_at(rest: str, cacert: str | None) -> None:
 
 
 def call(method: str, path: str, body: Any = None, **query: Any) -> Any:
-    with connection() as one, patience(f"waiting for the controller at {address['controller']}"):
-        return one.call(method, path, body, query)
+    with connection() as api, patience(f"waiting for the controller at {address['controller']}"):
+        return api.call(method, path, body, query)
 
 
 def get(path: str, **query: Any) -> Any:

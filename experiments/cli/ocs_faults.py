@@ -29,8 +29,8 @@ def _call(where: str, method: str, path: str = "", body: Any = None) -> Any:
         return call(method, f"/v1/optical-switches/{where}/faults{path}", body)
     from ringlight.experiments.client import Api
 
-    with Api(where, address["token"] or None, "emulated switch") as one, patience(f"waiting for {where}"):
-        return one.call(method, f"/v1/faults{path}", body)
+    with Api(where, address["token"] or None, "emulated switch") as switch, patience(f"waiting for {where}"):
+        return switch.call(method, f"/v1/faults{path}", body)
 
 
 def _detail(fault: Mapping[str, Any]) -> str:

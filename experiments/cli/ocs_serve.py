@@ -68,27 +68,29 @@ def serve(
     from ringlight.fabric.optical_profiles import PROFILES
     from ringlight.testbed.emulation.optical import alone
     from ringlight.testbed.emulation.optical.device import Recovery
-    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
+    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer, Settings
 
     if not protocols_of(profile):
         known = ", ".join(name for name in PROFILES if protocols_of(name))
         fail(f"--profile {profile}: there are {known}", 2)
-    if recovery is not None and recovery not in {one.value for one in Recovery}:
-        fail(f"--recovery {recovery}: there are {', '.join(one.value for one in Recovery)}", 2)
+    if recovery is not None and recovery not in {mode.value for mode in Recovery}:
+        fail(f"--recovery {recovery}: there are {', '.join(mode.value for mode in Recovery)}", 2)
     try:
-        settings = alone.settings_of(
-            profile,
-            ports,
-            [alone.read_served(text, profile) for text in served or []],
-            {} if users is None else alone.read_users(users),
-            name=name,
-            folder=state,
-            recovery=None if recovery is None else Recovery(recovery),
-            idle_timeout_s=idle_timeout,
-            seed=seed,
-            failed_ports=failed_port or [],
-            rest=None if rest is None else alone.read_address(rest),
-            rest_tokens=None if rest_token_file is None else read_tokens(rest_token_file),
+        settings = alone.checked(
+            Settings(
+                name,
+                ports,
+                PROFILES[profile],
+                serve=tuple(alone.read_served(text, profile) for text in served or []),
+                users={} if users is None else alone.read_users(users),
+                folder=state,
+                recovery=None if recovery is None else Recovery(recovery),
+                idle_timeout_s=idle_timeout,
+                seed=seed,
+                failed_ports=tuple(failed_port or ()),
+                rest=None if rest is None else alone.read_address(rest),
+                rest_tokens=None if rest_token_file is None else read_tokens(rest_token_file),
+            )
         )
     except StartError as error:
         fail(f"--rest-token-file {error}", 2)

@@ -141,8 +141,10 @@ class RunFolder:
     def write(self, records: Iterable[Record]) -> None:
         """Append records; port rates, of which there are many, to a file of their own."""
         records = list(records)
-        self._events.append("".join(line_of(one) for one in records if not isinstance(one, PortRate)))
-        self._rates.append(_csv([one for one in records if isinstance(one, PortRate)]))
+        self._events.append(
+            "".join(line_of(record) for record in records if not isinstance(record, PortRate))
+        )
+        self._rates.append(_csv([record for record in records if isinstance(record, PortRate)]))
 
     def describe(self, **facts: Any) -> None:
         """Add facts to environment.json."""

@@ -42,7 +42,7 @@ from ringlight.experiments.record.events import (
 AGAIN = "-again"
 SUCCEEDED = "SUCCEEDED"
 
-Kind = TypeVar("Kind", bound=Record)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 Pair = tuple[str, str]
 
 
@@ -155,9 +155,9 @@ class Run:
         """What was made to happen after the first jobs were released."""
         return [action for action in self.actions if action.begun > self.released]
 
-    def of(self, kind: type[Kind]) -> list[Kind]:
+    def of(self, kind: type[AnyRecord]) -> list[AnyRecord]:
         """Records of one kind, in order."""
-        return cast(list[Kind], self._by_kind.get(kind, []))
+        return cast(list[AnyRecord], self._by_kind.get(kind, []))
 
     @property
     def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:
@@ -195,7 +195,7 @@ def runs_of(records: Iterable[Record], plans: Iterable[RunPlan]) -> list[Run]:
     ]
 
 
-def _all(kind: type[Kind], records: Iterable[Record]) -> tuple[Kind, ...]:
+def _all(kind: type[AnyRecord], records: Iterable[Record]) -> tuple[AnyRecord, ...]:
     return tuple(record for record in records if isinstance(record, kind))
 
 

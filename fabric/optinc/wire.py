@@ -57,7 +57,7 @@ class WireError(ValueError):
     """What came is not of this protocol; one line."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     HELLO = 1
     WELCOME = 2
     CODES = 3
@@ -87,7 +87,7 @@ class Position:
 class Header:
     """See the module's text. ``count``: codes of CODES and ANSWER, else bytes of the body."""
 
-    kind: Kind
+    kind: FrameKind
     position: Position
     count: int
 
@@ -133,7 +133,7 @@ class Hello:
     needs: Position
 
 
-def header(kind: Kind, position: Position, count: int) -> bytes:
+def header(kind: FrameKind, position: Position, count: int) -> bytes:
     """The first HEADER_BYTES of a message."""
     return _HEADER.pack(_MAGIC, kind, position.collective, position.frame, count)
 
@@ -144,15 +144,15 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
     if magic != _MAGIC:
         raise WireError(f"a message begins with {magic!r}, not {_MAGIC!r}")
     try:
-        found = Header(Kind(kind), Position(collective, frame), count)
+        found = Header(FrameKind(kind), Position(collective, frame), count)
     except ValueError:
         raise WireError(f"there is no message of kind {kind}") from None
     most = {
-        Kind.HELLO: _HELLO.size,
-        Kind.WELCOME: 0,
-        Kind.CODES: MOST_CODES,
-        Kind.ANSWER: MOST_CODES,
-        Kind.ERROR: _RANK.size + MOST_CAUSE,
+        FrameKind.HELLO: _HELLO.size,
+        FrameKind.WELCOME: 0,
+        FrameKind.CODES: MOST_CODES,
+        FrameKind.ANSWER: MOST_CODES,
+        FrameKind.ERROR: _RANK.size + MOST_CAUSE,
     }[found.kind]
     if count > most:
         raise WireError(f"{found.kind.name} with a count of {count}: at most {most}")
@@ -161,14 +161,14 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
 
 def body_bytes(head: Header, form: Form) -> int:
     """Bytes after the header; ``form`` is that of the codes in this direction."""
-    return form.bytes_of(head.count) if head.kind in (Kind.CODES, Kind.ANSWER) else head.count
+    return form.bytes_of(head.count) if head.kind in (FrameKind.CODES, FrameKind.ANSWER) else head.count
 
 
 def hello(said: Hello) -> bytes:
     """The message HELLO."""
     form = said.form
     body = _HELLO.pack(VERSION, said.rank, said.servers, form.bits, form.parts % 256, said.block, said.frame)
-    return header(Kind.HELLO, said.needs, len(body)) + body
+    return header(FrameKind.HELLO, said.needs, len(body)) + body
 
 
 def read_hello(head: Header, body: bytes) -> Hello:
@@ -190,13 +190,13 @@ def read_hello(head: Header, body: bytes) -> Hello:
 
 def welcome(first: Position) -> bytes:
     """The message WELCOME: all send from ``first`` on."""
-    return header(Kind.WELCOME, first, 0)
+    return header(FrameKind.WELCOME, first, 0)
 
 
 def error(rank: int, cause: str) -> bytes:
     """The message ERROR; ``rank``: whose fault it is, or NOBODY."""
     text = cause.encode()[:MOST_CAUSE]
-    return header(Kind.ERROR, Position(0, 0), _RANK.size + len(text)) + _RANK.pack(rank) + text
+    return header(FrameKind.ERROR, Position(0, 0), _RANK.size + len(text)) + _RANK.pack(rank) + text
 
 
 def read_error(body: bytes) -> tuple[int, str]:

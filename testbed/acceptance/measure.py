@@ -27,7 +27,7 @@ from ringlight.controller.optical.errors import NotAsPlanned, OpticalError
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.testbed.acceptance.rig import Lacks, Rig, lacks
 from ringlight.testbed.acceptance.runner import opened
-from ringlight.testbed.acceptance.traffic import Arrived, Gap, Sent, Traffic, gaps, interval_of, together
+from ringlight.testbed.acceptance.traffic import Arrived, Gap, Sent, Traffic, gaps, interval_of, merged
 
 #: A frame leaves each way so often, seconds.
 PACE_S = 100e-6
@@ -97,7 +97,7 @@ class Stream:
     arrived: Mapping[int, Arrived]
 
     def gaps(self) -> list[Gap]:
-        return gaps(self.sent, together(self.arrived.values()))
+        return gaps(self.sent, merged(self.arrived.values()))
 
     def first_at(self, faceplate: int, since: int) -> tuple[int, int] | None:
         """Interval (ns) in which the first light after ``since`` reached a faceplate; None if none did."""
@@ -195,23 +195,23 @@ def dark_time(rig: Rig, driver: OpticalSwitchDriver, moves: int = MOVES) -> dict
         own: float | None = rig.reported_dark_s(rig.xc(1, 2 if moves % 2 == 0 else 1))
     except Lacks:
         own = None
-    middles = [(one.least_s + one.most_s) / 2 for one in samples]
+    middles = [(sample.least_s + sample.most_s) / 2 for sample in samples]
     # The second write's own time passes in the dark; its cross-connects are known, the client's time is not.
     declared = [between + bound for bound in (timing.dark.least_s, timing.dark.typical_s, timing.dark.most_s)]
-    outside = [max(declared[0] - one.most_s, one.least_s - declared[2], 0.0) for one in samples]
-    last = [one for one in samples if one.change == moves - 1 and one.way == 1]
+    outside = [max(declared[0] - sample.most_s, sample.least_s - declared[2], 0.0) for sample in samples]
+    last = [sample for sample in samples if sample.change == moves - 1 and sample.way == 1]
     return {
         "writes": writes,
         "pace_s": PACE_S,
         "declared_s": {"least": declared[0], "typical": declared[1], "most": declared[2]},
         "measured": summary(middles),
         "outside_declared": summary(outside),
-        "driver": summary([one.driver_s for one in samples if one.driver_s]),
+        "driver": summary([sample.driver_s for sample in samples if sample.driver_s]),
         "last_by_the_switch_s": own and round(own, 7),
         "last_measured_s": [last[0].least_s, last[0].most_s] if last else None,
         "unsharp": unsharp,
         "interrupted_more_than_once": broken,
-        "samples": [asdict(one) for one in samples],
+        "samples": [asdict(sample) for sample in samples],
     }
 
 
@@ -278,7 +278,7 @@ def kept_circuits(
         "twice": len(numbers) - heard.distinct,
         "out_of_order": int((np.diff(numbers) < 0).sum()),
         "lost": count - heard.distinct,
-        "change": summary([(one.answered - one.asked) / 1e9 for one in changes]),
+        "change": summary([(change.answered - change.asked) / 1e9 for change in changes]),
     }
 
 

@@ -113,8 +113,8 @@ def as_document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     items = by_item(outcomes)
     return {
         "items": [
-            {"item": one.number, "what": ITEMS[one.number], "state": one.state, "text": one.text}
-            for one in items.values()
+            {"item": item.number, "what": ITEMS[item.number], "state": item.state, "text": item.text}
+            for item in items.values()
         ],
         "checks": [
             {"check": o.name, "items": list(o.items), "state": o.state, "text": o.text, "seconds": o.seconds}

@@ -105,7 +105,7 @@ class Arrived:
         return len(np.unique(self.numbers))
 
 
-def together(parts: Iterable[Arrived]) -> Arrived:
+def merged(parts: Iterable[Arrived]) -> Arrived:
     """Join what arrived of one stream at several hosts."""
     listed = list(parts)
     return Arrived(np.concatenate([p.numbers for p in listed]), np.concatenate([p.at for p in listed]))

@@ -558,14 +558,14 @@ class Testbed:
 
     # -- inventory and files
 
-    def _keep(self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str) -> None:
+    def _keep(self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str) -> None:
         """Start processes, if any, and keep them running until the lab goes. ``part``: of the inventory."""
         if starts:
             kept = self.supervisors[part] = self._supervised(kind, called, starts, part)
             self._undo.callback(kept.stop)
 
     def _supervised(
-        self, kind: deaths.Kind, called: str, starts: Mapping[str, Start], part: str, *more: Any
+        self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str, *more: Any
     ) -> Supervisor:
         """Processes that are started again; each end is noted. ``more``: arguments of ``Supervisor``."""
 

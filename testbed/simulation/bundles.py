@@ -283,7 +283,7 @@ def rates_together(loads: Sequence[Load], capacity: FloatArray | None = None) ->
     if len(loads) == 1 and (own := loads[0].own) is not None:
         return [capacity[own].astype(np.float64)]
     routes = [load.transfers.routes for load in loads]
-    links: IntArray = np.concatenate([one.links for one in routes])
-    lengths = np.concatenate([np.diff(one.offsets) for one in routes])
+    links: IntArray = np.concatenate([route.links for route in routes])
+    lengths = np.concatenate([np.diff(route.offsets) for route in routes])
     found = rates(np.concatenate(([0], np.cumsum(lengths))), links, capacity)
-    return np.split(found, np.cumsum([len(one.offsets) - 1 for one in routes])[:-1])
+    return np.split(found, np.cumsum([len(route.offsets) - 1 for route in routes])[:-1])

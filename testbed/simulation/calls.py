@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ringlight.fabric.kinds import matrix_bounds, vector_bytes
 from ringlight.fabric.steps import Steps
-from ringlight.testbed.simulation.together import in_bytes
+from ringlight.testbed.simulation.merged_steps import in_bytes
 from ringlight.workloads.graph import Kind, Workload
 from ringlight.workloads.splits import split_bytes
 

@@ -14,10 +14,10 @@ from ringlight.testbed.simulation.bundles import Bundles, Load
 from ringlight.testbed.simulation.calls import Calls, ends_of
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.lockstep import Classes, Meeting
+from ringlight.testbed.simulation.merged_steps import merged_steps
 from ringlight.testbed.simulation.networks import Network
 from ringlight.testbed.simulation.operations import Operations
 from ringlight.testbed.simulation.phases import Phases, Run, StepCost, Transfers
-from ringlight.testbed.simulation.together import together
 from ringlight.workloads.graph import Kind, Workload
 
 
@@ -125,7 +125,7 @@ class InClasses:
         once = calls[0].once
         if runs is None:
             world = self._workload.ranks
-            steps = together([call.steps for call in calls], list(meeting.groups), world)
+            steps = merged_steps([call.steps for call in calls], list(meeting.groups), world)
             phases = Phases(self._network, self._gpus, steps)
             loads: dict[int, Load] = {}
             runs = [
@@ -134,7 +134,7 @@ class InClasses:
             ]
             if not once:
                 self._runs[key] = runs
-        return [self._part(*one, calls[0].chunk_bytes) for one in runs] * self._calls.splits
+        return [self._part(*run, calls[0].chunk_bytes) for run in runs] * self._calls.splits
 
     def _part(self, load: Load, run: Run, chunk_bytes: float) -> _Part:
         cost = self._cost
@@ -158,8 +158,8 @@ class InClasses:
         if load is None:
             sources = self._classes.members[message.sender]
             destinations = self._workload.peers[sources, message.slot]
-            one = frozen(np.ones(len(sources)))
-            step = Step(frozen(sources), frozen(destinations), one, one, "replace")
+            ones = frozen(np.ones(len(sources)))
+            step = Step(frozen(sources), frozen(destinations), ones, ones, "replace")
             load = self.bundles.load(Transfers(self._network, self._gpus, step, 0))
             self._loads[message.sender, message.slot] = load
         self._run([_Part(load, size, 1, self._cost.set_up_s, 0.0)], both)

@@ -12,10 +12,10 @@ from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.calls import Calls, End, ends_of
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
+from ringlight.testbed.simulation.merged_steps import merged_steps
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations
 from ringlight.testbed.simulation.phases import StepCost
-from ringlight.testbed.simulation.together import together
 from ringlight.workloads.graph import Kind, Workload
 
 
@@ -136,7 +136,7 @@ class RankByRank:
         if plan is None:
             ranks = len(self._place[group])
             call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
-            steps = together([call.steps], [frozen(np.arange(ranks))], ranks)
+            steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
             plan = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
             for step in plan:
                 step.route()

@@ -64,10 +64,12 @@ def of_flows(passed: Sequence[Passed], links: int, bin_s: float, end_s: float) -
 def of_stretches(stretches: Sequence[Stretch], links: int, bin_s: float, end_s: float) -> Traffic:
     """Bin the stretches that bundles traced. Raises ValueError for more intervals than can be kept."""
     bins = _bins(links, bin_s, end_s)
-    loads = {id(one.load): one.load for one in stretches}
+    loads = {id(stretch.load): stretch.load for stretch in stretches}
     number = {key: k for k, key in enumerate(loads)}
-    rows = np.array([number[id(one.load)] for one in stretches], dtype=np.int64)
-    times = np.array([(one.begin_s, one.end_s, one.moved) for one in stretches]).reshape(-1, 3)
+    rows = np.array([number[id(stretch.load)] for stretch in stretches], dtype=np.int64)
+    times = np.array([(stretch.begin_s, stretch.end_s, stretch.moved) for stretch in stretches]).reshape(
+        -1, 3
+    )
     begin, end, amount = times.T
     chunks = binned(rows, begin, end, amount, (len(loads), bins), bin_s)
     found = np.zeros((links, bins))

@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from ringlight.controller.onic.agent import Agent, NullRoutes, Settings
+from ringlight.controller.onic.agent import Agent, Settings
 from ringlight.controller.onic.protocol import Times
+from tests.null_onic import NullRoutes
 
 
 class FileLaser:

@@ -475,7 +475,7 @@ def test_a_start_that_cannot_be_is_refused_in_one_line(rig: ControllerRig) -> No
 
 
 def test_a_flood_takes_neither_health_nor_memory(rig: ControllerRig) -> None:
-    """The long form is ``python -m benchmarks.doors``, whose limits this holds with the slack that others'
+    """The long form is ``python -m benchmarks doors``, whose limits this holds with the slack that others'
     programs on the machine need."""
     assert rig.controller is not None
     url, pid = f"http://127.0.0.1:{rig.rest}", rig.controller.pid

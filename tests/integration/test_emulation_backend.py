@@ -55,7 +55,7 @@ from tests.integration.labs import traces
 
 pytestmark = pytest.mark.root
 
-Kind = TypeVar("Kind", bound=Record)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 #: Four GPUs on two packet switches through an optical switch, with a thin link between them.
 SWITCHED = """
 name: switched
@@ -161,7 +161,7 @@ class Found:
     def __init__(self, plan: RunPlan, records: tuple[Record, ...], failures: tuple[str, ...]) -> None:
         self.plan, self.records, self.failures = plan, records, failures
 
-    def of(self, kind: type[Kind], **fields: object) -> list[Kind]:
+    def of(self, kind: type[AnyRecord], **fields: object) -> list[AnyRecord]:
         return [
             record
             for record in self.records

@@ -28,12 +28,11 @@ from ringlight.controller.onic.agent import (
     MAP_FILE,
     Agent,
     AgentError,
-    NullLaser,
-    NullRoutes,
     Settings,
 )
 from ringlight.controller.onic.protocol import REQUEST, Message, Times
 from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
+from tests.null_onic import NullLaser, NullRoutes
 
 HOST = "127.83.7.1"
 PATIENCE_S = 0.6

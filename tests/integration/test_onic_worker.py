@@ -13,12 +13,13 @@ import pytest
 
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
-from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, NullRoutes, Settings
+from ringlight.controller.onic.agent import FLOW_SOCKET, Agent, Settings
 from ringlight.fabric.planes.grid.grid import position
 from ringlight.fabric.planes.grid.wavelengths import wavelength_map, ways_for
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_onic_agent import TIMES, WAIT_S, Light, manage
+from tests.null_onic import NullRoutes
 from tests.unit.test_training import Crew, ended, of_kind
 
 HOST = "127.83.8.1"

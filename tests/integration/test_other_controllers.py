@@ -19,7 +19,8 @@ import httpx
 import pytest
 import yaml
 
-from benchmarks.controllers import faucet, own_manager, running, scenario
+from benchmarks.controllers import faucet_command, own_manager, scenario
+from benchmarks.harness import running
 from ringlight.containers.image import ROOT
 from ringlight.testbed.lab import Lab
 from tests.integration.controller_rig import free_port
@@ -238,7 +239,7 @@ def test_packets_come_through_again_once_the_other_controller_has_followed(
         command = ["sleep", "300"]
     else:
         controllers = dict.fromkeys(("p0", "p1"), f"tcp:127.0.0.1:{port}")
-        command = faucet(FAUCET, port, tmp_path) if whose == "faucet" else own_manager(port)
+        command = faucet_command(FAUCET, port, tmp_path) if whose == "faucet" else own_manager(port)
     with running(command, tmp_path / "log") as other, standing(scenario(controllers, tmp_path)) as lab:
         lab.until_pinged()
         before = lab.api.get("/v1/packet-switches").json()

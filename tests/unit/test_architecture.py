@@ -268,20 +268,6 @@ def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
     assert "numpy" not in loaded
 
 
-def test_benchmarks_start_as_scripts_and_as_modules() -> None:
-    """One that imports others of the tree puts its top into the path, and names them from there."""
-    programs = sorted((ROOT / "benchmarks").glob("*.py"))
-    for path in programs:
-        found = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                found.add(str(node.module).partition(".")[0])
-            elif isinstance(node, ast.Import):
-                found |= {alias.name.partition(".")[0] for alias in node.names}
-        assert not found & {program.stem for program in programs}, path
-        assert not found & {"benchmarks", "docs", "tests"} or "path.insert(0, " in path.read_text(), path
-
-
 def test_no_docstring_begins_with_of() -> None:
     """A docstring begins with a verb or its noun, not with "Of"."""
     wrong = [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
 from ringlight.fabric.optinc.network import Network, Table, wrong_of
-from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Hello, Kind, Position
+from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Hello, Position
 from ringlight.testbed.emulation.averager.core import DEPTH, Core, Ring, Unit
 from ringlight.testbed.emulation.averager.lookup import Disagreement, Lookup, Sample, evaluate, load
 
@@ -34,7 +34,7 @@ def hello(port: int, **other: object) -> Hello:
 
 
 def codes(port: int, position: Position, numbers: np.ndarray, form: Form = Form(8)) -> bytes:
-    return wire.header(Kind.CODES, position, numbers.size) + bytes(wire.pack(numbers, form))
+    return wire.header(FrameKind.CODES, position, numbers.size) + bytes(wire.pack(numbers, form))
 
 
 def give(core: Core, key: int, data: bytes, now: float = 0.0, piece: int = 10**9) -> int:
@@ -74,7 +74,7 @@ def begun(core: Core, now: float = 0.0, first: Position = Position(0, 0)) -> Non
         core.connected(10 + port, now)
         give(core, 10 + port, wire.hello(hello(port, needs=first)), now)
     for port in range(4):
-        assert [head.kind for head, _ in messages(take(core, 10 + port, now))] == [Kind.WELCOME]
+        assert [head.kind for head, _ in messages(take(core, 10 + port, now))] == [FrameKind.WELCOME]
 
 
 def errors(core: Core, ports: Sequence[int] = range(4)) -> set[tuple[int, str]]:
@@ -82,7 +82,7 @@ def errors(core: Core, ports: Sequence[int] = range(4)) -> set[tuple[int, str]]:
     found = set()
     for port in ports:
         head, body = messages(take(core, 10 + port))[-1]
-        assert head.kind is Kind.ERROR
+        assert head.kind is FrameKind.ERROR
         found.add(wire.read_error(body))
     return found
 
@@ -181,7 +181,7 @@ def test_a_server_that_hangs_is_named() -> None:
         (codes(2, Position(0, 0), np.zeros(9, int)), "frame 0 of collective 0 with 9 codes, others have"),
         (codes(2, Position(1, 0), np.zeros(FRAME, int)), "frame 0 of collective 1 after the welcome"),
         (codes(2, Position(0, 0), np.zeros(FRAME + 1, int)), "a frame of 65 codes, not of 64"),
-        (wire.header(Kind.WELCOME, Position(0, 0), 0), "WELCOME at a time"),
+        (wire.header(FrameKind.WELCOME, Position(0, 0), 0), "WELCOME at a time"),
         (wire.error(NOBODY, "value 7 is nan"), "value 7 is nan"),
         (b"GET / HTTP/1.1\r\n", "begins with"),
     ],
@@ -291,7 +291,7 @@ def cascaded(first: Coding, second: Coding, numbers: np.ndarray) -> np.ndarray:
             give(core, 99, take(top, 10 + i))
             if core.streams[10].outgoing and core.counts.frames == 0:
                 for port in range(4):
-                    assert messages(take(core, 10 + port))[0][0].kind is Kind.WELCOME
+                    assert messages(take(core, 10 + port))[0][0].kind is FrameKind.WELCOME
                     give(core, 10 + port, codes(port, Position(0, 0), numbers[i, port]))
     answers = {messages(take(core, 10 + port))[0][1] for core in units for port in range(4)}
     (answer,) = answers

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.onic.agent import Agent, NullLaser, NullRoutes, Settings
+from ringlight.controller.onic.agent import Agent, Settings
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.console import light, measures
@@ -20,6 +20,7 @@ from ringlight.testbed.emulation.console.attached import Attached
 from ringlight.testbed.emulation.console.measures import Pinged
 from ringlight.testbed.emulation.onic.tables import Transmitter
 from ringlight.testbed.lab import Lab
+from tests.null_onic import NullLaser, NullRoutes
 
 GRID = {"grids": {"n": {"rows": 2, "columns": 2, "gpu": "t", "rate": "1 Gbit/s"}}}
 RING = {"rings": {"r": {"nodes": 3, "wavelengths": 2, "gpu": "t", "rate": "1 Gbit/s"}}}

@@ -21,7 +21,7 @@ from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.events import ProcessBack, ProcessEnded
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import deaths, services, supervision
-from ringlight.testbed.deaths import Death, DeathLog, Deaths, Kind
+from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.nodes import docker_reason
@@ -90,7 +90,7 @@ KILLS = "events: [{when: {at: 1 s}, do: kill, target: controller, back_after: 1 
 
 
 @pytest.mark.parametrize(("kind", "planned"), [("controller", True), ("applications", False)])
-def test_only_what_an_event_of_the_run_killed_was_planned(kind: Kind, planned: bool) -> None:
+def test_only_what_an_event_of_the_run_killed_was_planned(kind: ProcessKind, planned: bool) -> None:
     (plan,) = experiment(KILLS).plans
     assert is_planned(plan, Death(1.0, kind, kind, "killed by SIGKILL", asked=True)) is planned
 

@@ -443,6 +443,6 @@ def test_a_large_fabric_is_regrouped_fast_and_well() -> None:
     assert result.crossing_bytes_after == pytest.approx(result.crossing_bytes_bound)
     assert not result.optimal
     assert spent < 6, (
-        f"{spent:.1f} s of processor time; the limit of 2 s is measured by benchmarks/regroup.py"
+        f"{spent:.1f} s of processor time; the limit of 2 s is measured by benchmarks/regrouping.py"
     )
     assert regroup(fabric, lit, jobs) == result

@@ -14,10 +14,11 @@ from ringlight.experiments.cli.common import UserError
 from ringlight.experiments.cli.ocs_serve import serve
 from ringlight.fabric.optical_drivers import protocols_of
 from ringlight.fabric.optical_profiles import PIEZO, PROFILES
-from ringlight.testbed.emulation.optical.alone import PORTS, example, is_loopback, read_served, settings_of
+from ringlight.testbed.emulation.optical.alone import PORTS, checked, example, is_loopback, read_served
 from ringlight.testbed.emulation.optical.device import NS, Admin, Lit, OpticalDevice, Recovery, Stored, Wire
 from ringlight.testbed.emulation.optical.ocp_tree import Names
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
+from ringlight.testbed.emulation.optical.server import Settings
 
 LIT = {(1, None): Lit(9, 5 * NS), (2, None): Lit(10, 900 * NS)}
 STORED = Stored(LIT, {3: Admin.DISABLED}, {4: "spare"})
@@ -60,8 +61,8 @@ def test_what_was_kept_is_read_and_what_was_not_is_lost(tmp_path: Path) -> None:
     again = ModelledPaths(tmp_path / "state", "ocs", 8)
     assert again.resumed
     assert again.cross_connects() == {(1, None): Lit(9, 5)}
-    assert again.recovery() is Recovery.RESTORE
-    assert (again.admin(), again.labels()) == ({3: Admin.DISABLED}, {5: "x"})
+    assert again.stored().recovery is Recovery.RESTORE
+    assert (again.stored().admin, again.stored().labels) == ({3: Admin.DISABLED}, {5: "x"})
     again.close()
 
 
@@ -114,7 +115,7 @@ def test_each_product_speaks_its_own_protocols_where_anybody_may_listen() -> Non
     for profile in PROFILES:
         if not (spoken := protocols_of(profile)):
             continue
-        served = settings_of(profile, 8, [], {}).serve
+        served = checked(Settings("ocs", 8, PROFILES[profile])).serve
         assert tuple(name for name, _ in served) == spoken
         assert all(host == "127.0.0.1" and port >= 1024 for _, (host, port) in served)
         for protocol in spoken:

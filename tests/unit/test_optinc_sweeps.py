@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from itertools import pairwise
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from benchmarks.optinc import QUANTITIES, only, percent
+from benchmarks.optinc import QUANTITIES, percent, with_values
 from ringlight.experiments.report.interferometers import draw, interferometers, is_pi
 from ringlight.fabric.optinc.averaging import combination, goals, to_outputs
 from ringlight.fabric.optinc.designed import designed
@@ -172,9 +171,9 @@ def test_pi_is_pi_in_every_turn(phase: float, expected: bool) -> None:
 
 
 def test_a_quantity_with_other_values_and_what_is_none() -> None:
-    name, quantity = only("phase_bits=30,28")
+    name, quantity = with_values("phase_bits=30,28")
     assert (name, quantity.values) == ("phase_bits", [30, 28])
     assert quantity.physics(28) == Physics(Imperfections(phase_bits=28))
     for text, cause in (("phase_bits", "numbers with commas"), ("crosstalk=1", "not one of phase_bits")):
-        with pytest.raises(argparse.ArgumentTypeError, match=f"{text}: {cause}"):
-            only(text)
+        with pytest.raises(ValueError, match=f"{text}: {cause}"):
+            with_values(text)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.wire import Form, Hello, Kind, Position, WireError
+from ringlight.fabric.optinc.wire import Form, FrameKind, Hello, Position, WireError
 
 numbers_32 = st.integers(0, 2**32 - 1)
 positions = st.builds(Position, numbers_32, numbers_32)
@@ -32,7 +32,7 @@ def hellos(draw: st.DrawFn) -> Hello:
 def test_a_hello_is_read_as_it_was_said(said: Hello) -> None:
     data = wire.hello(said)
     head = wire.read_header(data)
-    assert head.kind is Kind.HELLO
+    assert head.kind is FrameKind.HELLO
     assert wire.body_bytes(head, said.form) == len(data) - wire.HEADER_BYTES
     assert wire.read_hello(head, data[wire.HEADER_BYTES :]) == said
 
@@ -77,7 +77,7 @@ def test_a_code_out_of_range_is_refused_by_its_place(form: Form, number: int | N
 def test_an_error_carries_rank_and_cause(rank: int, cause: str) -> None:
     data = wire.error(rank, cause.encode(errors="replace").decode())
     head = wire.read_header(data)
-    assert (head.kind, head.count) == (Kind.ERROR, len(data) - wire.HEADER_BYTES)
+    assert (head.kind, head.count) == (FrameKind.ERROR, len(data) - wire.HEADER_BYTES)
     found = wire.read_error(data[wire.HEADER_BYTES :])
     assert found[0] == rank
     assert cause.encode(errors="replace")[: wire.MOST_CAUSE].decode(errors="replace") == found[1]

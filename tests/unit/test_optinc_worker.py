@@ -13,7 +13,7 @@ from ringlight.containers.worker.optinc import Averaging, Place
 from ringlight.containers.worker.peer import AveragingFailed
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding, goal
-from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position
+from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, FrameKind, Header, Hello, Position
 
 SIZE, BLOCK = 40, 8
 FORM = Form(8)
@@ -37,11 +37,11 @@ class Player:
 
     def codes(self, at: Position) -> np.ndarray:
         head, body = self.read()
-        assert (head.kind, head.position) == (Kind.CODES, at)
+        assert (head.kind, head.position) == (FrameKind.CODES, at)
         return wire.unpack(body, head.count, FORM)
 
     def answer(self, at: Position, answers: np.ndarray) -> None:
-        self.write(wire.header(Kind.ANSWER, at, answers.size) + bytes(wire.pack(answers, FORM)))
+        self.write(wire.header(FrameKind.ANSWER, at, answers.size) + bytes(wire.pack(answers, FORM)))
 
     def close(self) -> None:
         self._file.close()
@@ -177,7 +177,7 @@ def test_what_is_no_answer_is_not_believed(listener: socket.socket, lie: Callabl
     player.codes(Position(1, 1))
     lie(player)
     head, body = player.read()
-    assert head.kind is Kind.ERROR
+    assert head.kind is FrameKind.ERROR
     assert cause in wire.read_error(body)[1]
     player.close()
     work.end()
@@ -218,7 +218,7 @@ def test_a_failure_of_the_rank_is_told_to_the_averager(listener: socket.socket) 
     work = Work(listener, 0, broken)
     (player,) = opened(listener, 1)
     head, body = player.read()
-    assert head.kind is Kind.ERROR
+    assert head.kind is FrameKind.ERROR
     assert wire.read_error(body) == (NOBODY, "the control network is gone")
     player.close()
     work.end()
@@ -231,7 +231,7 @@ def test_what_another_rank_cannot_average_nobody_sends(listener: socket.socket) 
 
     work = Work(listener, 0, other_has_nan)
     (player,) = opened(listener, 1)
-    assert player.read()[0].kind is Kind.ERROR
+    assert player.read()[0].kind is FrameKind.ERROR
     player.close()
     work.end()
     assert isinstance(work.error, AveragingFailed)

@@ -18,9 +18,9 @@ from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.jobs import Compute, Job, simulate
 from ringlight.testbed.simulation.lockstep import Classes
+from ringlight.testbed.simulation.merged_steps import in_bytes, merged_steps
 from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
-from ringlight.testbed.simulation.together import in_bytes, together
 from ringlight.testbed.simulation.workload import How, simulate_workload
 from ringlight.workloads.devices import device_named
 from ringlight.workloads.formats.timeline import Span
@@ -142,7 +142,7 @@ def test_groups_of_a_class_alone_take_what_the_phases_say(kind: str, algorithm: 
     workload = one_collective(Collective(kind, algorithm), ranks, size, 3 * MIB)
     found = simulate_workload(network, gpus, workload, how="classes", cost=cost)
     steps = collective_steps(kind, algorithm, size)
-    all_ = together([steps] * 3, list(workload.groups), ranks)
+    all_ = merged_steps([steps] * 3, list(workload.groups), ranks)
     wanted = synchronous(network, gpus, all_, vector_bytes(kind, size, 3 * MIB), cost)
     assert found.total_s == pytest.approx(wanted.total_s, rel=1e-12)
     assert len(found.end_s[0]) == 1
@@ -387,7 +387,7 @@ def test_transfers_of_one_step_between_two_ranks_are_one() -> None:
     """Two ranks have one neighbour on both sides."""
     steps = collective_steps("all-reduce", "bidirectional-ring", 2)
     assert [len(step) for step in steps] == [4, 4]
-    both = together([steps] * 2, [frozen([0, 2]), frozen([3, 1])], 4)
+    both = merged_steps([steps] * 2, [frozen([0, 2]), frozen([3, 1])], 4)
     for step in both:
         transfers = np.stack((step.sources, step.destinations, step.count), axis=1).tolist()
         assert sorted(transfers) == [[0, 2, 2], [1, 3, 2], [2, 0, 2], [3, 1, 2]]
@@ -410,7 +410,7 @@ def test_unequal_parts_take_what_the_largest_takes() -> None:
 def test_steps_that_are_alike_are_computed_once_for_all_groups() -> None:
     steps = collective_steps("all-reduce", "ring", 64)
     groups = [frozen(np.arange(64) * 16 + g) for g in range(16)]
-    phases = Phases(ideal(1024), names(1024), together([steps] * 16, groups, 1024))
+    phases = Phases(ideal(1024), names(1024), merged_steps([steps] * 16, groups, 1024))
     assert [(run.steps, len(run.transfers.chunks)) for run in phases.runs] == [(63, 1024), (63, 1024)]
 
 

@@ -183,9 +183,9 @@ def _subjects(run: Run) -> Mapping[Of, Mapping[str, tuple[Any, ...]]]:
     jobs = {f"job {name}": (job,) for name, job in run.jobs.items()}
     events = {f"event {action.plan.name}": (action,) for action in run.actions}
     links = {
-        f"traffic {name} {one['from']} > {one['to']}": (job, one)
+        f"traffic {name} {link['from']} > {link['to']}": (job, link)
         for name, job in run.jobs.items()
-        for one in (job.links.links if job.links is not None else ())
+        for link in (job.links.links if job.links is not None else ())
     }
     return {
         "run": {"run": ()},

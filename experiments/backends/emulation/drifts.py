@@ -65,4 +65,6 @@ class DriftLog:
 
     def _planned(self, switch: str) -> bool:
         targets = (event.target for event in self._plan.events)
-        return any(one is not None and one.kind == "switch" and one.names == (switch,) for one in targets)
+        return any(
+            target is not None and target.kind == "switch" and target.names == (switch,) for target in targets
+        )

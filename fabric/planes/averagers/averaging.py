@@ -58,7 +58,7 @@ class Averaging:
     def hops(self) -> tuple[Hop, ...]:
         """What each frame passes, in order: up to the highest averager and down again."""
         plain = Form(self.bits)
-        nics = _slowest([cable for one in self.first for cable in one.cables])
+        nics = _slowest([cable for link in self.first for cable in link.cables])
         if self.above is None:
             return (Hop(plain, nics), Hop(plain, nics))
         between = _slowest(self.above.cables)
@@ -108,12 +108,12 @@ def scale_steps(ranks: int) -> Steps:
     """How ranks agree on the largest exponents: each gets all of its part of the blocks, then tells these."""
     others = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
     sources, destinations = (frozen([pair[end] for pair in others]) for end in (0, 1))
-    one = frozen(np.ones(len(others)))
+    ones = frozen(np.ones(len(others)))
 
     def make() -> Iterator[Step]:
         if others:
-            yield Step(sources, destinations, destinations, one, "reduce")
-            yield Step(sources, destinations, sources, one, "replace")
+            yield Step(sources, destinations, destinations, ones, "reduce")
+            yield Step(sources, destinations, sources, ones, "replace")
 
     return Steps("scales", ranks, ranks, 2 if others else 0, make)
 
@@ -145,7 +145,7 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
     """The averagers of a job on GPUs ``ranks``. Raises ValueError naming what they lack."""
     if not fabric.averagers:
         raise ValueError("the fabric has no averagers")
-    at = {cable.a.node: one for one in fabric.averagers.values() for cable in one.cables}
+    at = {cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables}
     tops: dict[str, str] = {}
     for gpu in ranks:
         if gpu not in at:
@@ -175,17 +175,17 @@ def not_ideal(fabric: Fabric) -> str | None:
 def check_averagers(fabric: Fabric) -> None:
     """Raises ValueError naming an averager that could not work."""
     averagers = fabric.averagers
-    above = {cable.a.node: one for one in averagers.values() for cable in one.cables}
-    for name, one in averagers.items():
+    above = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
+    for name, averager in averagers.items():
         where = f"averagers.{name}"
-        plugged = {cable.b.number for cable in one.cables}
-        for number in range(1, one.ports + 1):
+        plugged = {cable.b.number for cable in averager.cables}
+        for number in range(1, averager.ports + 1):
             if number not in plugged:
                 raise ValueError(
                     f"{where}: nothing is plugged into its port {number}; it waits for all ports"
                 )
-        below = [averagers[node] for node in _below(one) if node in averagers]
-        if below and len(below) < one.ports:
+        below = [averagers[node] for node in _below(averager) if node in averagers]
+        if below and len(below) < averager.ports:
             raise ValueError(f"{where}: GPUs and averagers at its ports; all must be the one or the other")
         if below and name in above:
             raise ValueError(f"{where}: averagers above and below it; there are at most two levels")
@@ -196,37 +196,37 @@ def check_averagers(fabric: Fabric) -> None:
                         f"averagers.{other.name}.{key}: not as that of {below[0].name} beside it"
                     )
         for other in below:
-            if other.bits != one.bits:
+            if other.bits != averager.bits:
                 raise ValueError(
-                    f"averagers.{other.name}.bits: {other.bits}, but {name} above it has {one.bits}"
+                    f"averagers.{other.name}.bits: {other.bits}, but {name} above it has {averager.bits}"
                 )
-        if not one.decimals and name not in above:
+        if not averager.decimals and name not in above:
             raise ValueError(f"{where}.decimals: no averager is above it that could have them")
-        _check_network(where, one, coding(one, above.get(name), below[0] if below else None))
+        _check_network(where, averager, coding(averager, above.get(name), below[0] if below else None))
 
 
-def _check_network(where: str, one: Averager, its: Coding) -> None:
+def _check_network(where: str, averager: Averager, its: Coding) -> None:
     """Whether there is a network with such weights."""
-    if not one.imperfect.ideal and one.network == "exact":
+    if not averager.imperfect.ideal and averager.network == "exact":
         raise ValueError(f"{where}.imperfect: the exact mean has no light; network is trained or designed")
-    if one.approximated is not None:
-        _check_layers(f"{where}.approximated", one)
-    if one.network == "trained" and its not in [CASES[case].coding for case in TRAINED]:
+    if averager.approximated is not None:
+        _check_layers(f"{where}.approximated", averager)
+    if averager.network == "trained" and its not in [CASES[case].coding for case in TRAINED]:
         raise ValueError(
             f"{where}.network: no trained weights for {_said(its)}; there are those for "
             f"{', '.join(_said(CASES[case].coding) for case in TRAINED)}"
         )
     cases = {(case.coding.bits, case.coding.servers) for case in CASES.values()}
-    if one.network == "designed" and (its.bits, its.servers) not in cases:
+    if averager.network == "designed" and (its.bits, its.servers) not in cases:
         there = ", ".join(f"{bits} bits on {servers} ports" for bits, servers in sorted(cases))
         raise ValueError(f"{where}.network: no network is designed for {_said(its)}; there are {there}")
 
 
-def _check_layers(where: str, one: Averager) -> None:
+def _check_layers(where: str, averager: Averager) -> None:
     try:
-        structure = structure_of(one)
+        structure = structure_of(averager)
         if structure is None:
-            raise ValueError(f"no layers are known for {one.bits} bits on {one.ports} ports")
+            raise ValueError(f"no layers are known for {averager.bits} bits on {averager.ports} ports")
         mzis(structure)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
@@ -237,8 +237,8 @@ def _said(its: Coding) -> str:
     return f"{its.bits} bits on {its.servers} ports{decimals}"
 
 
-def _below(one: Averager) -> list[str]:
-    return [cable.a.node for cable in one.cables]
+def _below(averager: Averager) -> list[str]:
+    return [cable.a.node for cable in averager.cables]
 
 
 def _slowest(cables: Sequence[Link]) -> float:

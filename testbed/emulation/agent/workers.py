@@ -95,7 +95,7 @@ class ContainerRequest(BaseModel):
             image=own_image if self.image == OWN_IMAGE and own_image is not None else self.image,
             command=None if self.command is None else tuple(self.command),
             environment=self.environment,
-            mounts=tuple(Bind(one.source, one.target, one.write) for one in self.mounts),
+            mounts=tuple(Bind(mount.source, mount.target, mount.write) for mount in self.mounts),
             devices=tuple(self.devices),
             memory_bytes=self.memory_bytes,
         )

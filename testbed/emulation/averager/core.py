@@ -26,7 +26,16 @@ from numpy.typing import NDArray
 
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding
-from ringlight.fabric.optinc.wire import HEADER_BYTES, NOBODY, Form, Header, Hello, Kind, Position, WireError
+from ringlight.fabric.optinc.wire import (
+    HEADER_BYTES,
+    NOBODY,
+    Form,
+    FrameKind,
+    Header,
+    Hello,
+    Position,
+    WireError,
+)
 from ringlight.testbed.emulation.averager.lookup import Disagreement, Sample
 
 #: Frames in a server's ring, and answers that it may leave unread.
@@ -287,7 +296,7 @@ class Core:
                 size = wire.body_bytes(stream.head, stream.form)
                 if stream.ring.filled < size:
                     return
-                if stream.head.kind in (Kind.CODES, Kind.ANSWER):
+                if stream.head.kind in (FrameKind.CODES, FrameKind.ANSWER):
                     stream.complete_at = now
                     return
                 head, body = stream.head, bytes(stream.ring.first(size))
@@ -299,18 +308,18 @@ class Core:
 
     def _expect(self, stream: Stream, head: Header) -> None:
         """Raises WireError for a message that cannot come now."""
-        if head.kind is Kind.ERROR:
+        if head.kind is FrameKind.ERROR:
             return
         if stream is self._above:
-            good = head.kind is (Kind.ANSWER if self._active else Kind.WELCOME)
-            if good and head.kind is Kind.ANSWER:
+            good = head.kind is (FrameKind.ANSWER if self._active else FrameKind.WELCOME)
+            if good and head.kind is FrameKind.ANSWER:
                 expected = self._asked[0] if self._asked else None
                 if (head.position, head.count) != expected:
                     raise WireError(f"answered {head.position} with {head.count} codes, not {expected}")
         elif stream.port is None:
-            good = head.kind is Kind.HELLO
+            good = head.kind is FrameKind.HELLO
         else:
-            good = head.kind is Kind.CODES and self._active
+            good = head.kind is FrameKind.CODES and self._active
             if good:
                 self._expect_frame(stream, head)
         if not good:
@@ -326,9 +335,9 @@ class Core:
         stream.before = head.position
 
     def _message(self, stream: Stream, head: Header, body: bytes, now: float) -> None:
-        if head.kind is Kind.HELLO:
+        if head.kind is FrameKind.HELLO:
             self._join(stream, wire.read_hello(head, body), now)
-        elif head.kind is Kind.WELCOME:
+        elif head.kind is FrameKind.WELCOME:
             self._first = head.position
             self._begin(now)
         elif stream.port is None and stream is not self._above:
@@ -538,7 +547,7 @@ class Core:
         else:
             body = wire.pack(answers, Form(self.unit.coding.bits, self.unit.coding.leaving))
             self._above.put(
-                b"".join((wire.header(Kind.CODES, position, count), body)), now, arrived=max(arrived)
+                b"".join((wire.header(FrameKind.CODES, position, count), body)), now, arrived=max(arrived)
             )
             self._asked.append((position, count))
         for stream in ports:
@@ -548,7 +557,7 @@ class Core:
     def _answer(
         self, position: Position, count: int, body: bytes | memoryview, now: float, arrived: float | None
     ) -> None:
-        message = b"".join((wire.header(Kind.ANSWER, position, count), body))
+        message = b"".join((wire.header(FrameKind.ANSWER, position, count), body))
         for stream in self._ports.values():
             stream.put(message, now, arrived)
             arrived = None

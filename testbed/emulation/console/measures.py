@@ -131,9 +131,10 @@ def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
         return replace(found, over=light.taken(lab, lit, before))
 
 
-def no_answer(one: Pinged) -> str:
+def no_answer(pinged: Pinged) -> str:
     """Why nothing came back over light."""
-    return f"{one.target} acknowledged nothing within {light.ECHO_S:g} s: {one.over} does not lead there now"
+    within = f"within {light.ECHO_S:g} s"
+    return f"{pinged.target} acknowledged nothing {within}: {pinged.over} does not lead there now"
 
 
 def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:

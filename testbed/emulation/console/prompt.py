@@ -273,12 +273,12 @@ class Prompt(CLI):  # type: ignore[misc]
         places = self.mn.lab.places()
         for _ in range(int(count)):
             if source in self.mn.lab.fabric.onics:
-                one = measures.ping_light(self.mn.lab, places, source, target)
+                pinged = measures.ping_light(self.mn.lab, places, source, target)
             else:
-                one = measures.ping(self.mn.lab, self.mn.lab.place(source), source, target)
-            output(measures.line(one) + "\n")
-        if one.rtt_s is None:
-            error(f"*** {self._why(one)}\n")
+                pinged = measures.ping(self.mn.lab, self.mn.lab.place(source), source, target)
+            output(measures.line(pinged) + "\n")
+        if pinged.rtt_s is None:
+            error(f"*** {self._why(pinged)}\n")
 
     def _why(self, one: Pinged) -> str:
         """Why nothing came back."""

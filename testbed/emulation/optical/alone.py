@@ -6,14 +6,13 @@ at every port, and powers, alarms and times are those of its profile.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from ringlight.controller.web.access import is_loopback
 from ringlight.fabric.optical_drivers import DRIVERS, protocols_of
-from ringlight.fabric.optical_profiles import PROFILES
-from ringlight.testbed.emulation.optical.device import Recovery
-from ringlight.testbed.emulation.optical.server import IDLE_TIMEOUT_S, Settings
+from ringlight.testbed.emulation.optical.server import Settings
 from ringlight.testbed.emulation.optical.session import personality
 
 #: Where a protocol is served unless something else is said: as on the product, where anybody may.
@@ -75,61 +74,25 @@ def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str])
             raise ValueError(f"{name}={host}: beyond loopback it needs users (--users FILE)")
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def settings_of(
-    profile: str,
-    ports: int,
-    served: Sequence[tuple[str, Address]],
-    users: Mapping[str, str],
-    *,
-    name: str = "ocs",
-    folder: Path | None = None,
-    recovery: Recovery | None = None,
-    idle_timeout_s: float = IDLE_TIMEOUT_S,
-    seed: int = 0,
-    failed_ports: Sequence[int] = (),
-    rest: Address | None = None,
-    rest_tokens: Mapping[str, str] | None = None,
-) -> Settings:
-    """A switch with ``ports`` duplex ports. ``served``: none for all that such a switch speaks, on loopback.
-    ``rest``: where its own REST is, with tokens beyond loopback.
+def checked(settings: Settings) -> Settings:
+    """Settings of a switch that runs alone: it serves all that its profile speaks, on loopback, unless told.
 
     Raises ValueError.
     """
-    served = served or [read_served(protocol, profile) for protocol in protocols_of(profile)]
+    profile = settings.profile.name
+    served = settings.serve or tuple(read_served(protocol, profile) for protocol in protocols_of(profile))
     names = [protocol for protocol, _ in served]
     for protocol in names:
         if names.count(protocol) > 1:
             raise ValueError(f"{protocol} is named twice")
-    check_reach(served, users)
-    if rest is not None and rest_tokens is None and not is_loopback(rest[0]):
+    check_reach(served, settings.users)
+    rest = settings.rest
+    if rest is not None and settings.rest_tokens is None and not is_loopback(rest[0]):
         raise ValueError(f"REST at {rest[0]}: beyond loopback it needs tokens (--rest-token-file FILE)")
-    for port in failed_ports:
-        if not 1 <= port <= 2 * ports:
-            raise ValueError(f"there is no port {port} (1..{2 * ports})")
-    return Settings(
-        name=name,
-        size=ports,
-        profile=PROFILES[profile],
-        listen=None,
-        netns=None,
-        pins=None,
-        seed=seed,
-        failed_ports=tuple(failed_ports),
-        idle_timeout_s=idle_timeout_s,
-        serve=tuple(served),
-        users=users,
-        folder=folder,
-        recovery=recovery,
-        rest=rest,
-        rest_tokens=rest_tokens,
-    )
+    for port in settings.failed_ports:
+        if not 1 <= port <= 2 * settings.size:
+            raise ValueError(f"there is no port {port} (1..{2 * settings.size})")
+    return replace(settings, serve=served)
 
 
 def example(protocol: str, address: str, user: str) -> str:

@@ -55,49 +55,30 @@ struct counters {
 	__u64 dim_drops; /* the path leaves the receiver too little light */
 };
 
+#define MAP(name, kind, flags, entries, key_type, value_type) \
+	struct { \
+		__uint(type, kind); \
+		__uint(map_flags, flags); \
+		__uint(max_entries, entries); \
+		__type(key, key_type); \
+		__type(value, value_type); \
+	} name SEC(".maps")
 /* Hashes without preallocation: an element is replaced as a whole, so that a packet never sees a new
  * egress with an old ready time, as it could with an array. */
+#define HASH(name, entries, key, value) MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, entries, key, value)
+#define ARRAY(name, entries, key, value) MAP(name, BPF_MAP_TYPE_ARRAY, 0, entries, key, value)
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, __u32);
-	__type(value, __u32);
-} port_of_ifindex SEC(".maps");
+HASH(port_of_ifindex, MAX_PORTS, __u32, __u32);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, struct light);
-	__type(value, struct cross_connect);
-} cross_connects SEC(".maps");
+HASH(cross_connects, MAX_PORTS, struct light, struct cross_connect);
 
 /* Light that this switch, the last on its way, would give to a receiver too weak; written by whichever switch
  * changed the path. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, struct light);
-	__type(value, __u32);
-} dim SEC(".maps");
+HASH(dim, MAX_PORTS, struct light, __u32);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, __u32);
-	__type(value, struct port);
-} ports SEC(".maps");
+HASH(ports, MAX_PORTS, __u32, struct port);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, __u32);
-	__type(value, struct counters);
-} counters SEC(".maps");
+ARRAY(counters, MAX_PORTS, __u32, struct counters);
 
 /* What a tunable transmitter does; of the whole lab, written by the O-NICs and read by every WSS. */
 
@@ -108,13 +89,7 @@ struct laser {
 	__u64 until_ns;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1); /* user space puts the lab's map here */
-	__type(key, __u32);
-	__type(value, struct laser);
-} lasers SEC(".maps");
+HASH(lasers, 1, __u32, struct laser); /* user space puts the lab's map here */
 
 struct source {
 	__u32 laser; /* laser id + 1 of the transmitter plugged into an ingress, 0 for none */
@@ -122,12 +97,7 @@ struct source {
 	__u64 audited_ns; /* ready_ns of its light when it was last looked whom it meets */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* a WSS: its ingress ports and one */
-	__type(key, __u32);
-	__type(value, struct source);
-} sources SEC(".maps");
+ARRAY(sources, 1, __u32, struct source); /* a WSS: its ingress ports and one */
 
 /* The two maps below are the device's memory over a restart; the program does not read them. */
 
@@ -135,13 +105,7 @@ struct label {
 	char text[64];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, __u32);
-	__type(value, struct label);
-} labels SEC(".maps");
+HASH(labels, MAX_PORTS, __u32, struct label);
 
 struct identity {
 	__u32 layout;
@@ -151,14 +115,15 @@ struct identity {
 	char name[64];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct identity);
-} identity SEC(".maps");
+ARRAY(identity, 1, __u32, struct identity);
 
 #define COUNT(field, n) __sync_fetch_and_add(&(field), (n))
+
+static __always_inline int drop(__u64 *count)
+{
+	COUNT(*count, 1);
+	return TC_ACT_SHOT;
+}
 
 static __always_inline void pass(struct counters *count, __u64 now, int first)
 {
@@ -224,52 +189,36 @@ static __always_inline int cross_connect(struct __sk_buff *packet, enum colour c
 	COUNT(in->rx_bytes, packet->len);
 
 	struct port *from = bpf_map_lookup_elem(&ports, &light.port);
-	if (from && from->admin != ENABLED) {
-		COUNT(in->blocked_drops, 1);
-		return TC_ACT_SHOT;
-	}
+	if (from && from->admin != ENABLED)
+		return drop(&in->blocked_drops);
 	struct source *source = 0;
 	__u64 tuned_ns = 0;
 	if (colour == OF_LASER) {
 		source = bpf_map_lookup_elem(&sources, &light.port);
 		struct laser *laser = source ? laser_of(source) : 0;
-		if (!laser || !is_lit(laser, bpf_ktime_get_ns())) {
-			COUNT(in->dark_drops, 1);
-			return TC_ACT_SHOT;
-		}
+		if (!laser || !is_lit(laser, bpf_ktime_get_ns()))
+			return drop(&in->dark_drops);
 		light.wavelength = laser->channel;
 		tuned_ns = laser->ready_ns;
 	} else if (colour == OF_TAG) {
-		if (!packet->vlan_present) {
-			COUNT(in->dark_drops, 1);
-			return TC_ACT_SHOT;
-		}
+		if (!packet->vlan_present)
+			return drop(&in->dark_drops);
 		light.wavelength = packet->vlan_tci & VLAN_ID;
 	}
 	struct cross_connect *path = bpf_map_lookup_elem(&cross_connects, &light);
-	if (!path) {
-		COUNT(in->unset_drops, 1);
-		return TC_ACT_SHOT;
-	}
+	if (!path)
+		return drop(&in->unset_drops);
 	__u64 now = bpf_ktime_get_ns();
-	if (now < path->ready_ns) {
-		COUNT(in->dark_drops, 1);
-		return TC_ACT_SHOT;
-	}
-	if (bpf_map_lookup_elem(&dim, &light)) {
-		COUNT(in->dim_drops, 1);
-		return TC_ACT_SHOT;
-	}
+	if (now < path->ready_ns)
+		return drop(&in->dark_drops);
+	if (bpf_map_lookup_elem(&dim, &light))
+		return drop(&in->dim_drops);
 	__u32 egress = path->egress;
 	struct port *to = bpf_map_lookup_elem(&ports, &egress);
-	if (!to || to->ifindex == 0) {
-		COUNT(in->unplugged_drops, 1);
-		return TC_ACT_SHOT;
-	}
-	if (to->admin != ENABLED) {
-		COUNT(in->blocked_drops, 1);
-		return TC_ACT_SHOT;
-	}
+	if (!to || to->ifindex == 0)
+		return drop(&in->unplugged_drops);
+	if (to->admin != ENABLED)
+		return drop(&in->blocked_drops);
 	struct counters *out = bpf_map_lookup_elem(&counters, &egress);
 	if (!out)
 		return TC_ACT_SHOT;

@@ -16,7 +16,7 @@ from typing import Any
 
 from ringlight.testbed.emulation.optical import ebpf
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
-from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot
+from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot, Stored
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
@@ -195,9 +195,6 @@ class Datapath:
     def set_notes(self, notes: Mapping[str, Any]) -> None:
         """Ignore notes: the device's process keeps them, and the kernel the light."""
 
-    def notes(self) -> Mapping[str, Any]:
-        return {}
-
     def keep(self) -> None:
         """Do nothing: the kernel keeps the light."""
 
@@ -268,20 +265,18 @@ class Datapath:
         else:
             self._maps["labels"].delete(_U32.pack(port))
 
-    def labels(self) -> dict[int, str]:
-        found = {
-            _U32.unpack(key)[0]: _LABEL.unpack(value)[0].rstrip(b"\0").decode(errors="replace")
-            for key, value in self._maps["labels"].items()
-        }
-        return {port: label for port, label in found.items() if port != _NO_PORT}
-
     def set_recovery(self, recovery: Recovery) -> None:
         """What the next start does with light is kept as the label of no port."""
         self._maps["labels"].update(_U32.pack(_NO_PORT), _LABEL.pack(recovery.value.encode()))
 
-    def recovery(self) -> Recovery:
-        value = self._maps["labels"].lookup(_U32.pack(_NO_PORT))
-        return Recovery.MAINTAIN if value is None else Recovery(value.rstrip(b"\0").decode())
+    def stored(self) -> Stored:
+        """What a device remembers over a restart."""
+        labels = {
+            _U32.unpack(key)[0]: _LABEL.unpack(value)[0].rstrip(b"\0").decode(errors="replace")
+            for key, value in self._maps["labels"].items()
+        }
+        recovery = Recovery(labels.pop(_NO_PORT, Recovery.MAINTAIN))
+        return Stored(self.cross_connects(), self.admin(), labels, recovery)
 
     # Faceplate
 

@@ -35,6 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
+from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape
 
 from ringlight.testbed.emulation.optical.device import (
@@ -57,7 +58,7 @@ from ringlight.testbed.emulation.optical.http import (
     basic_login,
 )
 from ringlight.testbed.emulation.optical.session import VERSION, Switch
-from ringlight.testbed.emulation.optical.xml_body import Element, XmlError, parse_xml
+from ringlight.testbed.emulation.optical.xml_body import XmlError, local_name, namespace, parse_xml
 
 OPTICAL, POLATIS, RESTCONF = "optical-switch", "polatis-switch", "ietf-restconf"
 NAMESPACES = {
@@ -149,11 +150,12 @@ def _find(path: str) -> _Target | None:
 
 def _plain(element: Element) -> Any:
     """An element as JSON would have it, all leaves as text."""
-    if not element.children:
-        return element.text.strip()
+    if not len(element):
+        return (element.text or "").strip()
     found: dict[str, Any] = {}
-    for child in element.children:
-        name = "pair" if child.name == "pairs" else child.name
+    for child in element:
+        name = local_name(child)
+        name = "pair" if name == "pairs" else name
         if name in _LISTS:
             found.setdefault(name, []).append(_plain(child))
         else:
@@ -403,7 +405,7 @@ class PolatisRestconfSession(HttpSession):
                 root = parse_xml(request.body)
             except XmlError as error:
                 raise RestconfError(400, "malformed-message", str(error)) from None
-            if root.name in (name, f"{name}s") and root.namespace in ("", NAMESPACES[module]):
+            if local_name(root) in (name, f"{name}s") and namespace(root) in ("", NAMESPACES[module]):
                 value = _plain(root)
                 # An empty element is a container without anything in it; a root is one entry of its list.
                 if name in _LISTS:

@@ -117,26 +117,20 @@ class ModelledPaths:
     def set_admin(self, port: int, admin: Admin) -> None:
         self._admin[port] = admin
 
-    def admin(self) -> Mapping[int, Admin]:
-        return {port: admin for port, admin in self._admin.items() if admin is not Admin.ENABLED}
-
     def set_label(self, port: int, label: str) -> None:
         self._labels[port] = label
-
-    def labels(self) -> Mapping[int, str]:
-        return {port: label for port, label in self._labels.items() if label}
 
     def set_recovery(self, recovery: Recovery) -> None:
         self._recovery = recovery
 
-    def recovery(self) -> Recovery:
-        return self._recovery
-
     def set_notes(self, notes: Mapping[str, Any]) -> None:
         self._notes = dict(notes)
 
-    def notes(self) -> Mapping[str, Any]:
-        return dict(self._notes)
+    def stored(self) -> Stored:
+        """What a device remembers over a restart."""
+        admin = {port: admin for port, admin in self._admin.items() if admin is not Admin.ENABLED}
+        labels = {port: label for port, label in self._labels.items() if label}
+        return Stored(dict(self._lit), admin, labels, self._recovery, dict(self._notes))
 
     def keep(self) -> None:
         if self._file is None:
@@ -147,7 +141,7 @@ class ModelledPaths:
             "cross_connects": wires,
             # What was broken is not known to be so when it starts again.
             "disabled": [port for port, admin in self._admin.items() if admin is Admin.DISABLED],
-            "labels": dict(self.labels()),
+            "labels": dict(self.stored().labels),
             "recovery": self._recovery.value,
             "notes": self._notes,
         }

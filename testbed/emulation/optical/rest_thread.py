@@ -6,31 +6,16 @@ of them are ever asked.
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-from ringlight.controller.web.listening import listen as opened
 
 if TYPE_CHECKING:
     from ringlight.controller.web.serving import HttpServer
     from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 
 STOP_S = 5.0
-
-
-def listen(where: tuple[str, int]) -> socket.socket:
-    """A socket that waits for callers. Raises OSError that names the address."""
-    host, port = where
-    try:
-        listener = opened(host, port)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(error.errno, f"rest at {host}:{port}: {why}") from None
-    listener.setblocking(False)
-    return listener
 
 
 class RestThread:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ringlight.controller.web.listening import listen
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY
 from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
@@ -43,7 +44,7 @@ from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
-from ringlight.testbed.emulation.optical.rest_thread import RestThread, listen
+from ringlight.testbed.emulation.optical.rest_thread import RestThread
 from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
 
 log = logging.getLogger(__name__)
@@ -89,9 +90,9 @@ class Settings:
     name: str
     size: int
     profile: Profile
-    listen: tuple[str, int] | None
-    netns: str | None
-    pins: Path | None
+    listen: tuple[str, int] | None = None
+    netns: str | None = None
+    pins: Path | None = None
     seed: int = 0
     failed_ports: tuple[int, ...] = ()
     idle_timeout_s: float = IDLE_TIMEOUT_S
@@ -133,12 +134,6 @@ def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: i
     return late_ns
 
 
-def stored(datapath: LightPaths) -> Stored:
-    """The memory of a device that was switched on before."""
-    light, admin, labels = datapath.cross_connects(), datapath.admin(), datapath.labels()
-    return Stored(light, admin, labels, datapath.recovery(), datapath.notes())
-
-
 def _open_datapath(settings: Settings, pins: Path) -> Datapath:
     ports = 2 * settings.size
     if settings.lasers is None:
@@ -154,13 +149,19 @@ def _open_datapath(settings: Settings, pins: Path) -> Datapath:
 
 def _listener(name: str, where: tuple[str, int]) -> socket.socket:
     """Raises OSError that names the protocol and the address."""
-    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
     try:
-        return socket.create_server(where, family=family, backlog=MAX_CLIENTS)
+        listener = listen(*where, MAX_CLIENTS)
     except OSError as error:
-        # Its own text repeats the address.
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise OSError(error.errno, f"{name} at {where[0]}:{where[1]}: {why}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _shown(listener: socket.socket) -> str:
+    """``host:port`` of a listener."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Faceplate:
@@ -261,7 +262,7 @@ class OpticalSwitchServer:
                 settings.folder, settings.name, settings.size
             )
             undo.callback(self._datapath.close)
-            before, now_ns = stored(self._datapath), time.monotonic_ns()
+            before, now_ns = self._datapath.stored(), time.monotonic_ns()
             if settings.recovery is not None:
                 before = replace(before, recovery=settings.recovery)
             self.device = OpticalDevice(
@@ -296,11 +297,10 @@ class OpticalSwitchServer:
             for (name, where), begin in zip(served, begins, strict=True):
                 listener = _listener(name, where)
                 undo.callback(listener.close)
-                listener.setblocking(False)
                 self._listeners[listener] = name, begin
             self._rest: RestThread | None = None
             if settings.rest is not None:
-                self._rest = RestThread(listen(settings.rest), settings.rest_tokens)
+                self._rest = RestThread(_listener("rest", settings.rest), settings.rest_tokens)
                 undo.callback(self._rest.stop)
             self.faults = Faults(self.device, [name for name, _ in served])
             undo.pop_all()
@@ -329,16 +329,12 @@ class OpticalSwitchServer:
     @property
     def addresses(self) -> dict[str, str]:
         """``host:port`` of each protocol, by name."""
-        where = {name: listener.getsockname()[:2] for listener, (name, _) in self._listeners.items()}
-        return {name: f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for name, (h, p) in where.items()}
+        return {name: _shown(listener) for listener, (name, _) in self._listeners.items()}
 
     @property
     def rest_address(self) -> str | None:
         """``host:port`` of its own REST."""
-        if self._rest is None:
-            return None
-        host, port = self._rest.listener.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return None if self._rest is None else _shown(self._rest.listener)
 
     # For what runs in the switch's own thread (:meth:`ask`).
 

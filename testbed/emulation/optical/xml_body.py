@@ -1,9 +1,9 @@
-"""Reads strangers' XML into plain values: no document type, no entities, bounded depth and size."""
+"""Reads strangers' XML into elements: no document type, no entities, bounded depth and size."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from xml.parsers import expat
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 MAX_DEPTH = 16
 MAX_ELEMENTS = 1 << 16
@@ -13,50 +13,37 @@ class XmlError(Exception):
     """Body that is not XML, or XML of a kind that is refused."""
 
 
-@dataclass
-class Element:
-    """``text`` is what stands before the first child; attributes are not kept."""
+class _Bounded(ElementTree.TreeBuilder):
+    _depth = _count = 0
 
-    namespace: str
-    name: str
-    text: str = ""
-    children: list[Element] = field(default_factory=list)
+    def doctype(self, *_: str | None) -> None:
+        raise XmlError("a document type is not allowed")
+
+    def start(self, tag: str, attrs: object) -> Element:
+        self._depth += 1
+        self._count += 1
+        if self._depth > MAX_DEPTH or self._count > MAX_ELEMENTS:
+            raise XmlError("too many elements, or too deep")
+        return super().start(tag, {})
+
+    def end(self, tag: str) -> Element:
+        self._depth -= 1
+        return super().end(tag)
 
 
 def parse_xml(data: bytes) -> Element:
-    """The root element of a document in UTF-8. Raises XmlError."""
-    parser = expat.ParserCreate("utf-8", namespace_separator=" ")
-    parser.buffer_text = True
-    root = Element("", "")
-    path = [root]
-    count = 0
-
-    def refuse(*_: object) -> None:
-        raise XmlError("a document type is not allowed")
-
-    def start(tag: str, _attributes: object) -> None:
-        nonlocal count
-        count += 1
-        if len(path) > MAX_DEPTH or count > MAX_ELEMENTS:
-            raise XmlError("too many elements, or too deep")
-        namespace, _, name = tag.rpartition(" ")
-        made = Element(namespace, name)
-        path[-1].children.append(made)
-        path.append(made)
-
-    def end(_tag: str) -> None:
-        path.pop()
-
-    def text(data: str) -> None:
-        if not path[-1].children:
-            path[-1].text += data
-
-    parser.StartDoctypeDeclHandler = refuse
-    parser.EntityDeclHandler = refuse
-    parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.CharacterDataHandler = text
+    """The root element of a document in UTF-8, without attributes. Raises XmlError."""
     try:
-        parser.Parse(data, True)
-    except expat.ExpatError as error:
+        return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Bounded(), encoding="utf-8"))
+    except ElementTree.ParseError as error:
         raise XmlError(f"not XML: {error}") from None
-    return root.children[0]
+
+
+def local_name(element: Element) -> str:
+    """The name without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
+def namespace(element: Element) -> str:
+    """The name's namespace; empty without one."""
+    return element.tag.rpartition("}")[0].removeprefix("{")

@@ -18,19 +18,19 @@ def files_of(path: Path) -> list[Path]:
     """
     if os.path.isdir(path):
         try:
-            found = [one for one in path.iterdir() if _NAME.fullmatch(one.name)]
+            found = [file for file in path.iterdir() if _NAME.fullmatch(file.name)]
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from None
-        names = sorted({name_of(one) for one in found})
+        names = sorted({name_of(file) for file in found})
         if len(names) > 1:
             raise ValueError(f"{path}: it has the traces {', '.join(names[:5])}; name one of them")
     else:
         match = _NAME.fullmatch(path.name)
         name = match[1] if match else path.name
-        found = [one for one in path.parent.glob(f"{glob.escape(name)}.*.et") if _is(one, name)]
+        found = [file for file in path.parent.glob(f"{glob.escape(name)}.*.et") if _is(file, name)]
     if not found:
         raise ValueError(f"{path}: there are no files NAME.RANK.et")
-    by_rank = {int(_NAME.fullmatch(one.name)[2]): one for one in found}  # type: ignore[index]
+    by_rank = {int(_NAME.fullmatch(path.name)[2]): path for path in found}  # type: ignore[index]
     missing = next((rank for rank in range(len(found)) if rank not in by_rank), None)
     if missing is not None:
         sibling = found[0].with_name(f"{name_of(found[0])}.{missing}.et")
@@ -40,8 +40,8 @@ def files_of(path: Path) -> list[Path]:
 
 def others_beside(path: Path, ranks: int) -> list[Path]:
     """Files that would be read with a trace of so many ranks which ``writer.write`` writes at ``path``."""
-    found = [one for one in path.parent.glob(f"{glob.escape(path.name)}.*.et") if _is(one, path.name)]
-    return sorted(one for one in found if int(_NAME.fullmatch(one.name)[2]) >= ranks)  # type: ignore[index]
+    found = [file for file in path.parent.glob(f"{glob.escape(path.name)}.*.et") if _is(file, path.name)]
+    return sorted(file for file in found if int(_NAME.fullmatch(file.name)[2]) >= ranks)  # type: ignore[index]
 
 
 def groups_beside(files: Sequence[Path]) -> Path | None:

@@ -474,14 +474,14 @@ class _Slots:
         self._slots: dict[_Communicator, int] = {}
         self._taken: list[set[int]] = [set() for _ in range(ranks)]
 
-    def of(self, one: _Communicator) -> int:
-        if one not in self._slots:
-            taken = set().union(*(self._taken[rank] for rank in one.of))
+    def of(self, communicator: _Communicator) -> int:
+        if communicator not in self._slots:
+            taken = set().union(*(self._taken[rank] for rank in communicator.of))
             slot = next(k for k in range(len(taken) + 1) if k not in taken)
-            self._slots[one] = slot
-            for rank in one.of:
+            self._slots[communicator] = slot
+            for rank in communicator.of:
                 self._taken[rank].add(slot)
-        return self._slots[one]
+        return self._slots[communicator]
 
 
 def _filled(rows: Sequence[Mapping[int, int]]) -> IntArray:

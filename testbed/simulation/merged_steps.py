@@ -32,7 +32,7 @@ def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
     return replace(steps, chunks=int(bounds[-1]), make=make)
 
 
-def together(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
+def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
     """Merge the schedules of groups that communicate at once into one schedule of ``ranks`` ranks.
 
     All schedules have the same number of steps. Within a step, what goes between the same two ranks becomes

@@ -1,20 +1,15 @@
-"""Time and quality of regrouping and prediction on large fabrics; prints one JSON object.
+"""Time and quality of regrouping and prediction on large fabrics.
 
-Run ``python benchmarks/regroup.py``. The limit is 2 s for 1,024 GPUs on 64 aggregation switches. GPUs start
-in random places. The lower bound looks at every job alone, so where jobs do not fit side by side, or the
-GPUs of a job share few optical switches' ports, no placement reaches it.
+The limit is 2 s for 1,024 GPUs on 64 aggregation switches. GPUs start in random places. The lower bound looks
+at every job alone, so where jobs do not fit side by side, or the GPUs of a job share few optical switches'
+ports, no placement reaches it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import time
-from pathlib import Path
-from sys import path as import_path
-
-import_path.insert(0, str(Path(__file__).resolve().parent.parent))
+from typing import Any
 
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.parts import (
@@ -28,6 +23,52 @@ from ringlight.fabric.placement import Circuit, regroup
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 
 LIMIT_S = 2.0
+
+
+MIXED, ODD = [4, 8, 16, 32, 64], [3, 5, 6, 12, 24, 40]
+#: By name: GPUs, aggregation switches, optical switches, spare ports, sizes of jobs.
+INSTANCES = {
+    "one-switch-full": (1024, 64, 1, 0, MIXED),
+    "one-switch-odd-sizes": (1024, 64, 1, 0, ODD),
+    "one-switch-spare": (1024, 64, 1, 4, ODD),
+    "four-planes-spare": (1024, 64, 4, 4, MIXED),
+    "sixteen-planes": (1024, 64, 16, 0, MIXED),
+    "few-big-jobs": (1024, 64, 1, 0, [64]),
+    "small": (12, 2, 1, 0, [2, 4]),
+    "medium": (24, 3, 1, 1, [3, 4, 5]),
+}
+
+
+def regrouping(seed: int = 1) -> dict[str, Any]:
+    return {name: measure(*shape, seed) for name, shape in INSTANCES.items()}
+
+
+PARTS = (regrouping,)
+
+
+def measure(gpus: int, switches: int, planes: int, spare: int, sizes: list[int], seed: int) -> dict[str, Any]:
+    fabric, circuits, jobs = instance(gpus, switches, planes, spare, sizes, seed)
+    start = time.perf_counter()
+    result = regroup(fabric, circuits, jobs)
+    seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    predict(fabric, circuit_cross_connects(fabric, result.circuits), jobs)
+    return {
+        "gpus": gpus,
+        "switches": switches,
+        "planes": planes,
+        "spare": spare,
+        "sizes": sizes,
+        "jobs": len(jobs),
+        "seconds": round(seconds, 3),
+        "limit_s": LIMIT_S,
+        "predict_seconds": round(time.perf_counter() - start, 3),
+        "crossing_bytes_before": result.crossing_bytes_before,
+        "crossing_bytes_after": result.crossing_bytes_after,
+        "crossing_bytes_lower_bound": result.crossing_bytes_bound,
+        "moves": len(result.moved),
+        "optimal": result.optimal,
+    }
 
 
 def instance(
@@ -85,64 +126,3 @@ def instance(
             RingJob.all_reduce(f"job{len(jobs)}", ranks, rng.choice([102.2e6, 553.4e6, 244.4e6]), 0.3)
         )
     return Fabric(nodes, packet, optical, tuple(links)), circuits, jobs
-
-
-def measure(name: str, **shape: object) -> dict[str, object]:
-    fabric, circuits, jobs = instance(**shape)  # type: ignore[arg-type]
-    start = time.perf_counter()
-    result = regroup(fabric, circuits, jobs)
-    seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    predict(fabric, circuit_cross_connects(fabric, result.circuits), jobs)
-    predict_seconds = time.perf_counter() - start
-    return {
-        "instance": name,
-        **shape,
-        "jobs": len(jobs),
-        "seconds": round(seconds, 3),
-        "limit_s": LIMIT_S,
-        "predict_seconds": round(predict_seconds, 3),
-        "crossing_bytes_before": result.crossing_bytes_before,
-        "crossing_bytes_after": result.crossing_bytes_after,
-        "crossing_bytes_lower_bound": result.crossing_bytes_bound,
-        "moves": len(result.moved),
-        "optimal": result.optimal,
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=1)
-    seed = parser.parse_args().seed
-    mixed = [4, 8, 16, 32, 64]
-    results = [
-        measure("one-switch-full", gpus=1024, switches=64, planes=1, spare=0, sizes=mixed, seed=seed),
-        measure(
-            "one-switch-odd-sizes",
-            gpus=1024,
-            switches=64,
-            planes=1,
-            spare=0,
-            sizes=[3, 5, 6, 12, 24, 40],
-            seed=seed,
-        ),
-        measure(
-            "one-switch-spare",
-            gpus=1024,
-            switches=64,
-            planes=1,
-            spare=4,
-            sizes=[3, 5, 6, 12, 24, 40],
-            seed=seed,
-        ),
-        measure("four-planes-spare", gpus=1024, switches=64, planes=4, spare=4, sizes=mixed, seed=seed),
-        measure("sixteen-planes", gpus=1024, switches=64, planes=16, spare=0, sizes=mixed, seed=seed),
-        measure("few-big-jobs", gpus=1024, switches=64, planes=1, spare=0, sizes=[64], seed=seed),
-        measure("small", gpus=12, switches=2, planes=1, spare=0, sizes=[2, 4], seed=seed),
-        measure("medium", gpus=24, switches=3, planes=1, spare=1, sizes=[3, 4, 5], seed=seed),
-    ]
-    print(json.dumps({"benchmark": "regroup", "results": results}, indent=2))
-
-
-if __name__ == "__main__":
-    main()

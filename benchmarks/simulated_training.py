@@ -1,45 +1,56 @@
-"""How fast workloads of thousands of ranks are simulated, and how close to closed forms. Prints JSON.
+"""How fast workloads of thousands of ranks are simulated, and how close to closed forms.
 
-    python benchmarks/training.py [layers] [mixtral] [gpt3] [MODEL …] [--text FILE] [--paths even|hash]
-
-Every part runs in a process of its own, so that it starts cold and its memory is its own. ``layers``
-simulates a workload text, of SimAI say, named by ``--text``. MODEL is resnet50, transformer-big or
-gpt2-medium: its operators are placed on 128 replicas of 8 GPUs.
+Every part runs in a process of its own, so that it starts cold and its memory is its own.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import resource
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from benchmarks.harness import apart
 
-PLACED = ("resnet50", "transformer-big", "gpt2-medium")
-PARTS = ("layers", "mixtral", "gpt3", *PLACED)
+Paths = Literal["even", "hash"]
 PER_LEAF, RATE_BPS, LATENCY_S = 32, 400e9, 1e-6
 PLACED_RATES_BPS = (200e9, 1e12, 8e12)
 
 
-def layers(text: str, paths: str) -> dict[str, Any]:
-    """One iteration of a workload text on a leaf-spine fabric."""
+def layers(text: Path, paths: Paths = "even") -> dict[str, Any]:
+    """One iteration of a workload text, of SimAI say, on a leaf-spine fabric."""
+    return apart(_layers, text, paths)
+
+
+def mixtral(paths: Paths = "even") -> dict[str, Any]:
+    """Mixtral 8x22B's shape on 1,024 GPUs, dp 2 · tp 8 · pp 8 · ep 8, 32 micro-batches."""
+    return apart(_mixtral, paths)
+
+
+def gpt3() -> dict[str, Any]:
+    """GPT-3 175B's shape, tp 8 · pp 16 · dp 8, on ideal networks, against closed forms.
+
+    ``servers``: tensor parallelism in servers of eight with links of their own, ``one_link``: all that a GPU
+    does shares one.
+    """
+    return apart(_gpt3)
+
+
+def placed(model: list[str] = ["resnet50", "transformer-big", "gpt2-medium"]) -> dict[str, Any]:
+    """Placed operators of models on 128 replicas of 8 GPUs, on ideal networks, beside data parallelism
+    alone."""
+    return {name: apart(_placed, name) for name in model}
+
+
+PARTS = (mixtral, gpt3, placed, layers)
+
+
+def _layers(text: Path, paths: Paths) -> dict[str, Any]:
     from ringlight.workloads.formats import layer_text
 
-    return _on_leaf_spine(layer_text.read(Path(text)), paths)
+    return _on_leaf_spine(layer_text.read(text), paths)
 
 
-def mixtral(paths: str) -> dict[str, Any]:
-    """Mixtral 8x22B's shape on 1,024 GPUs, dp 2 · tp 8 · pp 8 · ep 8, 32 micro-batches."""
+def _mixtral(paths: Paths) -> dict[str, Any]:
     from ringlight.workloads.devices import device_named
     from ringlight.workloads.models import model_named
     from ringlight.workloads.parallelism import generate
@@ -52,12 +63,7 @@ def mixtral(paths: str) -> dict[str, Any]:
     )
 
 
-def gpt3() -> dict[str, Any]:
-    """GPT-3 175B's shape, tp 8 · pp 16 · dp 8, on ideal networks, against closed forms.
-
-    ``servers``: tensor parallelism in servers of eight with links of their own, ``one_link``: all that a GPU
-    does shares one.
-    """
+def _gpt3() -> dict[str, Any]:
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
     from ringlight.workloads.devices import device_named
@@ -86,8 +92,7 @@ def gpt3() -> dict[str, Any]:
     return found
 
 
-def placed(name: str) -> dict[str, Any]:
-    """Placed operators of a model on 1,024 GPUs, on ideal networks, beside data parallelism alone."""
+def _placed(name: str) -> dict[str, Any]:
     from ringlight.testbed.simulation.networks import IdealNetwork
     from ringlight.testbed.simulation.workload import simulate_workload
     from ringlight.workloads.devices import device_named
@@ -150,62 +155,3 @@ def _on_leaf_spine(workload: Any, paths: Any) -> dict[str, Any]:
         "bytes": float(found.link_bytes.sum()), "traffic_bins": found.traffic.bytes.shape[1],
         "network_built_s": built_s, "simulating_s": time.perf_counter() - begin,
     }  # fmt: skip
-
-
-def apart(part: str, *arguments: str) -> Any:
-    """One part in a process of its own, with the time and memory that all of it took."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    }
-    begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, __file__, "--inside", part, *arguments], capture_output=True, text=True,
-        timeout=3600, env=environment, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{part} failed:\n{done.stderr}")
-    return json.loads(done.stdout) | {"whole_process_s": time.perf_counter() - begin}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "parts", nargs="*", help=f"of {', '.join(PARTS)}; all that can run when none is named"
-    )
-    parser.add_argument("--text", help="a workload text for the part layers")
-    parser.add_argument("--paths", choices=["even", "hash"], default="even", help="how paths are chosen")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.inside:
-        answers: dict[str, Callable[..., dict[str, Any]]] = {
-            "layers": layers, "mixtral": mixtral, "gpt3": gpt3,
-            **{name: partial(placed, name) for name in PLACED},
-        }  # fmt: skip
-        found = answers[options.inside](*options.parts)
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        used = {"processor_s": usage.ru_utime + usage.ru_stime, "memory_mib": usage.ru_maxrss / 1024}
-        print(json.dumps(found | used))
-        return
-    unknown = sorted(set(options.parts) - set(PARTS))
-    if unknown:
-        raise SystemExit(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
-    wanted = options.parts or [part for part in PARTS if part != "layers" or options.text]
-    if "layers" in wanted and not options.text:
-        raise SystemExit("layers needs --text FILE")
-    arguments = {"layers": [options.text, options.paths], "mixtral": [options.paths]}
-    result: dict[str, Any] = {
-        "machine": {
-            "python": platform.python_version(),
-            "processors": os.cpu_count(),
-            "load": os.getloadavg(),
-        }
-    }
-    for part in wanted:
-        result[part] = apart(part, *arguments.get(part, []))
-    print(json.dumps(result, indent=2))
-
-
-if __name__ == "__main__":
-    main()

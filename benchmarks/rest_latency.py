@@ -1,0 +1,308 @@
+"""Measures the REST API's latency, and the start and end of a lab. Needs root.
+
+It brings up the six GPUs of the bundled scenario with an optical switch that takes no time itself (profile
+``ideal``), asks, lights, listens, trains, and takes the lab down again.
+
+Beside each figure stands its limit or a peer of the same run: the same question put to the optical switch
+over SCPI, and a bare FastAPI application that answers the same text. Times are those of one client with one
+connection, the standard library's, which adds little of its own (httpx adds 0.4 to 2 ms a call here).
+``ratio``: the median over the peer's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import yaml
+
+from benchmarks.harness import (
+    PATIENCE_S,
+    ROOT,
+    beside,
+    lab_up,
+    milliseconds,
+    ringlight,
+    running,
+    spread,
+    timed,
+    until,
+)
+from tests.integration.controller_rig import free_port
+
+SCENARIO = ROOT / "scenarios/disaggregation.yaml"
+SWITCH = "ocs0"
+#: Milliseconds: median and 99th percentile.
+GET_MS, PUT_MS, EVENT_MS = (2.0, 10.0), (4.0, 20.0), 5.0
+BARE = """
+import sys, uvicorn
+from fastapi import FastAPI, Response
+app, text = FastAPI(), sys.stdin.read()
+@app.get("/")
+def root() -> Response:
+    return Response(text, media_type="application/json")
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error", access_log=False)
+"""
+
+
+def rest(count: int = 200, runtime: Literal["docker", "namespace"] = "docker") -> dict[str, Any]:
+    """``count``: calls of each kind."""
+    document = yaml.safe_load(SCENARIO.read_text())
+    document["fabric"]["optical_switches"][SWITCH]["profile"] = "ideal"
+    up_s: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        scenario = Path(directory, "ideal.yaml")
+        scenario.write_text(yaml.safe_dump(document, sort_keys=False))
+        with lab_up(scenario, runtime, up_s) as lab:
+            found = calls(lab["url"], count, Path(lab["state"]))
+            found["job of six workers, s"] = job(lab["url"])
+            ask = ("--controller", lab["rest"], "topology", "--json")
+            found["commands without the launcher, s"] = {
+                "ringlight --help": spread(timed(lambda: ringlight("--help"), 3)),
+                "ringlight topology": spread(timed(lambda: ringlight(*ask), 3)),
+            }
+            found["controller alone, s"] = controller_alone(lab)
+    return {"runtime": runtime, **found, "up, s": up_s}
+
+
+PARTS = (rest,)
+
+
+class Scpi:
+    """A connection to the optical switch's management port."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=10)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, line: str) -> str:
+        self._socket.sendall(line.encode() + b"\n")
+        answer = bytearray()
+        while not answer.endswith(b"\n"):
+            answer += self._socket.recv(1 << 16)
+        return answer.decode().strip()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Caller:
+    """One connection to a REST API."""
+
+    def __init__(self, url: str) -> None:
+        address = httpx.URL(url)
+        self._connection = http.client.HTTPConnection(address.host, address.port or 80, timeout=PATIENCE_S)
+        self._connection.connect()
+        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """The document of the answer. Ends the benchmark on a refusal."""
+        headers = {} if body is None else {"content-type": "application/json"}
+        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+        with self._connection.getresponse() as answer:
+            text = answer.read()
+        if answer.status >= 300:
+            raise SystemExit(f"{method} {path}: {answer.status} {text[:300]!r}")
+        return json.loads(text) if text else None
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Listener:
+    """Reads the event stream, on a thread of its own: ``(seen, event)``, CLOCK_MONOTONIC seconds."""
+
+    def __init__(self, url: str) -> None:
+        self.seen: list[tuple[float, dict[str, Any]]] = []
+        self._client = httpx.Client(base_url=url, timeout=None, trust_env=False)
+        self._ready = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+        until(self._ready.is_set, "the event stream's beginning")
+
+    def _listen(self) -> None:
+        with contextlib.suppress(httpx.HTTPError), self._client.stream("GET", "/v1/events") as stream:
+            for line in stream.iter_lines():
+                self._ready.set()
+                if line.startswith("data:"):
+                    self.seen.append((time.monotonic(), json.loads(line[5:])))
+
+    def wait(self, wanted: Callable[[dict[str, Any]], bool]) -> tuple[float, dict[str, Any]]:
+        """The first event of a kind."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for seen, event in list(self.seen):
+                if wanted(event):
+                    return seen, event
+            time.sleep(0.001)
+        raise SystemExit(f"an event did not come; the last: {self.seen[-3:]}")
+
+
+def calls(url: str, count: int, state: Path) -> dict[str, Any]:
+    """GET, PUT and the event stream."""
+    inventory = json.loads((state / "inventory.json").read_text())
+    path = f"/v1/optical-switches/{SWITCH}/cross-connects"
+    address = inventory["optical_switches"][SWITCH]["address"]
+    with closing(Scpi(address)) as scpi, closing(Caller(url)) as api:
+        listener = Listener(url)
+        size = int(scpi.ask(":oxc:swit:size?").split(",")[0])
+        lit = api.call("GET", path)
+        plugged = {p["port"]: p["plugged"] for p in api.call("GET", f"/v1/optical-switches/{SWITCH}/ports")}
+        free = [p for p in range(2 * size, size, -1) if all(p != xc["egress"] for xc in lit)]
+        # A GPU's sending fibre between two ports of its packet switch: no rule depends on that.
+        tor = plugged[free[0]].split(":")[0]
+        moved = next(xc for xc in lit if plugged[xc["egress"]].split(":")[0] == tor)
+        # A port of a packet switch that is not lit to two such: one way between switches, which rules mind.
+        spare = next(p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit))
+        ends = (free[0], moved["egress"])
+
+        def get(path: str) -> list[float]:
+            return timed(lambda: api.call("GET", path), count, warm=4)
+
+        def put(ingress: int, egresses: Sequence[int]) -> list[float]:
+            turns = iter([*egresses[:2]] * (count + 4))
+
+            def once() -> None:
+                egress = next(turns)
+                document = api.call("PUT", f"{path}/{ingress}", {"egress": egress})
+                (added,) = (r for r in document["results"] if r["action"] == "add")
+                assert (added["egress"], added["state"]) == (egress, "CONNECTED"), added
+
+            return timed(once, count, warm=4)
+
+        turns = iter([(ends[1], ends[0]), (ends[0], ends[1])] * (count + 4))
+
+        def put_by_scpi() -> None:
+            (old, new), ingress = next(turns), moved["ingress"]
+            assert scpi.ask(f":oxc:swit:conn:sub (@{ingress}),(@{old});*opc?") == "1"
+            assert scpi.ask(f":oxc:swit:conn:add (@{ingress}),(@{new});*opc?") == "1"
+            assert scpi.ask(":syst:err?").startswith(("0", "+0")), "refused"
+            assert f"{new}" in scpi.ask(":oxc:swit:conn:stat?")
+
+        with bare(json.dumps(api.call("GET", "/v1/fabric"))) as other:
+            bare_s = timed(lambda: other.call("GET", "/"), count, warm=4)
+        scpi_s = timed(lambda: scpi.ask(":oxc:swit:conn:stat?"), count, warm=4)
+        fabric_s, light_s = get("/v1/fabric"), get(path)
+        flows_s = get("/v1/packet-switches/tor0/flows")
+        put_s = put(moved["ingress"], ends)
+        time.sleep(0.2)
+        changes = [(seen, e) for seen, e in listener.seen if e["event"] == "circuits"][-count:]
+        put_by_scpi_s = timed(put_by_scpi, count, warm=4)
+        with_rules_s = put(spare, free[:2])
+        api.call("DELETE", f"{path}/{spare}")
+    published = [seen - event["t"] for seen, event in changes]
+    from_light = [seen - phase(event, "light_added") for seen, event in changes]
+    return {
+        "get /v1/fabric": beside(fabric_s, bare_s, GET_MS),
+        "get cross-connects, asked of the switch": beside(light_s, scpi_s, GET_MS),
+        "get flows, asked of the switch": milliseconds(flows_s),
+        "put one cross-connect to light": beside(put_s, put_by_scpi_s, PUT_MS),
+        "put one cross-connect to light, rules of packet switches too": milliseconds(with_rules_s),
+        "event on the stream, from publication": {**milliseconds(published), "limit_ms": EVENT_MS},
+        "event on the stream, from light": {**milliseconds(from_light), "limit_ms": EVENT_MS},
+        "peers": {
+            "bare FastAPI, the same text": milliseconds(bare_s),
+            "SCPI, the same question": milliseconds(scpi_s),
+            "SCPI, the same change with its read-back": milliseconds(put_by_scpi_s),
+        },
+    }
+
+
+def phase(event: dict[str, Any], name: str) -> float:
+    return float(next(entry["t"] for entry in event["timeline"] if entry["phase"] == name))
+
+
+@contextlib.contextmanager
+def bare(text: str) -> Iterator[Caller]:
+    """A client of an application that does nothing but answer ``text``."""
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", BARE, str(port)], stdin=subprocess.PIPE, text=True)
+    try:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        process.stdin.close()
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:
+            until_answer(client, "/")
+        with closing(Caller(url)) as caller:
+            yield caller
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def until_answer(client: httpx.Client, path: str, wanted: Callable[[Any], bool] = lambda _: True) -> None:
+    """Wait for an answer that is ``wanted``."""
+
+    def good() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return wanted(client.get(path).raise_for_status().json())
+        return False
+
+    until(good, f"{client.base_url}{path}: a good answer", pace_s=0.005)
+
+
+def job(url: str) -> dict[str, Any]:
+    """A job of six containers, from its submission to free GPUs, and a regroup of it."""
+    request = {"name": "bench", "ranks": ["g0", "g3", "g1", "g4", "g2", "g5"], "gradient_bytes": 400_000}
+    request |= {"compute_s": 0.05, "iterations": 40}
+    with closing(Caller(url)) as api:
+        listener, began = Listener(url), time.monotonic()
+        api.call("POST", "/v1/jobs", request)
+
+        def told(state: str) -> float:
+            return listener.wait(lambda e: e["event"] == "job" and e["state"] == state)[0]
+
+        states = {state: told(state) - began for state in ("PENDING", "STARTING", "READY", "RUNNING")}
+        asked = time.monotonic()
+        regroup = api.call("POST", "/v1/regroup", {})["id"]
+        done, _ = listener.wait(lambda e: e.get("regroup") == regroup and e["state"] in ("DONE", "FAILED"))
+        ended = told("SUCCEEDED")
+        clean, _ = listener.wait(lambda e: e["event"] == "job_clean")
+        events = api.call("GET", "/v1/jobs/bench/events")["events"]
+    starts = [e["compute_start"] for e in events if e["event"] == "iteration" and e["i"] == 0]
+    ends = [e["allreduce_end"] for e in events if e["event"] == "iteration"]
+    return {
+        **{f"submitted to {state}": round(s, 3) for state, s in states.items()},
+        "submitted to first iteration": round(min(starts) - began, 3),
+        "regroup asked to done": round(done - asked, 3),
+        "last iteration to SUCCEEDED": round(ended - max(ends), 3),
+        "SUCCEEDED to free GPUs": round(clean - ended, 3),
+    }
+
+
+def controller_alone(lab: dict[str, Any]) -> dict[str, float]:
+    """The lab's controller ended and another started in its place."""
+    pid = lab["pids"]["controller"]
+    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    with httpx.Client(base_url=lab["url"], timeout=PATIENCE_S, trust_env=False) as client:
+        client.get("/v1/health").raise_for_status()
+        began = time.monotonic()
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not Path(f"/proc/{pid}").exists(), "the controller's end", pace_s=0.001)
+        ended = time.monotonic()
+        environment = {**os.environ, "RINGLIGHT_LAB": lab["lab"]}
+        with running(command, Path(lab["logs"], "controller.log"), environment):
+            until_answer(client, "/v1/health")
+            answered = time.monotonic()
+            until_answer(client, "/v1/health", lambda health: health["status"] == "ok")
+            healthy = time.monotonic()
+    return {
+        "stop": round(ended - began, 3),
+        "start to first answer": round(answered - ended, 3),
+        "start to healthy": round(healthy - ended, 3),
+    }
