@@ -30,6 +30,7 @@ from ringlight.fabric.parts import (
 )
 from ringlight.fabric.planes.averagers.averager import Averager, AveragerNetwork, Imperfect
 from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.hop_ring import HopRing, hop_ring_fabric
 from ringlight.fabric.planes.divided.planes import ParallelOcs
 from ringlight.fabric.planes.grid.grid import make_grid, plugged_grid
 from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
@@ -619,6 +620,25 @@ class WavelengthRingSpec(_InterconnectSpec):
         return WavelengthRing(_each_way(self.rate, self.wavelength), self.wavelength, self.dark)
 
 
+class HopRingSpec(Strict):
+    """``gpus`` GPUs g0, g1, … in a ring, each in a server s0, … of its own with a transceiver on either side
+    that reaches the next ``reach`` servers, one at a time (:mod:`fabric.planes.divided.hop_ring`). ``rate``:
+    of both together; ``dark``: how long choosing another path takes."""
+
+    gpus: int = Field(ge=3, le=4096)
+    gpu: str = Field(min_length=1)
+    rate: Rate
+    reach: int = Field(ge=1, le=16)
+    dark: Duration = 0.0
+
+    def fabric(self) -> Fabric:
+        """Raises ValueError."""
+        if self.reach >= self.gpus:
+            raise ValueError(f"reach: {self.reach}; of {self.gpus} servers it is at most {self.gpus - 1}")
+        gpus = [Gpu.numbered(f"g{index}", f"s{index}", self.gpu, index) for index in range(self.gpus)]
+        return hop_ring_fabric(HopRing(self.gpus, self.reach, self.rate, self.dark), gpus)
+
+
 #: How the tags begin by which pydantic tells sections of one key from each other.
 KIND_TAG = "kind-"
 KINDS = (
@@ -657,7 +677,7 @@ class FabricSpec(Strict):
     nothing (``fabric.light``).
     ``controller``: who writes the packet switches' tables (:class:`fabric.parts.PacketSwitch`).
     ``moved_flows``: of those that others write, what becomes of flows that name a GPU which has moved.
-    ``interconnect``: all of the fabric, described as a whole, in place of the rest.
+    ``interconnect`` and ``hop_ring``: all of the fabric, in place of the rest.
     """
 
     servers: dict[Name, ServerSpec] = Field(default_factory=dict)
@@ -672,6 +692,7 @@ class FabricSpec(Strict):
     leaf_spine: LeafSpineSpec | None = None
     averaging: AveragingSpec | None = None
     interconnect: InterconnectSpec | None = None
+    hop_ring: HopRingSpec | None = None
     paths: PathChoice = "hash"
     light: LightSpec = LightSpec()
     links: tuple[LinkSpec, ...] = ()
@@ -679,10 +700,11 @@ class FabricSpec(Strict):
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> FabricSpec:
-        if self.interconnect is not None:
-            more = self.model_fields_set - {"interconnect", "title"}
-            if more:
-                raise ValueError(f"{min(more)}: interconnect is all of a fabric, and has no such thing")
+        for key in ("interconnect", "hop_ring"):
+            if getattr(self, key) is None:
+                continue
+            if more := self.model_fields_set - {key, "title"}:
+                raise ValueError(f"{min(more)}: {key} is all of a fabric, and has no such thing")
             return self
         if not (self.grids or self.rings or self.fat_tree or self.leaf_spine or self.averaging):
             for key in ("servers", "packet_switches", "links"):
@@ -734,6 +756,11 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     """
     if spec.interconnect is not None:
         return _interconnected(spec.interconnect)
+    if spec.hop_ring is not None:
+        try:
+            return spec.hop_ring.fabric()
+        except ValueError as error:
+            raise ValueError(under("hop_ring", error)) from None
     averagers, written = _with_short_form(spec)
     gpus: dict[str, Gpu] = {}
     for server, entry in spec.servers.items():

@@ -6,7 +6,7 @@ a step holds its transfers as arrays. numpy is the only import.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -127,6 +127,24 @@ def check_ranks(steps: Steps, ranks: int) -> None:
     """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
     if steps.world_size != ranks:
         raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")
+
+
+#: A sender and a receiver.
+Pair = tuple[str, str]
+
+
+def pairs_of(ranks: Sequence[str], steps: Steps) -> tuple[Pair, ...]:
+    """Pairs that send in a collective, each once, in order of first use. ``ranks``: nodes by rank.
+
+    Raises ValueError for a world size that differs.
+    """
+    if len(ranks) != steps.world_size:
+        raise ValueError(f"{len(ranks)} nodes for a schedule of {steps.world_size} ranks")
+    found: dict[Pair, None] = {}
+    for step in steps:
+        for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True):
+            found[ranks[source], ranks[destination]] = None
+    return tuple(found)
 
 
 def compact(steps: Steps) -> Steps:

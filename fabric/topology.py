@@ -73,6 +73,11 @@ class Fabric:
         )
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """GPUs whose O-NIC has tunable lasers, and so an agent, which asks for light."""
+        return tuple(gpu for gpu, onic in self.onics.items() if onic.transmitters == "tunable")
+
+    @property
     def cables(self) -> tuple[Link, ...]:
         """Cables that are plugged into averagers."""
         return tuple(cable for averager in self.averagers.values() for cable in averager.cables)

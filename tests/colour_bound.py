@@ -16,10 +16,10 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.optimize import linprog
 
-from ringlight.fabric.allocation.arc_bounds import Pairs, check_wavelengths, greatest_level, pairs_of
+from ringlight.fabric.allocation.arc_bounds import Pairs, check_wavelengths, pairs_of
 from ringlight.fabric.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.steps import IntArray
-from tests.ring_program import load_bound
+from tests.ring_program import greatest_level, load_bound
 
 #: A set of ways is worth a colour when it is by this share dearer than those that there are.
 _DEARER = 1e-7

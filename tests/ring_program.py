@@ -12,6 +12,7 @@ Nothing is decided with it: tests and ``benchmarks/wavelengths.py`` measure gaps
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,11 @@ from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from ringlight.fabric.allocation.arc_bounds import (
+    ROUND,
     Pairs,
     check_wavelengths,
     cut_bound,
-    greatest_level,
+    lightpaths_for,
     pairs_of,
     shorter_way_level,
 )  # fmt: skip
@@ -41,6 +43,24 @@ class RingProgram:
     counts: IntArray
     z: float
     bound: float
+
+
+def greatest_level(demand: FloatArray, low: float, high: float, fits: Callable[[IntArray], bool]) -> float:
+    """The greatest z up to ``high`` whose numbers of lightpaths fit; ``low`` is known to."""
+    first = np.floor(low * demand * (1 + ROUND)).astype(np.int64) + 1
+    more = np.maximum(0, np.floor(high * demand * (1 + ROUND)).astype(np.int64) + 1 - first)
+    along = np.arange(more.sum()) - np.repeat(more.cumsum() - more, more)
+    steps = np.unique((np.repeat(first, more) + along) / np.repeat(demand, more))
+    # Mostly the bound is reached.
+    below, above = -1, len(steps)
+    middle = above - 1
+    while below + 1 < above:
+        if fits(lightpaths_for(float(steps[middle]), demand)):
+            below = middle
+        else:
+            above = middle
+        middle = (below + above) // 2
+    return float(steps[below]) if below >= 0 else low
 
 
 def highs_ring(

@@ -36,15 +36,9 @@ from ringlight.fabric.parts import OpticalSwitch
 from ringlight.fabric.planes.choice import candidates, plane_of
 from ringlight.fabric.planes.grid.grid import Grid, position, sockets
 from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.wavelengths import (
-    Pair,
-    Reach,
-    choose_nodes,
-    cross_connects,
-    pairs_of,
-    wavelength_map,
-)
+from ringlight.fabric.planes.grid.wavelengths import Reach, choose_nodes, cross_connects, wavelength_map
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import Pair, pairs_of
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)

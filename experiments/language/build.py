@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from ringlight.experiments.language.checks import Draft, agents, check_run, loss_rule
+from ringlight.experiments.language.checks import Draft, check_run, loss_rule
 from ringlight.experiments.language.containers import container_of
 from ringlight.experiments.language.containers import files_of as container_files
 from ringlight.experiments.language.paths import like, names_of
@@ -150,7 +150,7 @@ class Builder:
             events,
             control,
             tuple((str(a), str(b)) for a, b in fabric.circuits),
-            {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in agents(fabric)},
+            {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in fabric.agents},
             _costs(self._section(raw, "costs"), tcp.headers, scale),
         )
 

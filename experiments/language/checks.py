@@ -64,11 +64,6 @@ class Draft:
     control: ControlFaults
 
 
-def agents(fabric: Fabric) -> list[str]:
-    """GPUs whose O-NIC has a control agent, which asks for light."""
-    return [gpu for plane in lit_planes(fabric) if plane.asked for gpu in plane.nodes]
-
-
 def check_run(run: Draft, looked_at: set[Any]) -> None:
     """One run. ``looked_at``: what was found to be right already: points of a sweep have most in common."""
 
@@ -99,7 +94,7 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
             ("job", run.key, job.name, job.ranks, job.gpus, job.loop.collective),
             lambda job=job: _check_fits(run, job),  # type: ignore[misc]
         )
-    if run.control != ControlFaults() and not agents(fabric):
+    if run.control != ControlFaults() and not fabric.agents:
         raise ValueError(f"control: {run.where} has no O-NICs with agents")
     planes = {job.name: job.plane(fabric) for job in run.jobs}
     _check_whole(run, planes)
@@ -131,10 +126,13 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
                 raise ValueError(f"jobs.{job.name}.workload: {run.where} divides its light for one; give it")
             if len(run.jobs) > 1:
                 raise ValueError(f"jobs: {len(run.jobs)} jobs, but {run.where} divides its light for one")
-        if job.on_loss != "fail" and (plane.whole or not plane.parts):
+        if job.on_loss != "fail" and not plane.survives:
             raise ValueError(f"jobs.{job.name}: a lost GPU of {plane} can only let the job fail")
+        if job.on_loss == "swap" and plane.built:
+            raise ValueError(f"jobs.{job.name}: {plane} is built for its GPUs; none takes a lost one's place")
         for event in () if plane.parts else run.events:
-            if event.do not in ("start", "cancel"):
+            lost = plane.survives and event.capability.startswith("lose gpu")
+            if event.do not in ("start", "cancel") and not lost:
                 raise ValueError(
                     f"events.{event.name}.do: {run.where} is described as a whole, without parts"
                 )
@@ -337,7 +335,7 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
     if event.do == "disturb":
         if event.control is None:
             raise ValueError(f"{where}.control: missing")
-        if not agents(fabric):
+        if not fabric.agents:
             raise ValueError(f"{where}.do: {run.where} has no O-NICs with agents")
     if event.do == "circuits":
         _check_circuits(run, event)
@@ -391,7 +389,7 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     if target.kind in there:
         what, names = there[target.kind]
         _known(where, what, target.names[0], names)
-    if target.kind == "agent" and target.names[0] not in agents(fabric):
+    if target.kind == "agent" and target.names[0] not in fabric.agents:
         raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
     if target.kind == "nic" and event.then is not None:
         raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.language.build import Builder, Concrete, checked
-from ringlight.experiments.language.checks import agents, check_file, circle_in
+from ringlight.experiments.language.checks import check_file, circle_in
 from ringlight.experiments.language.paths import like, put
 from ringlight.experiments.language.plan import ControlFaults, RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
@@ -381,7 +381,7 @@ def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
 def _disturbs(plan: RunPlan) -> bool:
     """Whether a run tells the O-NICs' agents something other than how the lab was built."""
     setting = plan.setting
-    if not agents(setting.fabric):
+    if not setting.fabric.agents:
         return False
     built = {gpu: setting.fabric.onics[gpu].tuning_s * setting.scale.time for gpu in plan.tuning_s}
     faults = plan.control != ControlFaults() or any(event.do == "disturb" for event in plan.events)

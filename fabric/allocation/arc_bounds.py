@@ -63,24 +63,6 @@ def lightpaths_for(level: float, demand: FloatArray) -> IntArray:
     return np.ceil(level * demand * (1 - ROUND)).astype(np.int64)
 
 
-def greatest_level(demand: FloatArray, low: float, high: float, fits: Callable[[IntArray], bool]) -> float:
-    """The greatest z up to ``high`` whose numbers of lightpaths fit; ``low`` is known to."""
-    first = np.floor(low * demand * (1 + ROUND)).astype(np.int64) + 1
-    more = np.maximum(0, np.floor(high * demand * (1 + ROUND)).astype(np.int64) + 1 - first)
-    along = np.arange(more.sum()) - np.repeat(more.cumsum() - more, more)
-    steps = np.unique((np.repeat(first, more) + along) / np.repeat(demand, more))
-    # Mostly the bound is reached.
-    below, above = -1, len(steps)
-    middle = above - 1
-    while below + 1 < above:
-        if fits(lightpaths_for(float(steps[middle]), demand)):
-            below = middle
-        else:
-            above = middle
-        middle = (below + above) // 2
-    return float(steps[below]) if below >= 0 else low
-
-
 def cut_bound(pairs: Pairs, matrix: FloatArray, wavelengths: int) -> float:
     """What no plan's z exceeds: all that leaves an arc of nodes does so over one of its two ends, hence on at
     most 2 * ``wavelengths`` lightpaths, each a whole one.

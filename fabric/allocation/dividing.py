@@ -11,6 +11,8 @@ from ringlight.fabric.allocation.arcs import Decisions
 from ringlight.fabric.allocation.circuits import patient_shot, permutations, single_shot
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.hop_light import HopDivider
+from ringlight.fabric.planes.divided.hop_ring import HopRing
 from ringlight.fabric.planes.divided.lightpaths import Division, Lightpath
 from ringlight.fabric.planes.divided.planes import ParallelOcs
 from ringlight.fabric.planes.ring.ring import CLOCKWISE, COUNTER
@@ -85,4 +87,8 @@ class RingDivider:
 
 
 #: By the kind of interconnect.
-_DIVIDERS: Mapping[type, Callable[[Any], Divider]] = {ParallelOcs: PlanesDivider, DemandRing: RingDivider}
+_DIVIDERS: Mapping[type, Callable[[Any], Divider]] = {
+    ParallelOcs: PlanesDivider,
+    DemandRing: RingDivider,
+    HopRing: HopDivider,
+}

@@ -60,6 +60,11 @@ class Plane:
     untold: ClassVar[str] = ""
 
     @property
+    def survives(self) -> bool:
+        """Whether a job can go on without a node that is lost."""
+        return not self.whole
+
+    @property
     def built(self) -> Built:
         """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
         return ""

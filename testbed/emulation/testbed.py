@@ -56,7 +56,6 @@ from ringlight.testbed.emulation.onic.wiring import (
     laser_ids,
     lasers_of_switch,
     onic_directory,
-    tunable,
 )
 from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
@@ -221,7 +220,7 @@ class Testbed:
         self._undo.callback(self._attempt, "the network", network.stop)
         network.build()
         self._undo.callback(shutil.rmtree, lab.bpf_dir, ignore_errors=True)
-        if tunable(settings.fabric):
+        if settings.fabric.agents:
             Lasers.create(self._laser_pin, 2 * len(settings.fabric.gpus)).close()
         self._launch_optical()
         self._go_on()
@@ -472,7 +471,7 @@ class Testbed:
         self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
         for gpu in asked:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
-        starts = {gpu: partial(self._start_agent, gpu) for gpu in tunable(fabric)}
+        starts = {gpu: partial(self._start_agent, gpu) for gpu in fabric.agents}
         self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
 
     def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
@@ -498,7 +497,7 @@ class Testbed:
     def _await_onics(self) -> None:
         """Wait until every agent answers on its management socket."""
         deadline = time.monotonic() + START_S
-        for gpu in tunable(self.settings.fabric):
+        for gpu in self.settings.fabric.agents:
             directory = onic_directory(self.settings.state, gpu)
             ready = partial(answers, directory / "manage.sock")
             self._await(self.supervisors["onics"], gpu, ready, directory / "agent.log", deadline)
@@ -553,7 +552,7 @@ class Testbed:
             return None
         return {
             gpu: onic_directory(self.settings.state, gpu) / "manage.sock"
-            for gpu in tunable(self.settings.fabric)
+            for gpu in self.settings.fabric.agents
         }
 
     # -- inventory and files
@@ -621,7 +620,7 @@ class Testbed:
                 "flow": self._flow_socket(gpu),
                 "directory": str(onic_directory(settings.state, gpu)),
             }
-        for gpu in tunable(fabric):
+        for gpu in fabric.agents:
             onics[gpu] |= {
                 "manage": str(onic_directory(self.settings.state, gpu) / "manage.sock"),
                 "control": f"{control_ip(fabric.gpus[gpu])}:{AGENT_PORT}",

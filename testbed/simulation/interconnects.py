@@ -16,6 +16,7 @@ from ringlight.fabric.allocation.demand import placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import PlanesDivider
 from ringlight.fabric.allocation.one_shot import circuits, one_shot
 from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.hop_ring import HopRing
 from ringlight.fabric.planes.divided.planes import ParallelOcs
 from ringlight.fabric.planes.grid.whole_grid import GridOfGpus
 from ringlight.fabric.planes.ring.whole_ring import WavelengthRing
@@ -26,6 +27,7 @@ from ringlight.fabric.planes.wholes.rotor import Rotors
 from ringlight.fabric.planes.wholes.torus import TorusOfGpus
 from ringlight.fabric.steps import IntArray, Steps
 from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.hop_ring import HopRingNetwork
 from ringlight.testbed.simulation.networks import IdealNetwork, Network
 from ringlight.testbed.simulation.zoo import (
     CircuitNetwork,
@@ -147,6 +149,10 @@ def _rotors(one: Rotors, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs
     return rotor_network(gpus, one.rotor, indirect=one.indirect, **costs)
 
 
+def _hop_ring(one: HopRing, gpus: Sequence[str], _: DemandOf, **costs: Unpack[Costs]) -> Network:
+    return HopRingNetwork(gpus, one, **costs)
+
+
 def _divided(one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, **costs: Unpack[Costs]) -> Network:
     """Every pair that ever sends has a link, whose rate is what the present division gives it."""
     pairs = (demand_of().total > 0).astype(np.int64)
@@ -164,6 +170,7 @@ _NETWORKS: Mapping[type[Interconnect], Callable[..., Network]] = {
     GridOfGpus: _grid,
     WavelengthRing: _wavelength_ring,
     Rotors: _rotors,
+    HopRing: _hop_ring,
 }
 
 

@@ -17,12 +17,12 @@ from ringlight.fabric.planes.grid.wavelengths import (
     cross_connects,
     is_latin,
     light_use,
-    pairs_of,
     wavelength_map,
     ways_for,
 )
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.steps import pairs_of
 from ringlight.fabric.topology import (
     Fabric,
     circuit_cross_connects,

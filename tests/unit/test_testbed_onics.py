@@ -29,7 +29,6 @@ from ringlight.testbed.emulation.onic.wiring import (
     laser_ids,
     lasers_of_switch,
     standing_light,
-    tunable,
 )
 from ringlight.testbed.emulation.optical.__main__ import main as optical_switch
 from ringlight.testbed.lab import Lab
@@ -70,7 +69,7 @@ def test_a_ring_beside_a_grid_has_no_lasers_to_tune() -> None:
     ring = {"nodes": 3, "wavelengths": 4, "gpu": "test", "rate": "25 Gbit/s"}
     fabric = grid(rings={"r": ring})
     assert fabric.onics.keys() == {*fabric.grids["n"].nodes, "r0", "r1", "r2"}
-    assert tunable(fabric) == fabric.grids["n"].nodes
+    assert fabric.agents == fabric.grids["n"].nodes
     assert [array_wavelengths(fabric, gpu) for gpu in ("n0", "r0", "r2")] == [None, 4, 4]
     assert [lasers_of_switch(fabric, switch) for switch in fabric.rings["r"].switches] == [{}, {}, {}]
     assert lasers_of_switch(fabric, "n-r0")
@@ -96,7 +95,7 @@ def test_where_light_stands_a_peer_has_a_queue_for_each_number_of_lightpaths() -
     assert light is not None
     assert (light.rate_bps, light.most) == (50e9, 2)
     for made in (planes, ring):
-        assert (tunable(made), array_wavelengths(made, "g0")) == ((), None)
+        assert (made.agents, array_wavelengths(made, "g0")) == ((), None)
         check_fabric(made)
         check_names(Lab("test"), made)
     assert standing_light(grid(), "n0", lambda real: real) is None

@@ -178,7 +178,7 @@ def _described(setting: Setting) -> str:
 def _of_lab(setting: Setting, processes: LabProcesses, api: Api) -> dict[str, Any]:
     """Declared timings of switches and of one O-NIC's agent: all of a fabric are alike."""
     switches = processes.inventory["optical_switches"]
-    agents = [gpu for grid in setting.fabric.grids.values() for gpu in grid.nodes]
+    agents = setting.fabric.agents
     status = api.get(f"/v1/onics/{agents[0]}")["status"] if agents else {}
     return {
         "lab": processes.lab.id,

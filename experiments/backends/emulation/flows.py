@@ -21,8 +21,7 @@ class FlowLog:
     def __init__(self, api: Api, run: str, fabric: Fabric) -> None:
         self._api, self._run = api, run
         self._gpu_of = {gpu.ip: gpu.name for gpu in fabric.gpus.values()}
-        agents = [gpu for grid in fabric.grids.values() for gpu in grid.nodes]
-        self._cursors = {gpu: int(self._ask(gpu, END_OF_TRACE)["cursor"]) for gpu in agents}
+        self._cursors = {gpu: int(self._ask(gpu, END_OF_TRACE)["cursor"]) for gpu in fabric.agents}
         self._next = 0.0
 
     def look(self) -> list[Record]:

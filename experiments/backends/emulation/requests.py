@@ -136,7 +136,7 @@ def only_simulated(plan: RunPlan) -> str | None:
     if (why := not_ideal(plan.setting.fabric)) is not None:
         return f"fabric.{why}: only computed; light is ideal in an emulated averager"
     planes = [job.plane(plan.setting.fabric) for job in plan.jobs]
-    if len(planes) > 1 and not all(plane.parts for plane in planes):
+    if len(planes) > 1 and any(plane.built for plane in planes):
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if plan.costs != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"

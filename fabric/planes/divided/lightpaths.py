@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.planes.divided.planes import Planes
 from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing
 from ringlight.fabric.planes.ring.wdm import cross_connects
 from ringlight.fabric.steps import IntArray, Step, frozen, frozen_bool
@@ -44,20 +43,11 @@ def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect
     Raises ValueError for a fabric whose light is not divided, and for lightpaths of two pairs that a ring
     cannot carry side by side.
     """
-    if isinstance(fabric.divided, Planes):
-        return _of_planes(fabric, fabric.divided, paths)
+    if fabric.divided is None:
+        raise ValueError("the light of this fabric is not divided")
     if isinstance(fabric.divided, WdmRing):
         return cross_connects(fabric.divided, fabric, _step(paths))
-    raise ValueError("the light of this fabric is not divided")
-
-
-def _of_planes(fabric: Fabric, planes: Planes, paths: Paths) -> dict[str, frozenset[CrossConnect]]:
-    wanted: dict[str, set[CrossConnect]] = {name: set() for name in planes.switches}
-    for (source, destination), own in paths.items():
-        for path in own:
-            switch = fabric.optical_switches[planes.switches[path.port]]
-            wanted[switch.name].add(CrossConnect(switch.ingress(source + 1), switch.egress(destination + 1)))
-    return {name: frozenset(group) for name, group in wanted.items()}
+    return fabric.divided.passes(fabric.optical_switches, paths)
 
 
 def _step(paths: Paths) -> Step:

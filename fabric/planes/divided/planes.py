@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from ringlight.fabric.parts import Counts
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.parts import Counts, OpticalSwitch
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, of_circuits
+
+if TYPE_CHECKING:
+    from ringlight.fabric.planes.divided.lightpaths import Paths
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,15 @@ class Planes:
     name: str
     nodes: tuple[str, ...]
     switches: tuple[str, ...]
+
+    def passes(
+        self, switches: Mapping[str, OpticalSwitch], paths: Paths
+    ) -> dict[str, frozenset[CrossConnect]]:
+        """What every switch passes for these lightpaths, and nothing else."""
+        wanted: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
+        for (source, destination), own in paths.items():
+            for path in own:
+                switch = switches[self.switches[path.port]]
+                ends = switch.ingress(source + 1), switch.egress(destination + 1)
+                wanted[switch.name].add(CrossConnect(*ends))
+        return {name: frozenset(group) for name, group in wanted.items()}

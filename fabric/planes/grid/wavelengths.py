@@ -22,18 +22,12 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
 from ringlight.fabric.planes.grid.grid import Grid, lines, sockets
+from ringlight.fabric.steps import Pair, Steps, pairs_of
 from ringlight.fabric.topology import Fabric
-
-if TYPE_CHECKING:
-    from ringlight.fabric.steps import Steps
-
-#: A sender and a receiver.
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, order=True)
@@ -54,20 +48,6 @@ def is_latin(grid: Grid) -> bool:
     If not, the WSSs are set for the pairs that a job's collective uses.
     """
     return grid.wavelengths >= max(grid.rows, grid.columns)
-
-
-def pairs_of(ranks: Sequence[str], steps: Steps) -> tuple[Pair, ...]:
-    """Pairs that send in a collective, each once, in order of first use. ``ranks``: nodes by rank.
-
-    Raises ValueError for a world size that differs.
-    """
-    if len(ranks) != steps.world_size:
-        raise ValueError(f"{len(ranks)} nodes for a schedule of {steps.world_size} ranks")
-    found: dict[Pair, None] = {}
-    for step in steps:
-        for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True):
-            found[ranks[source], ranks[destination]] = None
-    return tuple(found)
 
 
 def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:

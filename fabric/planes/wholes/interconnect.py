@@ -7,6 +7,7 @@ their unit: ``_bps`` or ``_s``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -30,6 +31,8 @@ class Interconnect:
 
     #: As a scenario says it.
     kind: ClassVar[str]
+    #: Whether a job can go on without a GPU that is lost.
+    survives: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 
@@ -60,6 +63,9 @@ class Interconnect:
     def set_up_s(self) -> float:
         """Seconds before each step of a collective whose circuits differ from the step before."""
         return 0.0
+
+    def check(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Raises ValueError where these GPUs (source, destination) cannot send to each other in one job."""
 
     def counts(self, gpus: int) -> Counts:
         """Parts of one that joins so many GPUs."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect
+from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
 
 
@@ -23,6 +25,10 @@ class WholePlane(Plane):
     untold: ClassVar[str] = "is lit for what jobs say that they send"
 
     @property
+    def survives(self) -> bool:
+        return self.interconnect.survives
+
+    @property
     def built(self) -> Built:
         return self.interconnect.built
 
@@ -36,6 +42,15 @@ class WholePlane(Plane):
 
     def __str__(self) -> str:
         return self.name or "the interconnect"
+
+    def check(self, ranks: Sequence[str], steps: Steps) -> None:
+        place = {node: index for index, node in enumerate(self.nodes)}
+
+        def pairs() -> Iterator[tuple[int, int]]:
+            for source, destination in pairs_of(ranks, steps) if ranks else ():
+                yield place[source], place[destination]
+
+        self.interconnect.check(pairs())
 
     def rate_bps(self, gpu: str) -> float:
         """All that the GPU can send at once."""

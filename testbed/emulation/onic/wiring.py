@@ -234,11 +234,6 @@ def onic_directory(state: Path, gpu: str) -> Path:
     return state / "onics" / gpu
 
 
-def tunable(fabric: Fabric) -> tuple[str, ...]:
-    """GPUs whose O-NICs have tunable lasers, and so an agent."""
-    return tuple(gpu for gpu, onic in fabric.onics.items() if onic.transmitters == "tunable")
-
-
 def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
     """How many transmitters the O-NIC of a GPU has at each port; None when its lasers are tunable, or its
     light stands."""
@@ -273,7 +268,7 @@ def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:
 def lasers_of_switch(fabric: Fabric, switch: str) -> dict[int, int]:
     """The laser that is plugged into each faceplate port of a WSS, by port."""
     found = {}
-    for gpu in tunable(fabric):
+    for gpu in fabric.agents:
         ids = laser_ids(fabric, gpu)
         for number in range(fabric.onics[gpu].ports):
             far = fabric.link_at[Port(gpu, number)].other(Port(gpu, number))
