@@ -20,13 +20,13 @@ from typing import Any
 
 import httpx
 
-from ringlight import IMPORT_PATH
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import DeathLog
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
-from ringlight.testbed.supervision import dying_with_starter, ended
+from ringlight.testbed.supervision import ended
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class LabProcesses:
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]
-        self._testbed: subprocess.Popen[bytes] | None = None
+        self._testbed: Process | None = None
         self._lock: Any = None
 
     @property
@@ -255,9 +255,10 @@ class LabProcesses:
             if self._apps:
                 self._plan_apps()
             keeps = {
-                "command": [*self._following, *self._controller()],
+                "command": self._controller(),
                 "rest": self.addresses.rest,
                 "log": str(self.logs / "controller.log"),
+                "follow": self._follow,
             }
             (self.state / _KEEPS).write_text(json.dumps(keeps), encoding="utf-8")
             self._start_testbed()
@@ -285,26 +286,14 @@ class LabProcesses:
             command += ["--tls-cert", cert, "--tls-key", key]
         return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
 
-    @property
-    def _following(self) -> list[str]:
-        """Words before a command whose process ends with the one that started it."""
-        return dying_with_starter("TERM") if self._follow else []
-
     def _start_testbed(self) -> None:
         lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
         apps = ["--apps", str(self.state / _APPS)] if self._apps else []
         module = [sys.executable, "-m", "ringlight.testbed.emulation", *self._both, *lab]
+        command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options]
+        follow = signal.SIGTERM if self._follow else None
         with (self.logs / "testbed.log").open("ab") as output:
-            self._testbed = subprocess.Popen(
-                [*self._following, *module, *apps, "--keep", str(self.state / _KEEPS), *self._options],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
-                start_new_session=True,
-                env=self.lab.environment(),
-                cwd=IMPORT_PATH,
-            )
+            self._testbed = start_process(command, self.lab.environment(), output, follow=follow)
 
     def _plan_apps(self) -> None:
         """What the testbed is to run of applications of others, in a file."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
+from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
 from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane
@@ -462,10 +463,10 @@ def check_file(
     arms: Sequence[str],
     jobs: Mapping[str, Collection[str]],
     metrics: Mapping[str, str] | None,
-    parts: Collection[str] | None,
+    parts: Callable[[], Collection[str]] | None,
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
-    ``parts``: of a report, where they are known."""
+    ``parts``: gives those of a report, where they are known."""
     known: dict[str, Collection[str]] = {
         "arm": arms,
         "swept path": [path for sweep in spec.sweep for path in sweep.over],
@@ -509,11 +510,12 @@ def check_file(
     for index, sweep in enumerate(spec.sweep):
         if sweep.metrics and sweep.title is None:
             raise ValueError(f"sweep[{index}].metrics: they are of pictures, which only one with a title has")
-    for part in spec.paper.says if spec.paper is not None and parts is not None else ():
-        if part not in (parts or ()):
-            raise ValueError(
-                f"paper.says.{part}: the page has no such part; there are {', '.join(parts or ())}"
-            )
+    if spec.paper is not None and spec.paper.says and parts is not None:
+        there = parts()
+        for part in spec.paper.says:
+            if part not in there:
+                said = f"the page has no such part; there are {', '.join(there)}"
+                raise ValueError(f"paper.says.{part}: {said}")
 
 
 def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:

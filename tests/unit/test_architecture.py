@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "controller.openflow",
         "controller.optical",
         "testbed.emulation.optical",
+        "testbed.forkserver",
         "testbed.lab",
     ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
@@ -132,13 +134,17 @@ def _is_typing(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def _nodes(node: ast.AST, *, deferred: bool) -> Iterator[ast.AST]:
+def _nodes(node: ast.AST, *, deferred: bool, typing: bool = False) -> Iterator[ast.AST]:
+    """Statements below a node; ``deferred``: those of functions, too; ``typing``: those for types alone."""
     for child in ast.iter_child_nodes(node):
+        # Nothing else has statements below it.
+        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            continue
         yield child
-        if _is_typing(child):
+        if _is_typing(child) and not typing:
             continue
         if deferred or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _nodes(child, deferred=deferred)
+            yield from _nodes(child, deferred=deferred, typing=typing)
 
 
 def _room_name(name: str) -> str:
@@ -274,6 +280,8 @@ def test_no_docstring_begins_with_of() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for place in (*ROOMS, "tests", "benchmarks", "docs", "src")
         for path in (ROOT / place).rglob("*.py")
+        # Most files need not be parsed to see that they have none.
+        if re.search(r"[\"']\s*Of\b", path.read_text())
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -289,7 +297,7 @@ def test_nothing_else_imports_a_room_by_its_bare_name() -> None:
         for path in (ROOT / place).rglob("*.py"):
             if path.is_relative_to(ROOT / "tests/data/project"):
                 continue  # somebody else's, with a folder of its own that is called experiments
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in _nodes(ast.parse(path.read_text()), deferred=True, typing=True):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = (
                         [alias.name for alias in node.names]
@@ -322,7 +330,7 @@ OF_KINDS = (
 #: Where rings are collectives, and what is divided is a layer.
 OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads")
 #: So many conditionals on a kind are left elsewhere. It only ever falls.
-MOST_ON_KINDS = 19
+MOST_ON_KINDS = 12
 
 
 def _conditions(tree: ast.AST) -> Iterator[ast.expr]:

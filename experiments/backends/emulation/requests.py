@@ -9,7 +9,8 @@ from typing import Any
 from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
-from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
+from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.planes.averagers.averaging import not_ideal
 from ringlight.fabric.planes.divided.plugged import plugged

@@ -1,34 +1,75 @@
-"""Set-up time up to which an arm keeps up with its baseline, as run and by the model."""
+"""Up to where an arm wins: along a swept path, and in the set-up time of its light."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.language.spec import BreakEvenSpec
 from ringlight.experiments.report.charts import chart, key, legend, note, plain_ticks
 from ringlight.experiments.report.drawing import PALETTE, QUIET
-from ringlight.experiments.report.page import NOTHING, table_of, tag
-from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, short, swept
-from ringlight.experiments.report.words import amount, called, seconds
+from ringlight.experiments.report.page import NOTHING, Columns, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Cell, Draw, Figures, View, figures, short, swept, swept_columns
+from ringlight.experiments.report.words import amount, called, figure, said, seconds
 from ringlight.fabric.schedules import steps_named
 
-ORDER = 8
-TITLE = "Where switching per flow stops paying"
-NEEDS = ("break_even",)
+
+@section(22, "Where it stops winning")
+def crossover(view: View, draw: Draw) -> str:
+    """Value of a swept path up to which an arm is ahead of the others, and how other paths move it."""
+    spec = view.experiment.spec.crossover
+    if spec is None or not any(metric.startswith("faster_") for metric in view.metrics):
+        return ""
+    paths = list(dict.fromkeys(path for sweep in view.experiment.spec.sweep for path in sweep.over))
+    others = [arm for arm in view.arms if arm not in spec.arms]
+    along = short(spec.along, paths)
+    tables = [
+        f"<h3>{text(title)}</h3>{table_of(others, columns, 1)}"
+        for title, columns in _tables(view, spec.arms, paths, spec.along)
+    ]
+    return (
+        f"<p>The {text(along)} up to which an arm is faster than each other, all else as the file has it; "
+        "the time is taken to be a straight line between two swept values and beyond them "
+        f"{tag(view.label)}.</p>{view.paragraph('crossover')}{''.join(tables)}"
+    )
 
 
-def wanted(view: View) -> Sequence[Figures]:
-    """One for each point of the baseline."""
-    return view.having("break_even")
+def _tables(
+    view: View, arms: Sequence[str], paths: Sequence[str], along: str
+) -> Iterator[tuple[str, Columns[str]]]:
+    """Tables of the crossover at the file's values, and of the first arm's along each other path."""
+    base, against = view.base, ("against", lambda other: text(view.title(other)))
+    yield "As the file has it", [against, *((text(view.title(arm)), _up_to(base, arm, {})) for arm in arms)]
+    for path in paths:
+        values = {
+            said(row.point[path]): row.point[path]
+            for row in view.rows
+            if row.arm == arms[0] and row.metric.startswith("faster_") and path in row.point
+        }
+        if path != along and len(values) > 1:
+            columns = [(text(words), _up_to(base, arms[0], {path: value})) for words, value in values.items()]
+            yield f"{view.title(arms[0])}, by {short(path, paths)}", [against, *columns]
 
 
-def render(view: View, draw: Draw) -> str:
-    spec, found = view.experiment.spec.break_even, wanted(view)
-    assert spec is not None
+def _up_to(base: AtBase, arm: str, changed: dict[str, object]) -> Callable[[str], str]:
+    def shown(other: str) -> str:
+        up_to, later = (base.at(arm, f"faster_{word}.{other}", changed) for word in ("up_to", "from"))
+        return figure(up_to) if up_to is not None else f"from {figure(later)} on" if later else NOTHING
+
+    return shown
+
+
+@section(8, "Where switching per flow stops paying", needs=("break_even",))
+def break_even(view: View, draw: Draw) -> str:
+    """Set-up time up to which an arm keeps up with its baseline, for each point of that, run and modelled."""
+    spec, found = view.experiment.spec.break_even, view.having("break_even")
+    if spec is None or not found:
+        return ""
     what, label = called(spec.metric), view.label
     job = view.plans[spec.arm].jobs[0]
     steps = steps_named(job.loop.collective, len(job.ranks) or job.gpus).steps
@@ -37,15 +78,17 @@ def render(view: View, draw: Draw) -> str:
         f"light. Dots are {label}, lines the model, 1 + steps · set-up / ideal {what}, analytic; a "
         "cross is where the bound is reached. Times as emulated; the axis above has real ones."
     )
-    points = of_points(paths := swept(at.point for at in found))
-    of_model = [
+    points = swept_columns(swept(at.point for at in found))
+    result: list[tuple[str, Cell]] = [
+        ("smallest flow", _smallest),
+        (f"break-even set-up {tag(label)}", _set_up),
+        ("in real time", _real("break_even")),
         (f"model, in real time {tag('analytic')}", _real("break_even_predicted")),
         (f"with compute {tag('analytic')}", _real("break_even_predicted_with_compute")),
     ]
-    shown = [("smallest flow", _smallest), (f"break-even set-up {tag(label)}", _set_up)]
-    left = [
-        ("without set-up", cell("free")),
-        ("set-ups waited for", cell("waits")),
+    left: list[tuple[str, Cell]] = [
+        ("without set-up", "free"),
+        ("set-ups waited for", "waits"),
         ("over model", _over_model),
         ("over the baseline, real time", _real("break_even_over_baseline")),
     ]
@@ -55,12 +98,12 @@ def render(view: View, draw: Draw) -> str:
         "grant, tuning. The last column takes the set-up against a whole iteration with its compute: then "
         f"far more may be lost in each step.{view.says('break_even')}</p>"
         f"{draw('break-even', caption, _figure, view, spec, found)}"
-        f"{table_of(found, [*points, *shown, ('in real time', _real('break_even')), *of_model], len(paths))}"
+        f"{figures(found, [*points, *result], len(points))}"
         "<h3>What is left against the model</h3><p>A straight line through the points gives the time without "
         "any set-up and how many set-ups are waited for, one after another. The model takes a perfect "
         "network and one set-up in each step. Over the baseline as it ran, the break-even is another, as a "
         f"packet switch adds delay of its own, which is no merit of the light. All {tag(label)}.</p>"
-        f"{table_of(found, [*points, *left], len(paths))}"
+        f"{figures(found, [*points, *left], len(points))}"
     )
 
 
