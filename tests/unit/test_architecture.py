@@ -84,9 +84,7 @@ OF_CONTROLLER = {
     "packets": ("openflow",),
     "jobs": (),
     "circuits": ("openflow", "optical", "packets", "jobs"),
-    "grids": ("onic", "circuits", "jobs"),
-    "rings": ("onic", "optical", "circuits", "jobs"),
-    "demand": ("optical", "circuits", "jobs"),
+    "light": ("onic", "optical", "circuits", "jobs"),
 }
 MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
 for _room, _others in OF_CONTROLLER.items():
@@ -320,7 +318,7 @@ KINDS = frozenset(
 #: Rooms of one kind, of the planes, and of what a scenario may say, which know what they are about.
 OF_KINDS = (
     *("fabric.planes", "fabric.schema", "fabric.optinc", "fabric.allocation"),
-    *("controller.grids", "controller.rings", "controller.demand", "controller.onic"),
+    *("controller.light", "controller.onic"),
     *("testbed.emulation.onic", "testbed.emulation.averager", "testbed.emulation.averagers"),
     *("testbed.simulation.interconnects", "testbed.simulation.networks", "testbed.simulation.zoo"),
     *("testbed.simulation.onics", "experiments.backends.simulation.carriers"),

@@ -80,7 +80,7 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     if job.ranks:
         return {"ranks": list(job.ranks)}
     plane = job.plane(plan.setting.fabric)
-    return {"gpus": job.gpus, **({plane.kind: plane.name} if plane.name else {})}
+    return {"gpus": job.gpus, **({"plane": plane.name} if plane.name else {})}
 
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
