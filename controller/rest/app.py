@@ -19,7 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from pydantic import Field
 
 from ringlight.controller.errors import InvalidError, NotFoundError, UnavailableError
-from ringlight.controller.jobs.workloads import PACKED_BYTES
+from ringlight.controller.jobs.workload_files import PACKED_BYTES
 from ringlight.controller.packets.attachment import (
     Circuit,
     FabricDocument,
@@ -30,7 +30,7 @@ from ringlight.controller.packets.attachment import (
     topology,
 )
 from ringlight.controller.packets.following import Attached, attached
-from ringlight.controller.rest import jobs, light, ofctl, optical, optical_faults, planes
+from ringlight.controller.rest import jobs, ofctl, optical, optical_changes, optical_faults, planes
 from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors, sender
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
@@ -174,7 +174,7 @@ def create_app(
     _add_observation(app, controller)
     app.include_router(optical.router(controller))
     app.include_router(optical_faults.router(controller))
-    app.include_router(light.router(controller))
+    app.include_router(optical_changes.router(controller))
     app.include_router(planes.router(controller))
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))

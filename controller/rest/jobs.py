@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from ringlight.controller.circuits.regroup import RegroupDocument
 from ringlight.controller.jobs.job import JobDocument, JobEvents, JobOutput
-from ringlight.controller.jobs.workloads import PACKED_BYTES, WorkloadDocument
+from ringlight.controller.jobs.workload_files import PACKED_BYTES, WorkloadDocument
 from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
 from ringlight.controller.rest.requests import (
     Cursor,
