@@ -210,7 +210,7 @@ class RegroupManager:
         self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]
     ) -> RegroupPlan:
         rings = [ring_job(job) for job in jobs]
-        return {
+        found: Any = {
             **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
             "circuits": [self._names(pair) for pair in plan.circuits],
@@ -223,6 +223,8 @@ class RegroupManager:
                 for name in after
             },
         }
+        document: RegroupPlan = found
+        return document
 
     def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
         """Packet switches where the light changes and whose tables are not ours; who looks after them."""
