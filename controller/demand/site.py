@@ -31,8 +31,7 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import FloatArray, placed
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.planes.divided.demand_ring import DemandRing
-from ringlight.fabric.planes.divided.planes import ParallelOcs, Planes
+from ringlight.fabric.planes.divided.planes import Planes
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.topology import Fabric
 
@@ -99,22 +98,24 @@ class DemandSite:
         if nodes is None:
             return None
         divided, one = self._divided(), self._fabric.interconnect
-        assert isinstance(one, ParallelOcs | DemandRing)
+        assert one is not None
         gpus = list(self._fabric.gpus)
         demand = demand_of(settings, len(nodes), self._traffic)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
-        if isinstance(one, ParallelOcs) and one.interval_s is None:
+        if one.built == "once":
             try:
-                check_degree(demand, one.switches, gpus)
+                if one.partners is not None:
+                    check_degree(demand, one.partners, gpus)
+                one.check(map(tuple, np.argwhere(demand).tolist()))
             except ValueError as error:
                 problem = str(error).removeprefix("demand: ")
                 raise InvalidError(f"job on {divided.name}: {problem}") from error
-        interval_s = None if one.interval_s is None else one.interval_s * self._time_dilation
+        interval_s, dark_s = self._times()
         if settings.get("workload") == "linktest":
             # It measures lightpaths, not how often they are divided.
             interval_s = None
         return DemandLight(
-            divided.name, nodes, divided.switches, demand, interval_s, one.dark_s * self._time_dilation
+            divided.name, nodes, divided.switches, demand, interval_s, dark_s
         )
 
     def check(self, light: DemandLight) -> None:
@@ -229,19 +230,17 @@ class DemandSite:
 
         ``statistics`` are those of the last job, None before the first.
         """
-        divided, one = self._divided(), self._fabric.interconnect
-        assert isinstance(one, ParallelOcs | DemandRing)
+        divided, (interval_s, dark_s) = self._divided(), self._times()
         with self._lock:
             loop = next(iter(self._loops.values()), None)
             last = self._last
-        again = one.interval_s is not None
         return {
             "name": divided.name,
             "gpus": list(divided.nodes),
             "switches": list(divided.switches),
-            "mode": "again" if again else "once",
-            "interval_s": one.interval_s * self._time_dilation if one.interval_s is not None else None,
-            "dark_s": one.dark_s * self._time_dilation,
+            "mode": "once" if interval_s is None else "again",
+            "interval_s": interval_s,
+            "dark_s": dark_s,
             "job": None if loop is None else loop.job,
             "trouble": None if loop is None else loop.trouble,
             "lightpaths": {} if loop is None else loop.counts(),
@@ -254,6 +253,13 @@ class DemandSite:
         with self._lock:
             last = self._last
         return [] if last is None else last.decisions()
+
+    def _times(self) -> tuple[float | None, float]:
+        """How long a division holds, None for good, and how long all is dark before it; emulated seconds."""
+        one = self._fabric.interconnect
+        if one is None or one.division is None:
+            return None, 0.0
+        return one.division.interval_s * self._time_dilation, one.division.dark_s * self._time_dilation
 
     def _divided(self) -> Planes | WdmRing:
         if self._fabric.divided is None:

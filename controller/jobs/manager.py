@@ -189,7 +189,7 @@ class JobManager:
             if graph is not None and lit is not None and lit[0] not in STANDING:
                 where = " ".join(Place(lit[0], lit[1].place))
                 raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {where}")
-            if lit is not None and on_loss != "fail" and self._providers[lit[0]].whole:
+            if lit is not None and on_loss != "fail" and not plane_of(self._fabric, lit[1].nodes).survives:
                 where = " ".join(Place(lit[0], lit[1].place))
                 raise InvalidError(
                     f"on_loss {on_loss}: a job on {where} needs all its nodes; it can only fail"
