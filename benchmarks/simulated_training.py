@@ -82,7 +82,7 @@ def _gpt3() -> dict[str, Any]:
     for name, per_server in (("servers", 8), ("one_link", 0)):
         begin = time.perf_counter()
         network = IdealNetwork(gpus, RATE_BPS, per_server=per_server, server_bps=RATE_BPS)
-        simulated = simulate_workload(network, gpus, workload, how="classes").total_s
+        simulated = simulate_workload(network, gpus, workload, fidelity="classes").total_s
         ideal = closed.IdealNetwork(RATE_BPS / 8, shared=not per_server)
         formula = closed.iteration_time(model, parallel, training, device, ideal).seconds
         found[name] = {
@@ -119,7 +119,7 @@ def _placed(name: str) -> dict[str, Any]:
         network = IdealNetwork(gpus, rate_bps)
         for way, workload in workloads.items():
             begin = time.perf_counter()
-            result = simulate_workload(network, gpus, workload, how="classes")
+            result = simulate_workload(network, gpus, workload, fidelity="classes")
             found[f"{way} at {rate_bps / 1e9:g} Gbit/s"] = {
                 "iteration_s": result.total_s, "compute_s": float(result.times.compute_s.mean()),
                 "wall_s": time.perf_counter() - begin,
@@ -140,7 +140,7 @@ def _on_leaf_spine(workload: Any, paths: Any) -> dict[str, Any]:
     built_s = time.perf_counter() - begin
     begin = time.perf_counter()
     found = simulate_workload(
-        network, tuple(fabric.gpus)[: workload.ranks], workload, how="classes", traffic=True
+        network, tuple(fabric.gpus)[: workload.ranks], workload, fidelity="classes", traffic=True
     )
     assert found.traffic is not None
     exposed, beside = (

@@ -47,7 +47,7 @@ def networks(gpus: int = 1024) -> dict[str, Any]:
         network = make()
         built = time.perf_counter()
         names = [f"g{gpu}" for gpu in range(gpus)]
-        found = simulate_workload(network, names, workload(gpus, algorithm), how="classes")
+        found = simulate_workload(network, names, workload(gpus, algorithm), fidelity="classes")
         rows[name] = {
             "build_s": round(built - begin, 3),
             "simulate_s": round(time.perf_counter() - built, 3),

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from email import message_from_string
 from http import HTTPStatus
 from pathlib import Path
 
@@ -226,23 +227,10 @@ def _text_of(path: Path) -> str:
 
 
 def _deb822_stanzas(text: str) -> list[dict[str, str]]:
-    stanzas: list[dict[str, str]] = [{}]
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        if not line.strip():
-            stanzas.append({})
-        elif line[0].isspace():
-            # Before any field it is a mistake, of which apt tells.
-            if name not in stanzas[-1]:
-                continue
-            stanzas[-1][name] += f"\n{line}"
-        elif ":" in line:
-            name, value = line.split(":", 1)
-            name = name.strip().lower()
-            stanzas[-1][name] = value.strip()
-    return [stanza for stanza in stanzas if stanza]
+    """Fields by name, in small letters, of each stanza; they are written as the headers of a mail are."""
+    said = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    stanzas = (message_from_string(part.lstrip("\n")) for part in re.split(r"\n\s*\n", said))
+    return [{name.lower(): value.rstrip() for name, value in stanza.items()} for stanza in stanzas]
 
 
 def _one_line_stanzas(text: str) -> list[dict[str, str]]:

@@ -72,7 +72,7 @@ class Fabric:
             sorted(port for port in self.link_at if port.node not in self.onics and is_electrical(self, port))
         )
 
-    @property
+    @cached_property
     def agents(self) -> tuple[str, ...]:
         """GPUs whose O-NIC has tunable lasers, and so an agent, which asks for light."""
         return tuple(gpu for gpu, onic in self.onics.items() if onic.transmitters == "tunable")

@@ -21,13 +21,13 @@ from typing import Any
 
 import httpx
 
-from ringlight import IMPORT_PATH
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import services
 from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import Death
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
-from ringlight.testbed.supervision import dying_with_starter, ended
+from ringlight.testbed.supervision import ended
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class LabProcesses:
         self._away_until = 0.0
         #: Held by who starts or kills the controller while jobs run.
         self._tending = threading.Lock()
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, Process] = {}
         self._lock: Any = None
 
     @property
@@ -265,8 +265,9 @@ class LabProcesses:
                 self._plan_apps()
             if self._kept:
                 plan = {
-                    "command": [*self._following, *self._command("controller")],
+                    "command": self._command("controller"),
                     "rest": self.addresses.rest,
+                    "follow": self._follow,
                 }
                 log_file = str(self.logs / "controller.log")
                 (self.state / _KEEPS).write_text(json.dumps({**plan, "log": log_file}), encoding="utf-8")
@@ -298,22 +299,11 @@ class LabProcesses:
             command += ["--tls-cert", cert, "--tls-key", key]
         return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
 
-    @property
-    def _following(self) -> list[str]:
-        """Words before a command whose process ends with the one that started it."""
-        return dying_with_starter("TERM") if self._follow else []
-
     def _spawn(self, name: str) -> None:
         with (self.logs / f"{name}.log").open("ab") as output:
-            self._running[name] = subprocess.Popen(
-                [*self._following, *self._command(name)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # A session of its own: Ctrl-C reaches only this process, which ends the others in order.
-                start_new_session=True,
-                env=self.lab.environment(),
-                cwd=IMPORT_PATH,
+            follow = signal.SIGTERM if self._follow else None
+            self._running[name] = start_process(
+                self._command(name), self.lab.environment(), output, follow=follow
             )
 
     def _plan_apps(self) -> None:
@@ -428,7 +418,7 @@ class LabProcesses:
     def _died(self, how: str, *, asked: bool) -> None:
         self._deaths.append(Death(time.monotonic(), "controller", "controller", how, asked))
 
-    def _unasked_end(self, controller: subprocess.Popen[bytes]) -> None:
+    def _unasked_end(self, controller: Process) -> None:
         """A controller ended by itself. Raises LabError when it has done so too often."""
         said = f": {self._last('controller')}" if controller.returncode > 0 else ""
         reason = ended(controller.returncode) + said

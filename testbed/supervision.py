@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import shutil
 import signal
 import subprocess
 import threading
@@ -13,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+
+from ringlight.testbed.forkserver import Process
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +28,13 @@ class SupervisionError(RuntimeError):
     """A process cannot be killed, because it does not run; one line."""
 
 
-Start = Callable[[], "subprocess.Popen[bytes]"]
+Start = Callable[[], Process]
 
 
 @dataclass
 class _Charge:
     start: Start
-    process: subprocess.Popen[bytes]
+    process: Process
     pidfd: int
     since: float
     pause_s: float = FIRST_PAUSE_S
@@ -224,15 +225,6 @@ class Supervisor:
         except Exception:
             # Whoever is told may fail; the processes are looked after all the same.
             log.exception("%s %s: its restart could not be told", self.kind, name)
-
-
-def dying_with_starter(signal_name: str) -> list[str]:
-    """Words before a command: its process gets a signal (``TERM``, …) when the thread that started it ends.
-
-    No words where the machine has no setpriv.
-    """
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", signal_name] if setpriv else []
 
 
 def ended(code: int) -> str:

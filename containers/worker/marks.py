@@ -1,8 +1,8 @@
-"""What tells words from payload on the way: the DSCP of a connection's packets.
+"""Marks control messages apart from payload, by the DSCP of a connection's packets.
 
-Words are all that ranks say about their transfers: hellos, credits, receipts. Where light stands, payload
-waits for it and goes one way; a word may have to go where no light leads, so it takes the control network.
-An O-NIC knows it by its mark. On every other fabric nobody looks at it.
+Control messages, or *words*, are what ranks say about their transfers: hellos, credits, receipts. Where
+light stands, payload waits for it and goes one way. A word may have to go where no light leads, so an O-NIC
+sends it over the control network, and knows it by its mark. Other fabrics ignore the mark.
 """
 
 from __future__ import annotations

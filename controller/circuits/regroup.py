@@ -76,10 +76,9 @@ class RegroupManager:
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
         for job in jobs:
-            if job.place is not None and job_ids is not None:
-                where = " ".join(job.place)
-                raise InvalidError(f"job {job.id} runs on {where}, where nothing is regrouped")
-        jobs = [job for job in jobs if job.place is None]
+            if job.plane is not None and job_ids is not None:
+                raise InvalidError(f"job {job.id} runs on {job.plane}, where nothing is regrouped")
+        jobs = [job for job in jobs if job.plane is None]
         others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:

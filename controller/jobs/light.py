@@ -1,33 +1,20 @@
-"""The seam between jobs and light: whoever lights a kind of place for a job is a provider.
+"""The seam between jobs and light: whoever lights planes of one kind for jobs is a provider.
 
-The job manager knows a provider by its kind only. A new kind of light is a provider, its name in ``Kind``,
-and the key of that name in the requests and answers of the REST API.
+The job manager knows providers by the kind of plane that they light, and asks the plane of a job for
+everything else (``fabric.planes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
-
-#: Kinds of places that are lit for each job, and the keys of a job's document that name the one it is on.
-Kind = Literal["grid", "ring", "interconnect"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-#: Those whose light stands: workers do not ask for it, so they may send whatever they like.
-STANDING: tuple[Kind, ...] = ("interconnect",)
-
-
-class Place(NamedTuple):
-    """One grid, ring, … of the fabric, by name."""
-
-    kind: Kind
-    name: str
+from typing import Any, Protocol, TypeVar
 
 
 class Light(Protocol):
     """What a job gets, as its provider planned it. Only the provider knows more of it than this.
 
-    ``place``: the name of the grid, ring, …; ``nodes``: GPUs in rank order; ``switches``: those that carry
-    something for the job.
+    ``place``: the name of the plane; ``nodes``: GPUs in rank order; ``switches``: those that carry something
+    for the job.
     """
 
     @property
@@ -44,27 +31,19 @@ L = TypeVar("L", bound=Light)
 
 
 class LightProvider(Protocol[L]):
-    """Plans, sets and takes away the light of jobs on one kind of place. Safe from any thread.
+    """Plans, sets and takes away the light of jobs on planes of one kind. Safe from any thread.
 
-    The same nodes (in rank order), settings and place always give the same light, so that after a restart a
-    job's light follows from what is stored of the job. ``whole``: a job has its place for itself, and cannot
+    The same plane, nodes (in rank order) and settings always give the same light, so that after a restart a
+    job's light follows from what is stored of the job. ``alone``: a job has its plane for itself, and cannot
     go on on other nodes.
     """
 
-    whole: bool
+    alone: bool
 
-    def plan(
-        self,
-        wanted: Sequence[str] | int,
-        settings: Mapping[str, Any],
-        holders: Mapping[str, str],
-        place: str | None = None,
-    ) -> L | None:
-        """What a job would get; None for one that is not meant for such a place. Touches nothing.
+    def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
+        """What a job on these nodes would get; ``settings``: its workers'. Touches nothing.
 
-        ``wanted``: GPU names in rank order, or how many, of ``place`` if that is named; then the answer is
-        not None. ``settings``: the workers'. ``holders``: the job that has each taken GPU. Raises
-        InvalidError for what can never be, ConflictError for what cannot be now.
+        Raises InvalidError for what can never be.
         """
 
     def check(self, light: L) -> None:

@@ -13,31 +13,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlight.controller.onic.wire import parse_address
+from ringlight.fabric.control_faults import ControlFaults
 
 Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class FaultSettings:
-    """``control_delay_s``: added to every message, seconds. ``loss``, ``duplicate``, ``reorder``: shares from
-    0 to 1; a reordered message is held back by ``reorder_delay_s`` more. Raises ValueError.
+class FaultSettings(ControlFaults):
+    """A reordered message is held back by ``reorder_delay_s`` more; nothing passes to or from ``blocked``.
+    Raises ValueError.
     """
 
-    control_delay_s: float = 0.0
-    loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
     reorder_delay_s: float = 0.002
     seed: int = 0
     blocked: frozenset[Address] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("control_delay_s", "reorder_delay_s"):
+        super().__post_init__()
+        for name in ("delay_s", "reorder_delay_s"):
             if not 0 <= getattr(self, name) <= 60:
                 raise ValueError(f"{name} must be from 0 to 60 seconds")
-        for name in ("loss", "duplicate", "reorder"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a share from 0 to 1")
 
 
 def changed(settings: FaultSettings, wanted: Mapping[str, Any]) -> FaultSettings:
@@ -96,7 +91,7 @@ class Faults:
             self.counts["duplicated"] += 1
             copies = 2
         for _ in range(copies):
-            due_s = now_s + settings.control_delay_s
+            due_s = now_s + settings.delay_s
             if settings.reorder and self._random.random() < settings.reorder:
                 self.counts["reordered"] += 1
                 due_s += settings.reorder_delay_s

@@ -693,7 +693,7 @@ class OpticalSwitchDriver(ABC):
         return self._checked(self._read(deadline))
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
-        """What was read just now. Raises ProtocolError if it is not possible at all."""
+        """A reading with its time and the names known here. Raises ProtocolError if it is impossible."""
         known = self._capabilities.ports
         if snapshot.ports.keys() != known:
             odd = sorted(snapshot.ports.keys() ^ known)

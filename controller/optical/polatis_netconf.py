@@ -177,7 +177,7 @@ def state_filter(dialect: Dialect) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """What it says, in one line: a parser repeats what it was given."""
+    """Text of an error in one line: a parser repeats what it was given."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -348,31 +348,24 @@ class NetconfClient:
         self._manager: Any = None
         self.dialect = Dialect()
 
-    def close(self) -> None:
-        """End the session."""
+    def close(self, polite: bool = True) -> None:
+        """End the session; ``polite``: with a word to the switch before, for `CLOSE_S` at most."""
         ended, self._manager = self._manager, None
         if ended is None:
             return
         session = ended._session
         ended.timeout = CLOSE_S
         with contextlib.suppress(NCClientError, etree.LxmlError, UnicodeError, OSError, EOFError):
-            if session.connected:
+            if polite and session.connected:
                 ended.close_session()
         with contextlib.suppress(NCClientError, OSError, EOFError):
             session.close()
-
-    def _abandon(self) -> None:
-        """Give the session up, without asking the switch for anything."""
-        ended, self._manager = self._manager, None
-        if ended is not None:
-            with contextlib.suppress(NCClientError, OSError, EOFError):
-                ended._session.close()
 
     def _connect(self, deadline: Deadline) -> Any:
         """The session. Raises Unreachable, AuthFailed, DeadlineExceeded, ProtocolError."""
         if self._manager is not None and self._manager.connected:
             return self._manager
-        self._abandon()
+        self.close(polite=False)
         access = self._access
         expected = access.expected_key()
         limit_s = min(CONNECT_S, deadline.check())
@@ -472,13 +465,13 @@ class NetconfClient:
                 raise StaleRevision(f"someone else was faster: {text}") from None
             raise Refused(f"{error.tag}: {text}" if error.tag else text) from None
         except TimeoutExpiredError:
-            self._abandon()
+            self.close(polite=False)
             raise DeadlineExceeded("no reply in time") from None
         except (etree.LxmlError, UnicodeError) as error:
-            self._abandon()
+            self.close(polite=False)
             raise ProtocolError(f"a reply that is not XML: {_line(error)}") from None
         except (NCClientError, paramiko.SSHException, OSError, EOFError) as error:
-            self._abandon()
+            self.close(polite=False)
             raise Unreachable(f"session lost: {_line(error)}") from None
 
     def edit(self, config: Callable[[], str], deadline: Deadline) -> None:
@@ -517,7 +510,7 @@ class NetconfClient:
             self._call(lambda: session.unlock("candidate"), deadline)
         except OpticalError as error:
             log.info("%s: the session is ended to free its lock: %s", self.name, error)
-            self._abandon()
+            self.close(polite=False)
 
     def set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         """Set a port's state by an edit in the old revision, else by an operation. Raises as :meth:`edit`."""

@@ -49,7 +49,7 @@ def router(controller: Controller) -> APIRouter:
             body.wanted,
             body.worker_settings(),
             hold=body.hold,
-            place=body.place,
+            plane=body.plane,
             on_loss=body.on_loss,
             spares=body.spares,
         )

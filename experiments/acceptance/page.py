@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -21,33 +20,35 @@ from ringlight.experiments.report.charts import (
     sheet,
     spans,
 )
-from ringlight.experiments.report.drawing import INK, LIGHT, PALETTE, STYLE, drawn
+from ringlight.experiments.report.drawing import INK, LIGHT, PALETTE
 from ringlight.experiments.report.page import (
     NOTHING,
+    Draw,
+    drawing,
     header,
     hero,
     listing,
     mark,
     page,
-    picture,
     table_of,
     text,
 )
 from ringlight.testbed.acceptance.items import SECTIONS
 
 Switch = Mapping[str, Any]
-#: A row of the table: a quantity's name, and what makes a switch's cell, HTML.
-Row = tuple[str, Callable[[Switch], str]]
+#: A row of the table: its group, a quantity's name, and what makes a switch's cell, HTML.
+Row = tuple[str, str, Callable[[Switch], str]]
+#: The same of a measurement: its group, its name, the measurement, and what writes it.
+Quantity = tuple[str, str, str, Callable[[Mapping[str, Any]], str]]
 _WORDS = {"green": mark("good", "ok"), "failed": mark("bad", "failed"), "skipped": NOTHING}
 _TO_LIGHT = "command_to_light_"
 
 
 def render(document: Mapping[str, Any], folder: Path) -> str:
     """The page of an object of ``acceptance.json``; its figures also go into ``folder``, made if absent."""
-    folder.mkdir(parents=True, exist_ok=True)
     switches = document["switches"]
-    with matplotlib.rc_context(STYLE):
-        pictures = _pictures(switches, folder)
+    with drawing(folder) as draw:
+        pictures = _pictures(switches, draw)
     parts = [
         _header(document),
         _hero(switches),
@@ -96,38 +97,22 @@ def _hero(switches: Sequence[Switch]) -> str:
     if len(switches) > 1:
         return ""
     (switch,) = switches
-    cards = [
-        (
-            "Conformance",
-            f"{_count(switch, 'green')} <small>of {len(switch['items'])} items</small>",
-            f"{_count(switch, 'failed')} failed, {_count(switch, 'skipped')} could not be tried",
-        )
-    ]
+    failed, skipped = (_count(switch, state) for state in ("failed", "skipped"))
+    green = f"{_count(switch, 'green')} <small>of {len(switch['items'])} items</small>"
+    cards = [("Conformance", green, f"{failed} failed, {skipped} could not be tried")]
+
+    def big(seconds: float | None) -> str:
+        return milliseconds(seconds).replace(" ms", " <small>ms</small>")
+
     if dark := _measured(switch, "dark_time"):
-        declared = dark["declared_s"]
-        cards.append(
-            (
-                "Dark time, median",
-                milliseconds(dark["measured"].get("p50_s")).replace(" ms", " <small>ms</small>"),
-                f"declared {milliseconds(declared['least'])} to {milliseconds(declared['most'])}",
-            )
-        )
+        least, most = (milliseconds(dark["declared_s"][end]) for end in ("least", "most"))
+        cards.append(("Dark time, median", big(dark["measured"].get("p50_s")), f"declared {least} to {most}"))
     if light := _measured(switch, f"{_TO_LIGHT}1"):
-        cards.append(
-            (
-                "Command to light, one circuit",
-                milliseconds(light["light"].get("p50_s")).replace(" ms", " <small>ms</small>"),
-                f"99th percentile {milliseconds(light['light'].get('p99_s'))}",
-            )
-        )
+        late = f"99th percentile {milliseconds(light['light'].get('p99_s'))}"
+        cards.append(("Command to light, one circuit", big(light["light"].get("p50_s")), late))
     if kept := _measured(switch, "kept_circuits"):
-        cards.append(
-            (
-                "Lost on a kept circuit",
-                f"{kept['lost']} <small>frames</small>",
-                f"of {kept['sent']:,} at {kept['rate_bps'] / 1e9:.2f} Gbit/s",
-            )
-        )
+        of = f"of {kept['sent']:,} at {kept['rate_bps'] / 1e9:.2f} Gbit/s"
+        cards.append(("Lost on a kept circuit", f"{kept['lost']} <small>frames</small>", of))
     return hero(cards)
 
 
@@ -151,72 +136,15 @@ def _counts_of(switches: Sequence[Switch]) -> list[int]:
     return sorted(int(name.removeprefix(_TO_LIGHT)) for name in names if name.startswith(_TO_LIGHT))
 
 
-def _side_by_side(switches: Sequence[Switch]) -> str:
-    rows: list[tuple[str, Row]] = []
+def _time(*path: str) -> Callable[[Mapping[str, Any]], str]:
+    """What writes one time of a measurement."""
+    part, key_ = path
+    return lambda found: milliseconds(found[part].get(key_))
 
-    def add(group: str, what: str, cell: Callable[[Switch], str]) -> None:
-        rows.append((group, (what, cell)))
 
-    for key_ in ("vendor", "model", "version"):
-        add("The switch", key_, partial(_said, key_))
-    add("The switch", "ports", lambda s: f"{s['ports']['ingress']} in, {s['ports']['egress']} out")
-    add("Conformance", "items green", lambda s: str(_count(s, "green")))
-    add("Conformance", "items failed", lambda s: mark("bad", str(n)) if (n := _count(s, "failed")) else "0")
-    add("Conformance", "items that could not be tried", lambda s: str(_count(s, "skipped")))
-    dark = "Dark time of a circuit that moves"
-    add(dark, "by traffic, median", _figure("dark_time", lambda d: milliseconds(d["measured"].get("p50_s"))))
-    add(dark, "by traffic, most", _figure("dark_time", lambda d: milliseconds(d["measured"].get("most_s"))))
-    add(
-        dark,
-        "declared",
-        _figure(
-            "dark_time",
-            lambda d: f"{1e3 * d['declared_s']['least']:.3g} to {milliseconds(d['declared_s']['most'])}",
-        ),
-    )
-    add(
-        dark,
-        "furthest outside of what is declared",
-        _figure("dark_time", lambda d: milliseconds(d["outside_declared"].get("most_s"))),
-    )
-    add(
-        dark,
-        "as the driver reports it, median",
-        _figure("dark_time", lambda d: milliseconds(d["driver"].get("p50_s"))),
-    )
-    add(dark, "of the last change, as the switch counted it", _figure("dark_time", _by_the_switch))
-    for count in _counts_of(switches):
-        group, name = "From command to light, median and 99th percentile", f"{_TO_LIGHT}{count}"
-        add(
-            group,
-            "one circuit" if count == 1 else f"{count} circuits at once",
-            _figure(
-                name,
-                lambda d: f"{milliseconds(d['light'].get('p50_s'))}, {milliseconds(d['light'].get('p99_s'))}",
-            ),
-        )
-    kept = "A kept circuit while others move"
-    add(kept, "frames lost", _figure("kept_circuits", _lost))
-    add(
-        kept,
-        "others that moved",
-        _figure("kept_circuits", lambda d: f"{d['moving']} of {d['others']}, {d['changes']} times"),
-    )
-    add(kept, "stream", _figure("kept_circuits", lambda d: f"{d['rate_bps'] / 1e9:.3f} Gbit/s"))
-    flood = "Flood of commands"
-    add(flood, "sessions", _figure("flood", lambda d: str(d["sessions"])))
-    add(flood, "changes a second", _figure("flood", lambda d: f"{d['changes_per_s']:,.0f}"))
-    add(flood, "each, 99th percentile", _figure("flood", lambda d: milliseconds(d["each"].get("p99_s"))))
-    add(flood, "failed", _figure("flood", lambda d: text(_errors(d["errors"]))))
-    add(flood, "all stands in the end", _figure("flood", lambda d: "yes" if d["stands_in_the_end"] else "no"))
-    add(flood, "frames lost on a kept circuit", _figure("flood", _lost))
-    loss = "Insertion loss"
-    add(loss, "median", _figure("insertion_loss", lambda d: f"{d['median_db']:.2f} dB"))
-    add(loss, "most", _figure("insertion_loss", lambda d: f"{d['most_db']:.2f} dB"))
-    columns = [("", _label), *(_column(switch) for switch in switches)]
-    filled = [row for row in rows if any(row[1][1](switch) not in ("", NOTHING) for switch in switches)]
-    title = "Side by side" if len(switches) > 1 else "Figures"
-    return f"<h2>{title}</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+def _declared(found: Mapping[str, Any]) -> str:
+    declared = found["declared_s"]
+    return f"{1e3 * declared['least']:.3g} to {milliseconds(declared['most'])}"
 
 
 def _by_the_switch(found: Mapping[str, Any]) -> str:
@@ -226,8 +154,74 @@ def _by_the_switch(found: Mapping[str, Any]) -> str:
     return f"{1e3 * counted:.3g}, by traffic {milliseconds(sum(seen) / 2)}"
 
 
-def _label(row: tuple[str, Row]) -> str:
-    return text(row[1][0]).replace(" ", "&nbsp;")
+def _moved(found: Mapping[str, Any]) -> str:
+    return f"{found['moving']} of {found['others']}, {found['changes']} times"
+
+
+def _errors(found: Mapping[str, Any]) -> str:
+    return text(", ".join(f"{count} × {name}" for name, count in found["errors"].items()) or "none")
+
+
+_DARK, _KEPT, _FLOOD = (
+    "Dark time of a circuit that moves",
+    "A kept circuit while others move",
+    "Flood of commands",
+)
+_LOSS, _TO = "Insertion loss", "From command to light, median and 99th percentile"
+#: What is measured: the group of the table's row, the quantity, the measurement, and what writes it.
+_DARK_TIME: Sequence[Quantity] = (
+    (_DARK, "by traffic, median", "dark_time", _time("measured", "p50_s")),
+    (_DARK, "by traffic, most", "dark_time", _time("measured", "most_s")),
+    (_DARK, "declared", "dark_time", _declared),
+    (_DARK, "furthest outside of what is declared", "dark_time", _time("outside_declared", "most_s")),
+    (_DARK, "as the driver reports it, median", "dark_time", _time("driver", "p50_s")),
+    (_DARK, "of the last change, as the switch counted it", "dark_time", _by_the_switch),
+)
+_OTHERS: Sequence[Quantity] = (
+    (_KEPT, "frames lost", "kept_circuits", _lost),
+    (_KEPT, "others that moved", "kept_circuits", _moved),
+    (_KEPT, "stream", "kept_circuits", lambda d: f"{d['rate_bps'] / 1e9:.3f} Gbit/s"),
+    (_FLOOD, "sessions", "flood", lambda d: str(d["sessions"])),
+    (_FLOOD, "changes a second", "flood", lambda d: f"{d['changes_per_s']:,.0f}"),
+    (_FLOOD, "each, 99th percentile", "flood", _time("each", "p99_s")),
+    (_FLOOD, "failed", "flood", _errors),
+    (_FLOOD, "all stands in the end", "flood", lambda d: "yes" if d["stands_in_the_end"] else "no"),
+    (_FLOOD, "frames lost on a kept circuit", "flood", _lost),
+    (_LOSS, "median", "insertion_loss", lambda d: f"{d['median_db']:.2f} dB"),
+    (_LOSS, "most", "insertion_loss", lambda d: f"{d['most_db']:.2f} dB"),
+)
+
+
+def _rows(switches: Sequence[Switch]) -> Iterator[Row]:
+    for key_ in ("vendor", "model", "version"):
+        yield "The switch", key_, partial(_said, key_)
+    yield "The switch", "ports", lambda s: f"{s['ports']['ingress']} in, {s['ports']['egress']} out"
+    yield "Conformance", "items green", lambda s: str(_count(s, "green"))
+    yield "Conformance", "items failed", lambda s: mark("bad", str(n)) if (n := _count(s, "failed")) else "0"
+    yield "Conformance", "items that could not be tried", lambda s: str(_count(s, "skipped"))
+    of_counts = [
+        (_TO, "one circuit" if count == 1 else f"{count} circuits at once", f"{_TO_LIGHT}{count}", _late)
+        for count in _counts_of(switches)
+    ]
+    for group, what, name, write in (*_DARK_TIME, *of_counts, *_OTHERS):
+        yield group, what, _figure(name, write)
+
+
+def _late(found: Mapping[str, Any]) -> str:
+    return ", ".join(milliseconds(found["light"].get(end)) for end in ("p50_s", "p99_s"))
+
+
+def _side_by_side(switches: Sequence[Switch]) -> str:
+    columns = [("", _label), *(_column(switch) for switch in switches)]
+    filled = [
+        row for row in _rows(switches) if any(row[2](switch) not in ("", NOTHING) for switch in switches)
+    ]
+    title = "Side by side" if len(switches) > 1 else "Figures"
+    return f"<h2>{title}</h2>{table_of(filled, columns, group=lambda row: text(row[0]))}"
+
+
+def _label(row: Row) -> str:
+    return text(row[1]).replace(" ", "&nbsp;")
 
 
 def _said(key_: str, switch: Switch) -> str:
@@ -235,19 +229,15 @@ def _said(key_: str, switch: Switch) -> str:
     return text(switch["identity"].get(key_, ""))
 
 
-def _errors(errors: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} × {name}" for name, count in errors.items()) or "none"
-
-
-def _column(switch: Switch) -> tuple[str, Callable[[tuple[str, Row]], str]]:
-    return text(switch["name"]), lambda row: row[1][1](switch)
+def _column(switch: Switch) -> tuple[str, Callable[[Row], str]]:
+    return text(switch["name"]), lambda row: row[2](switch)
 
 
 def _colours(switches: Sequence[Switch]) -> dict[str, str]:
     return {switch["name"]: PALETTE[number % len(PALETTE)] for number, switch in enumerate(switches)}
 
 
-def _pictures(switches: Sequence[Switch], folder: Path) -> list[str]:
+def _pictures(switches: Sequence[Switch], draw: Draw) -> list[str]:
     found = []
     if dark := [(s, m) for s in switches if (m := _measured(s, "dark_time"))]:
         caption = (
@@ -255,11 +245,11 @@ def _pictures(switches: Sequence[Switch], folder: Path) -> list[str]:
             "is what is declared; the mark is the median of what the driver reports, which includes its own "
             "reading."
         )
-        found.append(f"<h2>Dark time</h2>{picture(drawn(folder, 'dark-time', caption, False, _dark, dark))}")
+        found.append(f"<h2>Dark time</h2>{draw('dark-time', caption, _dark, dark)}")
     if counts := [n for n in _counts_of(switches) if any(_measured(s, f"{_TO_LIGHT}{n}") for s in switches)]:
         caption = "Share of changes after which light was there, from the call on. One line for each switch."
-        each = drawn(folder, "to-light", caption, False, _to_light, switches, counts)
-        found.append(f"<h2>From command to light</h2>{picture(each)}")
+        each = draw("to-light", caption, _to_light, switches, counts)
+        found.append(f"<h2>From command to light</h2>{each}")
     return found
 
 

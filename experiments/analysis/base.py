@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ringlight.experiments.analysis.rows import Row
+from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.language.expand import Experiment, with_sets
 from ringlight.experiments.language.text import parse_yaml, read_sets, resolved
@@ -47,6 +48,20 @@ class AtBase:
                     if subject in (None, row.subject) and (row.label == "published") == published:
                         return row
         return None
+
+    def number(self, arm: str, metric: str, changed: Mapping[str, Any] = AS_WRITTEN) -> float | None:
+        """The run's own figure as :meth:`at` finds it, if it is a number."""
+        row = self.at(arm, metric, changed)
+        return row.value if row is not None and is_number(row.value) else None
+
+    def along(self, arm: str, metric: str, *paths: str, published: bool = False) -> dict[Any, float]:
+        """An arm's numbers by the value of a swept path: of the first of these that is swept there."""
+        found = {}
+        for row in self.table.each(arm, metric):
+            values = [row.point[path] for path in paths if path in row.point]
+            if values and (row.label == "published") == published and is_number(row.value):
+                found[values[0]] = row.value
+        return found
 
     def _is_there(self, point: Mapping[str, Any], changed: Mapping[str, Any]) -> bool:
         # An empty section is as good as none.

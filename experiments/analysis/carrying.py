@@ -121,11 +121,10 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
 
 def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
     """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
-    if job.container is not None or job.gpus > MOST_GPUS:
+    fabric = plan.setting.fabric
+    if job.container is not None or job.gpus > MOST_GPUS or job.plane(fabric).sums:
         return None
-    if job.plane(plan.setting.fabric).sums:
-        return None
-    gpus = list(job.ranks or plan.setting.fabric.gpus)[: job.gpus]
+    gpus = list(job.ranks or fabric.gpus)[: job.gpus]
     switches = _Switches(plan, gpus)
     payload = plan.setting.frames.mtu_bytes - HEADERS_BYTES
     counted, messages, frames, switched, steps = 0, 0.0, 0.0, 0.0, np.zeros(len(gpus))

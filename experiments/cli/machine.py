@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,7 +124,7 @@ def test(context: typer.Context) -> None:
 
     Without root nothing of the machine is set up, and tests that need it are skipped.
     """
-    from ringlight.testbed.supervision import dying_with_starter
+    from ringlight.testbed.forkserver import dying_with_starter
 
     if not (ROOT / "tests").is_dir():
         fail("the installed package has no suite; Ringlight's source tree has: ./ringlight test", 2)
@@ -145,7 +146,7 @@ def test(context: typer.Context) -> None:
         def run(*step: str) -> int:
             say(" ".join(["$", *step]))
             # By force, as nothing else ends pytest for certain; its next run removes the labs of this one.
-            command = [*dying_with_starter("KILL"), sys.executable, "-m", *step]
+            command = [*dying_with_starter(signal.SIGKILL), sys.executable, "-m", *step]
             return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
         code = run("pytest", *context.args) if context.args else suite.whole(run, cache, say)

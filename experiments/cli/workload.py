@@ -383,7 +383,7 @@ def _write_timeline(workload: Workload, path: Path, rate: str) -> dict[str, Any]
                 IdealNetwork(gpus, rate_bps),
                 gpus,
                 workload,
-                how="exact" if exact else "classes",
+                fidelity="exact" if exact else "classes",
                 operations=True,
             )
             count = timeline.write(path, result.timeline())

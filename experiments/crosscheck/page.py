@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ringlight.experiments.crosscheck.compare import JUDGED, signed
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, sheet
-from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET, STYLE, drawn
+from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
 from ringlight.experiments.report.page import (
     NO_RESULT,
     assumptions,
+    drawing,
     header,
     hero,
     listing,
     mark,
     page,
-    picture,
+    quiet,
     table_of,
     tag,
     text,
@@ -45,25 +45,20 @@ def title_of(entry: Entry) -> str:
 
 def render(experiment: Experiment, found: Mapping[str, Any], folder: Path) -> str:
     """The page of an object of ``crosscheck.json``; its figures also go into ``folder``, made if absent."""
-    folder.mkdir(parents=True, exist_ok=True)
     several = len({entry["job"] for entry in found["entries"]}) > 1
     entries = [
         {**entry, "label": title_of(entry) + (f": {entry['job']}" if several else "")}
         for entry in found["entries"]
     ]
-    some = f" The first {_SERIES} jobs." if len(entries) > _SERIES else ""
-    captions = {
-        "differences": "How much longer (right) or shorter (left) an iteration is simulated than emulated. "
-        "The band is the limit. Filled: iteration; ring: all-reduce alone.",
-        "iterations": "Every iteration's duration, on its slowest rank: emulated (measured) and simulated."
-        + some,
-    }
-    with matplotlib.rc_context(STYLE):
-        limit, names = found["limit_percent"], captions
-        apart = picture(
-            drawn(folder, "differences", names["differences"], True, _differences, entries, limit)
+    with drawing(folder, png=True) as draw:
+        caption = (
+            "How much longer (right) or shorter (left) an iteration is simulated than emulated. The band is "
+            "the limit. Filled: iteration; ring: all-reduce alone."
         )
-        each = picture(drawn(folder, "iterations", names["iterations"], True, _series, entries[:_SERIES]))
+        apart = draw("differences", caption, _differences, entries, found["limit_percent"])
+        some = f" The first {_SERIES} jobs." if len(entries) > _SERIES else ""
+        caption = "Every iteration's duration, on its slowest rank: emulated (measured) and simulated."
+        each = draw("iterations", caption + some, _series, entries[:_SERIES])
     parts = [
         _header(experiment, found),
         _hero(entries, found),
@@ -172,11 +167,10 @@ def _table(entries: Sequence[Entry], limit: float) -> str:
             (tag("simulated"), seconds(figure, "simulated")),
             ("difference", apart(figure)),
         ]
-    return (
-        f"{table_of(entries, columns)}"
-        '<p class="quiet">Means over ranks and iterations. A difference is that of the simulated figure, in '
+    return table_of(entries, columns) + quiet(
+        "Means over ranks and iterations. A difference is that of the simulated figure, in "
         "per cent of the emulated one; the limit is on either. Both sides wait for the same computing, which "
-        "makes an iteration's difference smaller than that of what is simulated, its all-reduce.</p>"
+        "makes an iteration's difference smaller than that of what is simulated, its all-reduce."
     )
 
 
@@ -222,8 +216,5 @@ def _sides(found: Mapping[str, Any]) -> str:
 
 def _limits(found: Mapping[str, Any]) -> str:
     left_out, missing = found["simulated"].get("left_out", ()), found["not_compared"]
-    alone = f"Not compared, as only one side has them: {text(', '.join(missing))}."
-    return (
-        f"<h2>What the simulation leaves out</h2>{listing(map(text, left_out))}"
-        f"{f'<p class=quiet>{alone}</p>' if missing else ''}"
-    )
+    alone = f"Not compared, as only one side has them: {text(', '.join(missing))}." if missing else ""
+    return f"<h2>What the simulation leaves out</h2>{listing(map(text, left_out))}{quiet(alone)}"

@@ -17,7 +17,6 @@ from ringlight.experiments.language.containers import container_of
 from ringlight.experiments.language.containers import files_of as container_files
 from ringlight.experiments.language.paths import like, names_of
 from ringlight.experiments.language.plan import (
-    ControlFaults,
     Costs,
     EventPlan,
     JobPlan,
@@ -45,6 +44,7 @@ from ringlight.experiments.language.spec import (
 )
 from ringlight.experiments.language.text import first_problem, references_in, resolved
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.language.paths import like
-from ringlight.experiments.language.plan import ControlFaults, EventPlan, JobPlan, OnLoss
+from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss
 from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.base import Misfit, Plane
@@ -475,10 +476,10 @@ def check_file(
     arms: Sequence[str],
     jobs: Mapping[str, Collection[str]],
     metrics: Mapping[str, str] | None,
-    parts: Collection[str] | None,
+    parts: Callable[[], Collection[str]] | None,
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
-    ``parts``: of a report, where they are known."""
+    ``parts``: gives those of a report, where they are known."""
     if spec.search is not None:
         _known("search.along", "swept path", spec.search.along, _swept(spec))
         _known_metric("search.metric", spec.search.metric, metrics)
@@ -535,10 +536,12 @@ def check_file(
             _known("crossover.arms", "arm", arm, arms)
         _known("crossover.along", "swept path", spec.crossover.along, _swept(spec))
         _known_metric("crossover.metric", spec.crossover.metric, metrics)
-    for part in spec.paper.says if spec.paper is not None and parts is not None else ():
-        assert parts is not None
-        if part not in parts:
-            raise ValueError(f"paper.says.{part}: the page has no such part; there are {', '.join(parts)}")
+    if spec.paper is not None and spec.paper.says and parts is not None:
+        there = parts()
+        for part in spec.paper.says:
+            if part not in there:
+                known = ", ".join(there)
+                raise ValueError(f"paper.says.{part}: the page has no such part; there are {known}")
 
 
 def _swept(spec: FileSpec) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from typing import Any
 from ringlight.experiments.language.build import Builder, Concrete, checked
 from ringlight.experiments.language.checks import check_file, circle_in
 from ringlight.experiments.language.paths import like, put
-from ringlight.experiments.language.plan import ControlFaults, RunPlan, Setting
+from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
@@ -29,6 +29,7 @@ from ringlight.experiments.language.text import (
     read_text,
     resolved,
 )
+from ringlight.fabric.control_faults import ControlFaults
 
 #: The arm of a file that has none.
 BASE = "base"
@@ -131,7 +132,7 @@ def load(
     repeat: int | None = None,
     sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
-    parts: Collection[str] | None = None,
+    parts: Callable[[], Collection[str]] | None = None,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
@@ -150,7 +151,7 @@ def parse(
     repeat: int | None = None,
     sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
-    parts: Collection[str] | None = None,
+    parts: Callable[[], Collection[str]] | None = None,
 ) -> Experiment:
     """Load from text, like :func:`load`; ``path`` names it in errors."""
     raw = parse_yaml(text, path)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
@@ -191,17 +192,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class ControlFaults:
-    """Faults of the control network between O-NICs' agents: ``delay_s`` added to every message (emulated
-    seconds), shares (0..1) that are lost, sent twice and held back."""
-
-    delay_s: float = 0.0
-    loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-
-
-@dataclass(frozen=True)
 class Costs:
     """What a simulation counts of each step besides set-ups and transfers.
 
@@ -262,7 +252,7 @@ class RunPlan:
     setting: Setting
     jobs: tuple[JobPlan, ...]
     events: tuple[EventPlan, ...] = ()
-    control: ControlFaults = ControlFaults()
+    control: ControlFaults = field(default_factory=ControlFaults)
     circuits: tuple[tuple[str, str], ...] = ()
     tuning_s: Mapping[str, float] = field(default_factory=dict)
     costs: Costs = Costs()

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
+
+from ringlight.experiments.analysis.rows import Row, Value
+from ringlight.experiments.record.runs import Run
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,13 @@ class Finding:
 
     kind: Literal["wins", "loses", "note", "free"]
     text: str
+
+
+def analytic(run: Run) -> Callable[[str, Value, str], Row]:
+    """Gives what makes a row of the first job of a run from a closed form: by metric, value and unit."""
+    at, subject = run.plan, f"job {next(iter(run.jobs))}"
+    repeat = at.repeat if at.repeat > 1 else None
+    return lambda metric, value, unit: Row(at.arm, subject, metric, value, unit, "analytic", at.point, repeat)
 
 
 @cache

@@ -8,13 +8,13 @@ and from f the work of an iteration, C times what a GPU computes in a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
-from ringlight.experiments.analysis.rows import Row, Value
+from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.analysis.statistics import is_number
-from ringlight.experiments.papers import Finding
+from ringlight.experiments.papers import Finding, analytic
 from ringlight.experiments.record.runs import Run
 
 #: What an H100 computes in a second at the utilisation that the paper takes (section IV): 0.6 of 60 TFLOPs.
@@ -42,18 +42,13 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
     ``communication_share``: share of an iteration by the model. ``work``: the operations of its computing on
     the paper's GPU.
     """
-    at, (job, *others) = run.plan, run.jobs.values()
+    setting, row, (job, *others) = run.plan.setting, analytic(run), run.jobs.values()
     loop = job.plan.training
     if others or loop is None or not loop.compute_s or not job.gpus:
         return
-    sends_s = ideal_all_reduce_s(at.setting, job.plan, job.gpus)
-    repeat = at.repeat if at.repeat > 1 else None
-
-    def row(metric: str, value: Value, unit: str) -> Row:
-        return Row(at.arm, f"job {job.name}", metric, value, unit, "analytic", at.point, repeat)
-
+    sends_s = ideal_all_reduce_s(setting, job.plan, job.gpus)
     yield row("communication_share", sends_s / (sends_s + loop.compute_s), "1")
-    yield row("work", GPU_FLOPS * loop.compute_s / at.setting.scale.time, "count")
+    yield row("work", GPU_FLOPS * loop.compute_s / setting.scale.time, "count")
 
 
 def verdict(base: AtBase) -> Iterator[Finding]:
@@ -68,11 +63,7 @@ def verdict(base: AtBase) -> Iterator[Finding]:
 
 def _numbers(base: AtBase, arm: str, metric: str) -> dict[int, float]:
     """An arm's figures by the number of servers."""
-    return {
-        row.point.get(_ONE) or row.point[_TWO]: float(row.value)
-        for row in base.table.each(arm, metric)
-        if row.label != "published" and is_number(row.value) and (_ONE in row.point or _TWO in row.point)
-    }
+    return base.along(arm, metric, _ONE, _TWO)
 
 
 def _over_rings(base: AtBase) -> Iterator[Finding]:
@@ -172,7 +163,7 @@ def _on_light(base: AtBase) -> Iterator[Finding]:
     for arm in ("trained", "designed"):
         said = []
         for key, (words, unit) in _PHYSICS.items():
-            shares = _of_light(base, arm, f"{_LIGHT}{key}")
+            shares = base.along(arm, "inputs_wrong", f"{_LIGHT}{key}")
             if (hardest := _harmless(list(shares.items()))) is not None:
                 said.append(f"{words} {hardest:g} {unit}")
         if said:
@@ -181,15 +172,6 @@ def _on_light(base: AtBase) -> Iterator[Finding]:
                 f"{base.titles[arm]}: no answer is wrong with {', '.join(said)}, each the hardest of the "
                 "values tried, one thing at a time and one draw of each.",
             )
-
-
-def _of_light(base: AtBase, arm: str, path: str) -> Mapping[float, float]:
-    """Share of wrong answers by one swept value, in the order of the file."""
-    return {
-        float(row.point[path]): float(row.value)
-        for row in base.table.each(arm, "inputs_wrong")
-        if path in row.point and is_number(row.value)
-    }
 
 
 def _harmless(found: Sequence[tuple[float, float]]) -> float | None:

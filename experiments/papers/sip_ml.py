@@ -14,7 +14,7 @@ from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import quantity
-from ringlight.experiments.papers import Finding
+from ringlight.experiments.papers import Finding, analytic
 from ringlight.experiments.record.runs import Run
 from ringlight.workloads.graph import Kind, Workload
 from ringlight.workloads.layers import parameters
@@ -40,19 +40,15 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
     A run without the gradients' all-reduce also gets ``iteration_added_parameters`` and
     ``iteration_added_theirs``: its iteration with that term added, by either count of bytes.
     """
-    at, job = run.plan, next(iter(run.jobs.values()))
+    job = next(iter(run.jobs.values()))
     workload = job.plan.workload
     if workload is None or job.jct_s is None or (placed := _placed(workload)) is None:
         return
     model, replicas, pieces = placed
     iteration_s = job.jct_s / job.plan.iterations
-    repeat = at.repeat if at.repeat > 1 else None
-
-    def row(metric: str, seconds: float) -> Row:
-        return Row(at.arm, f"job {job.name}", metric, seconds, "s", "analytic", at.point, repeat)
-
-    yield row("time_to_accuracy", iteration_s * AUTHORS[model].iterations)
-    interconnect = at.setting.fabric.interconnect
+    row = analytic(run)
+    yield row("time_to_accuracy", iteration_s * AUTHORS[model].iterations, "s")
+    interconnect = run.plan.setting.fabric.interconnect
     if replicas == 1 or interconnect is None or _reduces(workload):
         return
     for name, size in (
@@ -60,7 +56,7 @@ def closed_forms(run: Run, latency_s: float) -> Iterator[Row]:
         ("theirs", AUTHORS[model].gradient_bytes),
     ):
         term_s = authors_all_reduce_s(size, interconnect.gpu_bps)
-        yield row(f"iteration_added_{name}", iteration_s + term_s)
+        yield row(f"iteration_added_{name}", iteration_s + term_s, "s")
 
 
 def _placed(workload: Workload) -> tuple[str, int, int] | None:

@@ -19,7 +19,7 @@ from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.spec import quantity
-from ringlight.experiments.papers import Finding
+from ringlight.experiments.papers import Finding, analytic
 from ringlight.experiments.record.runs import Run
 from ringlight.fabric.planes.ring.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.wdm import stripes
@@ -52,25 +52,18 @@ def closed_forms(run: Run, latency_s: float = 0.0) -> Iterator[Row]:
     job, at = next(iter(run.jobs.values())), run.plan
     if job.timed is None:
         return
-    row = Row(
-        at.arm, f"job {job.name}", "", None, "", "analytic", at.point, at.repeat if at.repeat > 1 else None
-    )
-    found = parse_collective(job.plan.loop.collective)
+    row, found = analytic(run), parse_collective(job.plan.loop.collective)
     if found.algorithm == "wrht":
         vectors, longest = _needs(found, job.plan.gpus)
-        yield _named(row, "received_at_once", vectors * job.plan.loop.gradient_bytes, "bytes")
-        yield _named(row, "longest_lightpath", longest, "count")
+        yield row("received_at_once", vectors * job.plan.loop.gradient_bytes, "bytes")
+        yield row("longest_lightpath", longest, "count")
     form = closed_form(at)
     # How headers and segments slow a transfer down is not in it.
     if form is not None and not at.costs.segment_s and not at.costs.headers:
-        yield _named(row, "allreduce_closed", _time_s(at, form, latency_s), "s")
-        yield _named(row, "vectors_closed", form.vectors, "1")
-        yield _named(row, "set_ups_closed", form.new, "count")
-        yield _named(row, "added_closed", form.added, "1")
-
-
-def _named(row: Row, metric: str, value: float, unit: str) -> Row:
-    return Row(row.arm, row.subject, metric, value, unit, row.label, row.point, row.repeat)
+        yield row("allreduce_closed", _time_s(at, form, latency_s), "s")
+        yield row("vectors_closed", form.vectors, "1")
+        yield row("set_ups_closed", form.new, "count")
+        yield row("added_closed", form.added, "1")
 
 
 def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
@@ -340,21 +333,21 @@ def _on_memory(base: AtBase) -> Iterator[Finding]:
         return
     name = max(models, key=lambda model: models[model])
     written = base.experiment.spec.parameters[name].value
-    held = base.at("wrht", "received_at_once", {GRADIENT: written})
-    if held is None or not is_number(held.value):
+    held = base.number("wrht", "received_at_once", {GRADIENT: written})
+    if held is None:
         return
     text = (
-        f"A representative receives {held.value / models[name]:.0f} whole vectors at once, for {name} "
-        f"{format_size(held.value)}, and needs as many receivers."
+        f"A representative receives {held / models[name]:.0f} whole vectors at once, for {name} "
+        f"{format_size(held)}, and needs as many receivers."
     )
-    steps = base.at("wrht", "steps", {GRADIENT: written})
+    steps = base.number("wrht", "steps", {GRADIENT: written})
     for row in base.table.each("wrht", "steps"):
         group = row.point.get(COLLECTIVE)
         smaller = group not in (None, "wrht") and row.point[GRADIENT] == written
-        if smaller and steps is not None and row.value == steps.value:
-            less = base.at("wrht", "received_at_once", {GRADIENT: written, COLLECTIVE: group})
-            if less is not None and is_number(less.value):
-                text += f" As {group} it takes as many steps and needs {format_size(less.value)}."
+        if smaller and steps is not None and row.value == steps:
+            less = base.number("wrht", "received_at_once", {GRADIENT: written, COLLECTIVE: group})
+            if less is not None:
+                text += f" As {group} it takes as many steps and needs {format_size(less)}."
                 break
     yield Finding("loses", text)
 
@@ -364,27 +357,23 @@ def _on_additions(base: AtBase) -> Iterator[Finding]:
     if model is None:
         return
     written = base.experiment.spec.parameters[model].value
-    before = base.at("wrht", "allreduce", {GRADIENT: written})
+    before = base.number("wrht", "allreduce", {GRADIENT: written})
     for row in base.table.each("wrht", "allreduce"):
         costs = row.point.get("costs") or {}
         if row.point.get(GRADIENT) != written or before is None:
             continue
         each = row.point.get(RECONFIGURE, "each-step") == "each-step"
-        if set(costs) == {"addition"} and each and is_number(row.value) and is_number(before.value):
+        if set(costs) == {"addition"} and each and is_number(row.value):
             yield Finding(
                 "loses",
                 "Adding up what it received takes a representative time, which the base leaves out: with it "
-                f"{model} takes {format_time(row.value)} instead of {format_time(before.value)}.",
+                f"{model} takes {format_time(row.value)} instead of {format_time(before)}.",
             )
             return
 
 
 def _on_loss(base: AtBase) -> Iterator[Finding]:
-    found = {
-        row.point[LOSS]: row.value
-        for row in base.table.each("wrht", "steps")
-        if LOSS in row.point and is_number(row.value)
-    }
+    found = base.along("wrht", "steps", LOSS)
     longest = base.at("wrht", "longest_lightpath")
     if len(found) < 2 or longest is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,24 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 
 from ringlight.experiments.language.spec import quantity
-from ringlight.experiments.report.drawing import FACE, INK, NARROW, QUIET, Sheet, fits, grow, narrow, width
+from ringlight.experiments.report.drawing import (
+    FACE,
+    INK,
+    NARROW,
+    PALETTE,
+    QUIET,
+    Sheet,
+    fits,
+    grow,
+    narrow,
+    width,
+)
 
 Spot = tuple[float, float]
 #: A span of a row of a chart: row, from, to.
 Span = tuple[float, float, float]
+#: Dash and colour of lines that are to be told apart, the plainest first.
+LOOKS = tuple(itertools.product(("-", (0, (4, 2)), (0, (1, 1.5))), PALETTE))
 #: Inches that a line of a legend takes, and that the last tick's words have beside their axis.
 _LINE, _SPARE = 0.17, 0.15
 #: More columns than these are drawn two in a row on a narrow screen.
@@ -163,6 +177,13 @@ def centred(axis: Axes, x: float, y: float, words: str, size: float = 7.5, **loo
 def arrow(axis: Axes, start: Spot, end: Spot, colour: str, **look: Any) -> None:
     """A line from spot to spot with a head."""
     axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, zorder=3, **look))
+
+
+def curves(axis: Axes, at_x: Sequence[float], found: Iterable[tuple[str, Sequence[float | None]]]) -> None:
+    """A line with dots for each label, in ``LOOKS``; it has a gap where a value is None."""
+    for (label, values), (dash, colour) in zip(found, itertools.cycle(LOOKS), strict=False):
+        ys = [math.nan if value is None else value for value in values]
+        axis.plot(at_x, ys, color=colour, linestyle=dash, marker="o", markersize=2.5, label=label)
 
 
 def plain_ticks(axis: Any, lowest: float, highest: float, most: int = 10) -> None:

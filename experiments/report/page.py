@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 #: Columns of a table: heading, and what makes an item's cell; both HTML.
 Columns = Sequence[tuple[str, Callable[[Item], str]]]
+#: ``draw(name, caption, figure, …)`` makes a picture of ``figure(…)``, which is called for each size of it,
+#: under a name of its own in the page and in the folder of pictures; gives its HTML.
+Draw = Callable[..., str]
 STYLE = Path(__file__).with_name("page.css")
 NOTHING = "–"
 #: A cell of more characters than these is a sentence.
@@ -49,6 +53,11 @@ def tag(label: str) -> str:
 def mark(kind: str, words: str) -> str:
     """Words in bold that are ``good``, ``doubtful`` or ``bad``."""
     return f'<b class="{kind}">{words}</b>'
+
+
+def quiet(words: str) -> str:
+    """A paragraph in small print; nothing for no words."""
+    return f'<p class="quiet">{words}</p>' if words else ""
 
 
 def listing(points: Iterable[str]) -> str:
@@ -137,6 +146,23 @@ def picture(plot: Plot) -> str:
         broad = "broad cut" if plot.cut else "broad"
         drawings = f'<div class="{broad}">{plot.svg}</div><div class="narrow">{plot.narrow}</div>'
     return f"<figure>{drawings}<figcaption>{text(plot.caption)}</figcaption></figure>"
+
+
+@contextmanager
+def drawing(folder: Path, *, png: bool = False) -> Iterator[Draw]:
+    """Gives what makes the pictures of a page; they also become SVG files in ``folder``, made if absent, and
+    with ``png`` PNG files.
+
+    PNG takes as long as all the rest of a picture, and a page has no use for it.
+    """
+    # matplotlib takes a second to load, which only who draws should wait for.
+    import matplotlib
+
+    from ringlight.experiments.report.drawing import STYLE, drawn
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        yield lambda name, caption, figure, *args: picture(drawn(folder, name, caption, png, figure, *args))
 
 
 def hero(cards: Sequence[tuple[str, str, str]]) -> str:

@@ -19,12 +19,10 @@ from ringlight.experiments.language.spec import CompareSpec
 from ringlight.experiments.record.events import PortRate
 from ringlight.experiments.record.outputs import Written
 from ringlight.experiments.record.runs import Run
-from ringlight.experiments.report.page import NOTHING, text
+from ringlight.experiments.report.page import NOTHING, table_of, text
+from ringlight.experiments.report.page import Draw as Draw
 from ringlight.experiments.report.words import figure, said
 
-#: ``draw(name, caption, figure, …)`` makes a picture of ``figure(…)``, which is called for each size of it,
-#: under a name of its own in the page and in the folder ``plots``; gives its HTML.
-Draw = Callable[..., str]
 _NOWHERE: Point = {}
 PUBLISHED: Label = "published"
 
@@ -301,13 +299,22 @@ def short(path: str, paths: Iterable[str]) -> str:
     return next((e for e in ends if sum(f".{other}".endswith(f".{e}") for other in others) == 1), path)
 
 
-def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Figures], str]]]:
-    """Columns of a table: the swept values."""
+def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
+    """Columns of a table of points: the values of swept paths."""
+    return [(text(short(path, paths)), partial(_swept, path=path)) for path in paths]
+
+
+def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
+    """The same columns of a table of figures."""
 
     def value(at: Figures, path: str) -> str:
-        return text(said(at.point.get(path, NOTHING)))
+        return _swept(at.point, path)
 
     return [(text(short(path, paths)), partial(value, path=path)) for path in paths]
+
+
+def _swept(point: Point, path: str) -> str:
+    return text(said(point.get(path, NOTHING)))
 
 
 def real(at: Figures, metric: str) -> float | None:
@@ -316,6 +323,30 @@ def real(at: Figures, metric: str) -> float | None:
     return None if found is None or scale == 1 else found / scale
 
 
-def cell(metric: str) -> Callable[[Figures], str]:
-    """Function that makes a table's cell of a metric."""
-    return lambda at: at.figure(metric)
+#: Makes a table's cell of figures; a metric's name stands for its figure.
+Cell = str | Callable[[Figures], str]
+
+
+def cell(of: Cell) -> Callable[[Figures], str]:
+    """Function that makes a table's cell."""
+    return (lambda at: at.figure(of)) if isinstance(of, str) else of
+
+
+def arm_title(at: Figures) -> str:
+    """Cell of a table: the arm's title."""
+    return text(at.title)
+
+
+#: Columns that name the arm, and the job.
+ARM: tuple[str, Cell] = ("arm", arm_title)
+JOB: tuple[str, Cell] = ("job", lambda at: text(at.name))
+
+
+def figures(
+    found: Iterable[Figures],
+    columns: Iterable[tuple[str, Cell]],
+    words: int = 1,
+    group: Callable[[Figures], str] | None = None,
+) -> str:
+    """A table with a row for each of some figures, as :func:`table_of` makes it."""
+    return table_of(found, [(head, cell(of)) for head, of in columns], words, group=group)

@@ -55,7 +55,7 @@ def load_checked(
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
     units = {name: found.unit for name, found in metrics().items()}
-    found = load(scenario, repeat=repeat, sets=sets, metrics=units, parts=parts())
+    found = load(scenario, repeat=repeat, sets=sets, metrics=units, parts=parts)
     model = found.spec.paper.model if found.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(

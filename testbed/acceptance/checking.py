@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.testbed.acceptance.rig import Rig
 
+#: What a check does.
+Run = Callable[[Rig, OpticalSwitchDriver], None]
+
 
 class CheckFailed(AssertionError):
     """The driver or its switch does not do what an item asks for; one line."""
@@ -21,17 +24,15 @@ class Check:
 
     name: str
     items: tuple[int, ...]
-    run: Callable[[Rig, OpticalSwitchDriver], None]
+    run: Run
     writes: bool = True
 
 
-def collecting(into: list[Check]) -> Callable[..., Callable[..., Callable[[Rig, OpticalSwitchDriver], None]]]:
+def collecting(into: list[Check]) -> Callable[..., Callable[[Run], Run]]:
     """A decorator ``check(*items, writes=True)`` that enters a function as a check."""
 
-    def check(*items: int, writes: bool = True) -> Callable[..., Callable[[Rig, OpticalSwitchDriver], None]]:
-        def enter(
-            run: Callable[[Rig, OpticalSwitchDriver], None],
-        ) -> Callable[[Rig, OpticalSwitchDriver], None]:
+    def check(*items: int, writes: bool = True) -> Callable[[Run], Run]:
+        def enter(run: Run) -> Run:
             into.append(Check(run.__name__, items, run, writes))
             return run
 

@@ -23,7 +23,9 @@ COMMAND_S = 20.0
 _HEADER = 14
 _PACKET = struct.Struct("!IQ")
 _SHORTEST = 60
-_SO_RCVBUFFORCE, _SIOCGIFMTU = 33, 0x8921
+_SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _SIOCGIFMTU = 33, 35, 0x8921
+#: When a packet arrived, as the kernel tells it.
+_TIMESPEC = struct.Struct("@ll")
 _RECEIVE_BYTES = 1 << 25
 
 
@@ -58,6 +60,7 @@ class Host:
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
         self.socket.bind((interface, ETHERTYPE))
         self.socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BYTES)
+        self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self.socket.setblocking(False)
         self.header = b"\xff" * 6 + self.socket.getsockname()[4] + struct.pack("!H", ETHERTYPE)
 
@@ -89,15 +92,19 @@ class Host:
         return next(int(line.split()[2]) for line in lines if line.strip().startswith(mine))
 
     def received(self, stream: Stream, until: int | None = None) -> list[int]:
-        """Numbers of the stream's packets that arrived here since the last call.
+        """Numbers of the packets that :meth:`arrived`."""
+        return list(self.arrived(stream, until))
+
+    def arrived(self, stream: Stream, until: int | None = None) -> dict[int, float]:
+        """When (monotonic seconds) each of the stream's packets came here since the last call, by number.
 
         ``until``: the number that is waited for, 5 s at most: a machine that is busy delivers late.
         """
-        found: list[int] = []
+        found: dict[int, float] = {}
         deadline = time.monotonic() + 5
         while True:
             try:
-                data = self.socket.recv(2048)
+                data, told, _, _ = self.socket.recvmsg(2048, 64)
             except BlockingIOError:
                 if until is None or until in found or time.monotonic() > deadline:
                     return found
@@ -105,7 +112,8 @@ class Host:
                 continue
             mark, number = _PACKET.unpack_from(data, _HEADER)
             if mark == stream.mark:
-                found.append(number)
+                (seconds, nanoseconds), *_ = (_TIMESPEC.unpack(data) for *_, data in told)
+                found[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
 
 
 class Stream:

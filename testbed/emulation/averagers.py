@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from ringlight.fabric.planes.averagers.averaging import averaging_of, coding
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.averager.core import DEPTH
+from ringlight.testbed.forkserver import Process
 
 #: Where every averager listens.
 TCP_PORT = 7070
@@ -41,7 +41,7 @@ PREFIX = 30
 #: more.
 SILENCE_S, LONGER_S = 3.0, 1.5
 _FRAMES = 4
-Start = Callable[[Sequence[str], Path, str], "subprocess.Popen[bytes]"]
+Start = Callable[[Sequence[str], Path, str], Process]
 
 
 def address_of(fabric: Fabric, port: Port) -> str:
@@ -137,14 +137,14 @@ class Averagers:
                 with suppress(OSError):
                     path.unlink()
 
-    def starts(self, start: Start) -> Mapping[str, Callable[[], subprocess.Popen[bytes]]]:
+    def starts(self, start: Start) -> Mapping[str, Callable[[], Process]]:
         """Functions that start each averager.
 
         ``start`` runs a command in an averager's namespace, its output in a file.
         """
         return {name: partial(self._start, name, start) for name in self._fabric.averagers}
 
-    def _start(self, name: str, start: Start) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, start: Start) -> Process:
         self.status_file(name).unlink(missing_ok=True)
         return start(self._command(name), self.log_file(name), name)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 
@@ -39,19 +40,21 @@ class TargetError(ValueError):
         self.status = status
 
 
-class ControlFaults(BaseModel):
-    """What happens to every message of the O-NICs' agents: it comes ``delay_s`` seconds (as emulated) later.
-
-    Shares of them are lost, doubled or overtaken. ``tuning_s``: by GPU, what its laser takes (as emulated)
-    where it is not what the fabric says.
+@dataclass(frozen=True)
+class Disturbance(ControlFaults):
+    """Faults of the control network, and ``tuning_s``: by GPU, what its laser takes (as emulated) where it is
+    not what the fabric says. No time is longer than 60 s. Raises ValueError.
     """
 
-    model_config = ConfigDict(extra="forbid")
-    delay_s: float = Field(default=0.0, ge=0, le=60)
-    loss: float = Field(default=0.0, ge=0, le=1)
-    duplicate: float = Field(default=0.0, ge=0, le=1)
-    reorder: float = Field(default=0.0, ge=0, le=1)
-    tuning_s: dict[str, Annotated[float, Field(ge=0, le=60)]] = {}
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    tuning_s: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        times = {f"tuning_s.{gpu}": seconds for gpu, seconds in self.tuning_s.items()}
+        for name, seconds in {"delay_s": self.delay_s, **times}.items():
+            if not 0 <= seconds <= 60:
+                raise ValueError(f"{name} must be from 0 to 60 seconds")
 
 
 class FaultRequest(BaseModel):
@@ -61,7 +64,7 @@ class FaultRequest(BaseModel):
     do: Literal["cut", "kill", "lose", "disturb", "restore"]
     target: str | tuple[str, str]
     back_after_s: float | None = Field(None, ge=0, le=86400)
-    control: ControlFaults | None = None
+    control: Disturbance | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def read_request(body: Any) -> FaultRequest:
             raise TargetError(
                 422, "target: write words such as 'switch tor0' or 'link tor0:5 tor1:5'"
             ) from None
-        raise TargetError(422, f"{key}: {first['msg']}") from None
+        raise TargetError(422, f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
     if request.do == "restore" and request.back_after_s is not None:
         raise TargetError(422, "back_after_s: what is restored is back at once")
     if (request.do == "disturb") != (request.control is not None):
@@ -199,7 +202,7 @@ def _server_agent(request: FaultRequest) -> Target:
     return Target("server agent", "server agent")
 
 
-def _control_network(fabric: Fabric, control: ControlFaults | None) -> Target:
+def _control_network(fabric: Fabric, control: Disturbance | None) -> Target:
     for gpu in control.tuning_s if control is not None else ():
         _agent(fabric, gpu)
     if not any(onic.transmitters == "tunable" for onic in fabric.onics.values()):

@@ -24,7 +24,7 @@ from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
 from ringlight.testbed.emulation.agent.workers import Worker, Workers
 from ringlight.testbed.emulation.fault_targets import (
-    ControlFaults,
+    Disturbance,
     FaultRequest,
     Kind,
     Target,
@@ -115,7 +115,7 @@ class Faults:
         self._server = server
         self._kept = kept
         self._manage = manage
-        self._control = ControlFaults()
+        self._control = Disturbance()
         self._control_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
@@ -220,7 +220,7 @@ class Faults:
 
     # -- what there is
 
-    def _course(self, fault_id: str, target: Target, control: ControlFaults | None) -> _Course:
+    def _course(self, fault_id: str, target: Target, control: Disturbance | None) -> _Course:
         """Raises TargetError for what cannot be broken now."""
         darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
         match target.kind:
@@ -318,13 +318,13 @@ class Faults:
 
         return _Course(begin, end)
 
-    def _disturbed(self, control: ControlFaults) -> _Course:
+    def _disturbed(self, control: Disturbance) -> _Course:
         manage = self._manage
         if manage is None:
             text = "the agents of this lab cannot be disturbed: its scenario has no event that does"
             raise TargetError(409, text)
 
-        def disturb(wanted: ControlFaults) -> None:
+        def disturb(wanted: Disturbance) -> None:
             self._control = wanted
             lives = self._kept["agent"].supervisor.lives()
             for gpu in manage:
@@ -339,16 +339,14 @@ class Faults:
         def end() -> None:
             with self._control_lock:
                 if self._control is control:
-                    disturb(ControlFaults())
+                    disturb(Disturbance())
 
         return _Course(begin, end)
 
     def _disturb(self, gpu: str) -> None:
         assert self._manage is not None
-        control = self._control.model_dump()
         usual_s = self._network.emulation.seconds(self._fabric.onics[gpu].tuning_s)
-        tuning_s = control.pop("tuning_s").get(gpu, usual_s)
-        wanted = {"control_delay_s": control.pop("delay_s"), **control, "tuning_s": tuning_s}
+        wanted = {**asdict(self._control), "tuning_s": self._control.tuning_s.get(gpu, usual_s)}
         # Agents are seeded apart, or they would lose their messages in step.
         emulate(self._manage[gpu], {**wanted, "seed": 1 + list(self._manage).index(gpu)})
 

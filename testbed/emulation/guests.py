@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import docker
 import docker.errors
@@ -31,6 +32,8 @@ PIDS = 1024
 TMP_BYTES = 256 << 20
 SHM_BYTES = 64 << 20
 LOG_BYTES = 16 << 20
+#: What no container of a job may do.
+CONFINED: Mapping[str, Any] = {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "read_only": True}
 #: Longest wait for Docker to know of a death, seconds.
 _WAIT_S = 10
 
@@ -104,9 +107,7 @@ class Guest:
             network_mode=f"container:{self._beside}",
             ipc_mode="private",
             shm_size=SHM_BYTES,
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            read_only=True,
+            **CONFINED,
             tmpfs={"/tmp": f"rw,nosuid,nodev,mode=1777,size={TMP_BYTES}"},
             mem_limit=plan.memory_bytes,
             memswap_limit=plan.memory_bytes,
@@ -142,9 +143,8 @@ class Guest:
         """How it ended; call it when it has."""
         code, number = exit_or_signal(int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"]))
         state = self._api.inspect_container(self.id)["State"]
-        oom = bool(state["OOMKilled"])
         t = _monotonic(state["FinishedAt"])
-        return GuestEnd(t, code, number, oom, state.get("Error") or None)
+        return GuestEnd(t, code, number, bool(state["OOMKilled"]), state.get("Error") or None)
 
     def output(self) -> dict[str, bytes]:
         """What it wrote to ``stdout`` and ``stderr``; of very much the end."""
@@ -165,18 +165,23 @@ class Guest:
     def remove(self) -> None:
         self.kill()
         if self.id is not None:
-            try:
-                self._api.remove_container(self.id, force=True, v=True)
-            except docker.errors.NotFound:
-                pass
-            except docker.errors.APIError as error:
-                # Two removals at once: the other one will have done it.
-                if error.status_code != requests.codes.conflict:
-                    raise
+            remove_container(self._api, self.id)
             self.id = None
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def remove_container(api: docker.APIClient, container: str) -> None:
+    """End a container and remove it with its volumes, if it is still there."""
+    try:
+        api.remove_container(container, force=True, v=True)
+    except docker.errors.NotFound:
+        pass
+    except docker.errors.APIError as error:
+        # Two removals at once: the other one will have done it.
+        if error.status_code != requests.codes.conflict:
+            raise
 
 
 def exit_or_signal(status: int) -> tuple[int | None, int | None]:

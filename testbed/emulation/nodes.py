@@ -31,7 +31,7 @@ from ringlight import IMPORT_PATH
 from ringlight.fabric.parts import OURS
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import netlink
-from ringlight.testbed.emulation.guests import Guest, GuestPlan, exit_or_signal
+from ringlight.testbed.emulation.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
 from ringlight.testbed.emulation.optical.netns import HELD_GROUP
 from ringlight.testbed.lab import (
     CONTAINER_LABEL,
@@ -443,9 +443,7 @@ class DockerHost(WorkerHost):
         limits = self.api.create_host_config(
             network_mode="none",
             ipc_mode="none",
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
-            read_only=True,
+            **CONFINED,
             mem_limit=MEMORY_BYTES,
             pids_limit=PIDS,
             binds=binds,
@@ -483,14 +481,7 @@ class DockerHost(WorkerHost):
         if self.guest is not None:
             self.guest.remove()
         if self.container is not None:
-            try:
-                self.api.remove_container(self.container, force=True, v=True)
-            except docker.errors.NotFound:
-                pass
-            except docker.errors.APIError as error:
-                # Two removals at once: the other one will have done it.
-                if error.status_code != 409:
-                    raise
+            remove_container(self.api, self.container)
             self.container = None
         self.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -15,9 +14,9 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from ringlight import IMPORT_PATH
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.nodes import ControllerAddress
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.supervision import Supervisor
 
@@ -57,7 +56,7 @@ class Applications:
     def address(self) -> ControllerAddress:
         return ControllerAddress.parse(self.openflow)
 
-    def start(self, lab: Lab, ready: Path) -> subprocess.Popen[bytes]:
+    def start(self, lab: Lab, ready: Path) -> Process:
         """Their process, which writes ``ready`` once they run. Raises OSError."""
         ready.unlink(missing_ok=True)
         environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}
@@ -67,15 +66,8 @@ class Applications:
             environment["RINGLIGHT_CACERT"] = self.cacert
         words = ["--openflow", self.openflow, "--rest", self.rest, "--ready", str(ready)]
         with self.log.open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "ringlight.controller.openflow.apps", *words, *self.files],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=environment,
-                cwd=IMPORT_PATH,
-            )
+            command = [sys.executable, "-m", "ringlight.controller.openflow.apps", *words, *self.files]
+            return start_process(command, environment, output)
 
 
 class Others:

@@ -8,8 +8,8 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -28,7 +28,7 @@ from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
 from ringlight.fabric.parts import OpticalSwitch
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed import deaths, descriptors, limits, services
+from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import clean, netlink, openvswitch, others
@@ -61,6 +61,7 @@ from ringlight.testbed.emulation.optical.far_light import light_plan
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Applications, Others, others_routes
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
+from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.supervision import Life, Start, Supervisor
 
@@ -77,6 +78,8 @@ AGENT_PORT = 7900
 _ANY_PORT = "127.0.0.1:0"
 #: The controller's name among supervised processes, and how long its orderly end may take, seconds.
 CONTROLLER, CONTROLLER_END_S = "controller", 10.0
+#: From so many processes on, a fork server starts them in less than they would take.
+_WORTH_FORKING = 4
 #: Who may use an emulated optical switch whose protocol has a login.
 USER = "ringlight"
 #: What drivers are told of an emulated optical switch, where they have such an option.
@@ -93,17 +96,21 @@ class Stopped(TestbedError):
 
 @dataclass(frozen=True)
 class KeptController:
-    """How the controller of a lab is started that stays up. ``rest``: where it answers, ``host:port``."""
+    """How the controller of a lab is started that stays up. ``rest``: where it answers, ``host:port``.
+
+    ``follow``: it ends with the testbed, however that ends.
+    """
 
     command: tuple[str, ...]
     rest: str
     log: Path
+    follow: bool = False
 
     @classmethod
     def read(cls, path: Path) -> KeptController:
         """Read a JSON file with these keys. Raises OSError, ValueError."""
         found = json.loads(path.read_text(encoding="utf-8"))
-        return cls(tuple(found["command"]), found["rest"], Path(found["log"]))
+        return cls(tuple(found["command"]), found["rest"], Path(found["log"]), found["follow"])
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,8 @@ class Testbed:
         self._deaths = Deaths(settings.state / deaths.FILE)
         #: ``host:port`` of each management protocol and of the switch's own REST, by optical switch.
         self._addresses: dict[str, dict[str, str]] = {}
+        #: Of the processes that it starts.
+        self._environment = {**settings.lab.environment(), "PYTHONPATH": str(IMPORT_PATH)}
         self._inventory_lock = threading.Lock()
         self._undo = ExitStack()
         self._stop = threading.Event()
@@ -203,6 +212,7 @@ class Testbed:
             raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
         api, image = self._check_runtime()
         self._go_on()
+        self._prepare_forks()
 
         # First, as a file that cannot be loaded ends it all.
         self._launch_apps()
@@ -262,6 +272,21 @@ class Testbed:
             self.inventory = self._make_inventory()
             self._write_inventory()
 
+    def _prepare_forks(self) -> None:
+        """Have switches, agents and averagers forked where they are so many that it pays."""
+        fabric = self.settings.fabric
+        kinds = {
+            "optical": sum(switch.has_datapath for switch in fabric.optical_switches.values()),
+            "onic": len(fabric.agents),
+            "averager": len(fabric.averagers),
+        }
+        if forkserver.SOCKET in self._environment or sum(kinds.values()) < _WORTH_FORKING:
+            return
+        modules = [f"ringlight.testbed.emulation.{kind}.__main__" for kind, count in kinds.items() if count]
+        server = ForkServer(self.settings.state / "forks.sock", modules, self._environment)
+        self._undo.callback(server.close)
+        self._environment[forkserver.SOCKET] = str(server.path)
+
     def _attempt(self, what: str, function: Callable[[], None]) -> None:
         try:
             function()
@@ -319,7 +344,7 @@ class Testbed:
             return
         self.controller = Supervisor(
             "the",
-            {CONTROLLER: partial(self._spawn, [*keeps.command], keeps.log)},
+            {CONTROLLER: partial(self._spawn, keeps.command, keeps.log, keeps.follow)},
             partial(self._on_restart, "processes"),
             lambda _: last_line(keeps.log),
             CONTROLLER_END_S,
@@ -347,7 +372,7 @@ class Testbed:
             self._make_user(name)
         self._keep("optical switch", "optical switch", starts, "optical_switches")
 
-    def _start_optical(self, index: int, switch: OpticalSwitch) -> subprocess.Popen[bytes]:
+    def _start_optical(self, index: int, switch: OpticalSwitch) -> Process:
         """One optical switch. Started again it finds its light burning, and listens where it was."""
         settings, fabric = self.settings, self.settings.fabric
         ready = settings.state / f"{switch.name}.ready"
@@ -403,18 +428,11 @@ class Testbed:
     def _optical_log(self, name: str) -> Path:
         return self.settings.state / f"{name}.log"
 
-    def _spawn(self, command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
-        """A process of the lab; what it says is added to a file."""
+    def _spawn(self, command: Sequence[str], log_file: Path, follow: bool = False) -> Process:
+        """A process of the lab; what it says is added to a file. ``follow``: it ends with this one."""
+        number = signal.SIGTERM if follow else None
         with log_file.open("ab") as output:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**self.settings.lab.environment(), "PYTHONPATH": str(IMPORT_PATH)},
-                cwd="/",
-                start_new_session=True,
-            )
+            return start_process(command, self._environment, output, directory=Path("/"), follow=number)
 
     def _await(
         self, supervisor: Supervisor, name: str, ready: Callable[[], bool], log_file: Path, deadline: float
@@ -472,7 +490,7 @@ class Testbed:
         starts = {gpu: partial(self._start_agent, gpu) for gpu in fabric.agents}
         self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
 
-    def _start_agent(self, gpu: str) -> subprocess.Popen[bytes]:
+    def _start_agent(self, gpu: str) -> Process:
         """One agent in its O-NIC's namespace."""
         settings = self.settings
         assert self.network is not None
@@ -507,12 +525,10 @@ class Testbed:
         self._averagers = Averagers(settings.fabric, settings.state, settings.emulation.rate_bps)
         self._undo.callback(self._averagers.remove_files)
 
-        def start(command: Sequence[str], log_file: Path, name: str) -> subprocess.Popen[bytes]:
+        def start(command: Sequence[str], log_file: Path, name: str) -> Process:
             assert self.network is not None
             # A child inherits the namespace of the thread that forks it.
-            return netlink.in_namespace(
-                self.network.namespace(name), partial(self._spawn, [*command], log_file)
-            )
+            return netlink.in_namespace(self.network.namespace(name), partial(self._spawn, command, log_file))
 
         self._keep("averager", "averager", self._averagers.starts(start), "averagers")
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ringlight.fabric.steps import Step, frozen
-from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.bundles import Bundles, Load
 from ringlight.testbed.simulation.calls import Calls, ends_of
 from ringlight.testbed.simulation.engine import Engine
@@ -59,18 +58,6 @@ class InClasses:
         self._come: dict[tuple[object, ...], list[tuple[int, int]]] = {}
         self._runs: dict[tuple[object, ...], list[tuple[Load, Run]]] = {}
         self._loads: dict[tuple[int, int], Load] = {}
-
-    def moved(self) -> FloatArray:
-        """Bytes that have passed each link."""
-        return self.bundles.moved()
-
-    def remaining(self) -> FloatArray:
-        """Bytes under way that have yet to pass each link."""
-        return self.bundles.remaining()
-
-    def set_capacity(self, capacity: FloatArray) -> None:
-        """Set the capacity of all links [links] from now on, bytes per second; 0 is dark."""
-        self.bundles.set_capacity(capacity)
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:
         """A class comes to an operation that communicates."""

@@ -22,61 +22,52 @@ from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine, Flow
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.networks import Network, Routes
+from ringlight.testbed.simulation.operations import Operations, plan_of
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
+from ringlight.workloads.graph import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000
 
-Distribution = Literal["constant", "normal", "lognormal", "exponential"]
+
+#: Of the names in a loop's graph; and the number of its collective.
+_PURPOSES, _COLLECTIVE = (-1, 0), 1
 
 
 @dataclass(frozen=True)
 class Compute:
     """Seconds that each rank computes before each all-reduce.
 
-    ``spread``: standard deviation as a share of the mean (normal, cut off at 0, and lognormal).
     ``stragglers``: rank to the factor by which it is slower. Raises ValueError naming what is out of range.
     """
 
     mean_s: float
-    distribution: Distribution = "constant"
-    spread: float = 0.0
     stragglers: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in (("mean_s", self.mean_s), ("spread", self.spread)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"compute: {name} is {value}; it must be 0 or more")
+        if not (math.isfinite(self.mean_s) and self.mean_s >= 0):
+            raise ValueError(f"compute: mean_s is {self.mean_s}; it must be 0 or more")
         for rank, factor in self.stragglers.items():
             if not (math.isfinite(factor) and factor > 0):
                 raise ValueError(f"compute: straggler {rank} has factor {factor}; it must be above 0")
 
-    def draw(self, ranks: int, seed: Sequence[int]) -> FloatArray:
-        """Seconds of each rank; the same seed gives the same."""
-        random = np.random.default_rng(seed)
-        if self.distribution == "constant" or self.mean_s == 0:
-            drawn = np.full(ranks, self.mean_s)
-        elif self.distribution == "normal":
-            drawn = np.maximum(random.normal(self.mean_s, self.spread * self.mean_s, ranks), 0.0)
-        elif self.distribution == "lognormal":
-            sigma2 = math.log1p(self.spread**2)
-            drawn = random.lognormal(math.log(self.mean_s) - sigma2 / 2, math.sqrt(sigma2), ranks)
-        else:
-            drawn = random.exponential(self.mean_s, ranks)
+    def seconds(self, ranks: int) -> FloatArray:
+        """Seconds of each rank. Raises ValueError for a straggler that is no rank."""
+        found = np.full(ranks, self.mean_s)
         for rank, factor in self.stragglers.items():
             if not 0 <= rank < ranks:
                 raise ValueError(f"compute: there is no rank {rank} to be a straggler")
-            drawn[rank] *= factor
-        return drawn
+            found[rank] *= factor
+        return found
 
 
 @dataclass(frozen=True)
 class Job:
     """``iterations`` of compute and an all-reduce of ``vector_bytes``, on GPUs ``ranks`` in rank order.
 
-    ``after``: jobs that must have ended before it starts. ``averaged_s``: seconds of an all-reduce that does
-    not go by steps between ranks but through averagers, which nobody else has; then ``steps`` has none, and
-    all ranks begin and end it together (``synchronised``).
+    ``averaged_s``: seconds of an all-reduce that does not go by steps between ranks but through averagers,
+    which nobody else has; then ``steps`` has none, and all ranks begin and end it together
+    (``synchronised``).
     """
 
     name: str
@@ -88,7 +79,6 @@ class Job:
     cost: StepCost = field(default_factory=StepCost)
     synchronised: bool = False
     start_s: float = 0.0
-    after: tuple[str, ...] = ()
     averaged_s: float | None = None
 
 
@@ -104,7 +94,6 @@ class NetworkChange:
     time_s: float
     network: Network
     dark_s: float = 0.0
-    name: str = "network change"
     patient: bool = False
 
 
@@ -183,15 +172,6 @@ class JobResult:
         """Median over iterations, of the time from end to end (from the begin, for the first)."""
         return float(np.median([i.duration_s for i in self.iterations])) if self.iterations else math.nan
 
-    @property
-    def utilisation(self) -> float:
-        """Share of the job's time that its GPUs computed, mean over ranks."""
-        if not self.iterations:
-            return math.nan
-        computed = sum(float((i.computed_s - i.begin_s).mean()) for i in self.iterations)
-        span = self.iterations[-1].end_s.max() - self.iterations[0].begin_s.min()
-        return computed / float(span) if span > 0 else math.nan
-
 
 class Gate(Protocol):
     """What a flow must pass before it may send: the O-NICs' control units, say."""
@@ -207,56 +187,23 @@ class Gate(Protocol):
         ...
 
 
-def check_jobs(jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """The jobs, if they can be run. Raises ValueError naming job, rank or GPU."""
-    checked = tuple(jobs)
-    names = {job.name for job in checked}
-    if len(names) < len(checked):
-        twice = next(job.name for job in checked if [j.name for j in checked].count(job.name) > 1)
-        raise ValueError(f"two jobs are called {twice}")
-    for job in checked:
-        where = f"job {job.name}"
-        try:
-            check_ranks(job.steps, len(job.ranks))
-            check_vector(job.vector_bytes)
-            check_cost(job.cost, job.steps)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-        if len(set(job.ranks)) < len(job.ranks):
-            raise ValueError(
-                f"{where}: GPU {next(g for g in job.ranks if job.ranks.count(g) > 1)} is used twice"
-            )
-        if job.iterations < 1:
-            raise ValueError(f"{where}: {job.iterations} iterations; there must be at least one")
-        if not (math.isfinite(job.start_s) and job.start_s >= 0):
-            raise ValueError(f"{where}: start_s is {job.start_s}; it must be 0 or more")
-        for other in job.after:
-            if other not in names:
-                raise ValueError(f"{where} waits for {other}, which is no job")
-    _check_order(checked)
-    return checked
-
-
-def _check_order(jobs: Sequence[Job]) -> None:
-    after = {job.name: job.after for job in jobs}
-    done: set[str] = set()
-    for start in after:
-        way: list[str] = []
-        stack = [(start, iter(after[start]))]
-        way.append(start)
-        while stack:
-            name, rest = stack[-1]
-            following = next((other for other in rest if other not in done), None)
-            if following is None:
-                done.add(name)
-                stack.pop()
-                way.pop()
-            elif following in way:
-                cycle = [*way[way.index(following) :], following]
-                raise ValueError(f"jobs wait for each other: {' -> '.join(cycle)}")
-            else:
-                stack.append((following, iter(after[following])))
-                way.append(following)
+def check_job(job: Job) -> Job:
+    """The job, if it can be run. Raises ValueError naming the job, and rank or GPU."""
+    where = f"job {job.name}"
+    try:
+        check_ranks(job.steps, len(job.ranks))
+        check_vector(job.vector_bytes)
+        check_cost(job.cost, job.steps)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if len(set(job.ranks)) < len(job.ranks):
+        twice = next(gpu for gpu in job.ranks if job.ranks.count(gpu) > 1)
+        raise ValueError(f"{where}: GPU {twice} is used twice")
+    if job.iterations < 1:
+        raise ValueError(f"{where}: {job.iterations} iterations; there must be at least one")
+    if not (math.isfinite(job.start_s) and job.start_s >= 0):
+        raise ValueError(f"{where}: start_s is {job.start_s}; it must be 0 or more")
+    return job
 
 
 def simulate(
@@ -264,39 +211,52 @@ def simulate(
     jobs: Iterable[Job],
     events: Iterable[Event] = (),
     *,
-    seed: int = 0,
     gate: Gate | None = None,
     engine: Engine | None = None,
-    progress: Callable[[str, int, float], None] | None = None,
 ) -> dict[str, JobResult]:
     """Runs all jobs to their end, in virtual time; results by job name.
 
-    ``gate`` must use the same ``engine``. ``progress`` is called with job, iteration and time at each
-    iteration's end. Raises ValueError as :func:`check_jobs` and as the network for a transfer that has no
-    way at the start; what goes wrong later makes the job concerned fail, and the others go on.
+    ``gate`` must use the same ``engine``. Raises ValueError as :func:`check_job` and as the network for a
+    transfer that has no way at the start; what goes wrong later makes the job concerned fail, and the others
+    go on.
     """
-    checked = check_jobs(jobs)
-    run = Simulation(network, engine, gate=gate, seed=seed, progress=progress)
+    checked, events = [check_job(job) for job in jobs], list(events)
+    run = Simulation(network, engine, gate=gate, disturbed=bool(events) or len(checked) > 1)
     for event in events:
         if not (math.isfinite(event.time_s) and event.time_s >= 0):
             raise ValueError(f"an event at {event.time_s} s; it must be 0 or more")
-        run.external.append(event.time_s)
         run.engine.at(event.time_s, lambda event=event: run.happen(event))  # type: ignore[misc]
     for job in checked:
         run.add(job)
     for job in checked:
-        if not job.after:
-            run.begin(job.name)
+        run.begin(job.name)
     run.run()
     run.give_up()
     return run.results
+
+
+class Run(Protocol):
+    """A job under way, of whatever kind. ``over``: it has ended or failed."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def begin(self) -> None:
+        """Begin its first iteration now."""
+
+    def give_up(self) -> None:
+        """Fail, unless it is over: nothing will happen any more."""
+
+    def rerouted(self) -> None:
+        """The network is another one."""
 
 
 class Simulation:
     """Jobs over one network in virtual time, for a caller that adds jobs and makes things happen as it goes.
 
     ``progress`` is called with job, iteration and time at each iteration's end, ``over`` with a job's name at
-    its end. ``disturbed``: something may happen at any time, so that no collective is computed in one piece.
+    its end; both only of training loops. ``disturbed``: something may happen at any time, so that no
+    collective is computed in one piece.
     """
 
     def __init__(
@@ -305,7 +265,6 @@ class Simulation:
         engine: Engine | None = None,
         *,
         gate: Gate | None = None,
-        seed: int = 0,
         progress: Callable[[str, int, float], None] | None = None,
         over: Callable[[str], None] | None = None,
         disturbed: bool = False,
@@ -317,32 +276,38 @@ class Simulation:
         self.over = over
         self.disturbed = disturbed
         self.patient = False
-        self.external: list[float] = []
         self.lost: set[str] = set()
         self.number: dict[int, int] = {}
-        self.runs: dict[str, _JobRun] = {}
-        self._seed = seed
+        self.runs: dict[str, Run] = {}
+
+    @property
+    def loops(self) -> dict[str, LoopRun]:
+        """The jobs that are training loops."""
+        return {name: one for name, one in self.runs.items() if isinstance(one, LoopRun)}
 
     @property
     def results(self) -> dict[str, JobResult]:
-        """What became of each job so far."""
-        return {name: one.result for name, one in self.runs.items()}
+        """What became of each training loop so far."""
+        return {name: one.result for name, one in self.loops.items()}
 
     def add(self, job: Job) -> None:
         """Raises ValueError for a job that is there already, and for a transfer that has no way."""
         if job.name in self.runs:
             raise ValueError(f"two jobs are called {job.name}")
-        one = self.runs[job.name] = _JobRun(self, job, (self._seed, len(self.runs)))
+        one = self.runs[job.name] = LoopRun(self, job)
         one.prepare()
 
     def begin(self, name: str) -> None:
-        """A job that was added starts, now or at its ``start_s``."""
-        one = self.runs[name]
-        self.engine.at(max(self.engine.now_s, one.job.start_s), one.begin)
+        """A job that was added starts, now or, a training loop, at its ``start_s``."""
+        one, start_s = self.runs[name], self.engine.now_s
+        if isinstance(one, LoopRun):
+            one.released = True
+            start_s = max(start_s, one.job.start_s)
+        self.engine.at(start_s, one.begin)
 
     def stop(self, name: str, reason: str) -> None:
-        """A job ends now, as failed for a reason; one that is over stays as it is."""
-        self.runs[name].fail(reason)
+        """A training loop ends now, as failed for a reason; one that is over stays as it is."""
+        self.loops[name].fail(reason)
 
     def run(self, until_s: float = math.inf) -> None:
         """Run like :meth:`Engine.run`."""
@@ -359,31 +324,7 @@ class Simulation:
     def give_up(self) -> None:
         """Fail what is not over: nothing will happen any more."""
         for one in list(self.runs.values()):
-            if not one.over:
-                one.fail("it stands still: its light never comes back")
-
-    def ended(self, name: str) -> None:
-        if self.over is not None:
-            self.over(name)
-        for one in self.runs.values():
-            if name in one.job.after and not one.over and all(self.runs[n].over for n in one.job.after):
-                bad = [n for n in one.job.after if self.runs[n].result.failed]
-                if bad:
-                    one.fail(f"job {bad[0]}, for which it waits, failed")
-                else:
-                    self.engine.at(max(self.engine.now_s, one.job.start_s), one.begin)
-
-    def alone(self, job: _JobRun) -> bool:
-        return all(one is job or one.over or one.waiting for one in self.runs.values())
-
-    def quiet_until_s(self) -> float:
-        """Time of the next event or start of a job, seconds."""
-        now_s = self.engine.now_s
-        if self.disturbed:
-            return now_s
-        later = [t for t in self.external if t >= now_s]
-        later += [one.job.start_s for one in self.runs.values() if one.waiting and one.job.start_s >= now_s]
-        return min(later, default=math.inf)
+            one.give_up()
 
     def links(self, locals_: Sequence[int]) -> tuple[int, ...]:
         """The engine's numbers of the present network's links."""
@@ -424,7 +365,7 @@ class Simulation:
 
     def lose(self, event: GpuLost) -> None:
         self.lost.add(event.gpu)
-        for name, one in list(self.runs.items()):
+        for name, one in self.loops.items():
             if one.over or event.gpu not in one.job.ranks:
                 continue
             if event.then == "fail":
@@ -441,15 +382,17 @@ class Simulation:
             except ValueError as error:
                 following.fail(str(error))
                 continue
-            if following.result.losses or all(self.runs[other].over for other in job.after):
-                self.engine.at(max(self.engine.now_s, following.job.start_s), following.begin)
+            if one.released:
+                self.begin(name)
 
     def without(self, job: Job, event: GpuLost) -> Job:
         """The job after the loss. Raises ValueError when it cannot go on."""
         rank = job.ranks.index(event.gpu)
         slow = {r: factor for r, factor in job.compute.stragglers.items() if r != rank}
         if event.spare is not None:
-            users = [name for name, one in self.runs.items() if event.spare in one.job.ranks and not one.over]
+            users = [
+                name for name, one in self.loops.items() if event.spare in one.job.ranks and not one.over
+            ]
             if users:
                 raise ValueError(f"its spare {event.spare} is taken by job {users[0]}")
             if event.spare in self.lost:
@@ -465,39 +408,38 @@ class Simulation:
         return replace(job, ranks=ranks, steps=steps, compute=replace(job.compute, stragglers=slow))
 
 
-class _JobRun:
-    """One job under way, from iteration ``first`` on; after a loss another one takes its place."""
+class LoopRun:
+    """A training loop under way, from iteration ``first`` on; after a loss another one takes its place.
 
-    def __init__(
-        self,
-        run: Simulation,
-        job: Job,
-        seed: tuple[int, int],
-        first: int = 0,
-        result: JobResult | None = None,
-    ) -> None:
+    Its iterations are those of the loop's graph: one for each rank, or one of all ranks in step.
+    """
+
+    def __init__(self, run: Simulation, job: Job, first: int = 0, result: JobResult | None = None) -> None:
         self.run = run
         self.job = job
-        self.seed = seed
         self.first = first
         self.result = result or JobResult(job.name, [])
-        self.over = False
+        self.released = self.over = False
         self.waiting = True
         self.flows: dict[Flow, tuple[int, int]] = {}
         self.opened: dict[Hashable, None] = {}
         #: Transfers that have no way for now.
         self.stranded: list[tuple[StepPlan, int, Callable[[], None]]] = []
-        ranks = len(job.ranks)
         self.plan: list[StepPlan] = []
-        #: Iterations that each rank has ended.
-        self.ended = np.full(ranks, first, dtype=np.int64)
         self.exchanges: dict[int, Exchange] = {}
-        self.begun: dict[int, FloatArray] = {}
-        self.computed: dict[int, FloatArray] = {}
-        self.finished: dict[int, FloatArray] = {}
-        self.ended_ranks: dict[int, int] = {}
         self.left = 0
         self.whole: tuple[Network, float] | None = None
+        ranks = len(job.ranks)
+        self.seconds = job.compute.seconds(ranks)
+        rows = [float(self.seconds.max())] if job.synchronised else self.seconds.tolist()
+        loop = data_parallel_loop(ranks, 0.0, 0)
+        plan = plan_of(loop, loop.programs[0], _PURPOSES)
+        self.operations = Operations(
+            run.engine, [plan._replace(local_s=[seconds, math.nan]) for seconds in rows], range(len(rows)),
+            job.iterations - first, 1, self._communicate, progress=self._row_ended,
+        )  # fmt: skip
+        #: Iterations that all ranks have ended, of those from ``first`` on.
+        self.closed = 0
 
     def prepare(self) -> None:
         """Looks at every transfer once, so that one without a way is named before anything runs."""
@@ -546,11 +488,8 @@ class _JobRun:
         self.waiting = False
         if self.first == self.job.iterations:
             self._end()
-        elif self.job.synchronised:
-            self._begin_together(self.first)
         else:
-            for rank in range(len(self.job.ranks)):
-                self._begin_iteration(rank, self.first)
+            self.operations.begin()
 
     def fail(self, reason: str) -> None:
         if self.over:
@@ -559,26 +498,31 @@ class _JobRun:
         self._drop()
         self._end()
 
-    def go_on(self, job: Job, event: GpuLost) -> _JobRun:
+    def give_up(self) -> None:
+        self.fail("it stands still: its light never comes back")
+
+    def go_on(self, job: Job, event: GpuLost) -> LoopRun:
         """The run of ``job``, which is this one after a loss; this one is over."""
         now_s = self.run.engine.now_s
         begun = not self.waiting or bool(self.result.losses)
         self._drop()
         self.over = True
         if not begun:
-            return _JobRun(self.run, job, self.seed, result=self.result)
-        rank = self.job.ranks.index(event.gpu)
-        first = int(np.delete(self.ended, rank).max())
+            return LoopRun(self.run, job, result=self.result)
+        rank, end_s = self.job.ranks.index(event.gpu), self._by_rank(self.operations.end_s)
+        first = int(np.delete(np.isfinite(end_s).sum(axis=0), rank).max())
         # Who had not ended the last of them yet does so by what it is given.
-        for iteration in sorted(i for i in self.begun if i < first):
-            self.finished[iteration][self.ended <= iteration] = now_s
-            self._close(iteration)
+        self.operations.end_s[:first] = np.nan_to_num(self.operations.end_s[:first], nan=now_s)
+        while self.closed < first:
+            self._close()
         resumed_s = now_s + event.recovery_s
+        first += self.first
         self.result.losses.append(Loss(event.gpu, rank, first, job.ranks, now_s, resumed_s))
-        return _JobRun(self.run, replace(job, start_s=resumed_s, after=()), self.seed, first, self.result)
+        return LoopRun(self.run, replace(job, start_s=resumed_s), first, self.result)
 
     def _drop(self) -> None:
         """Stop everything that is under way."""
+        self.operations.stop()
         for exchange in self.exchanges.values():
             exchange.over = True
         self.exchanges.clear()
@@ -594,46 +538,49 @@ class _JobRun:
     def _end(self) -> None:
         self.over, self.waiting = True, False
         self.result.end_s = self.run.engine.now_s
-        self.run.ended(self.job.name)
+        if self.run.over is not None:
+            self.run.over(self.job.name)
 
-    def _times(self, iteration: int) -> None:
-        if iteration not in self.begun:
-            ranks = len(self.job.ranks)
-            self.begun[iteration] = np.zeros(ranks)
-            self.computed[iteration] = self.job.compute.draw(ranks, (*self.seed, iteration))
-            self.finished[iteration] = np.zeros(ranks)
-            self.ended_ranks[iteration] = 0
+    def _by_rank(self, rows: FloatArray) -> FloatArray:
+        """Times of all ranks, where rows may be of all of them in step [..., ranks]."""
+        return np.broadcast_to(rows, (*rows.shape[:-1], len(self.job.ranks)))
 
-    def _close(self, iteration: int) -> None:
+    def _row_ended(self, _row: int, iteration: int) -> None:
+        if np.isfinite(self.operations.end_s[iteration]).all():
+            self._close()
+            if self.closed == self.operations.iterations:
+                self._end()
+
+    def _close(self) -> None:
+        """The next iteration is over."""
+        iteration = self.closed
+        self.closed += 1
         self.exchanges.pop(iteration, None)
-        self.result.iterations.append(
-            Iteration(self.begun.pop(iteration), self.computed.pop(iteration), self.finished.pop(iteration))
-        )
-        del self.ended_ranks[iteration]
+        begin_s = self._by_rank(self.operations.begin_s[iteration])
+        end_s = self._by_rank(self.operations.end_s[iteration])
+        self.result.iterations.append(Iteration(begin_s, begin_s + self.seconds, end_s))
         if self.run.progress is not None:
-            self.run.progress(self.job.name, iteration, self.run.engine.now_s)
+            self.run.progress(self.job.name, self.first + iteration, self.run.engine.now_s)
 
-    # Ranks that each go at their own pace.
-
-    def _begin_iteration(self, rank: int, iteration: int) -> None:
-        self._times(iteration)
-        now_s = self.run.engine.now_s
-        self.begun[iteration][rank] = now_s
-        done_s = now_s + float(self.computed[iteration][rank])
-        self.computed[iteration][rank] = done_s
-        self.run.engine.at(done_s, lambda: self._exchange(rank, iteration))
-
-    def _exchange(self, rank: int, iteration: int) -> None:
-        """The rank comes to the collective."""
-        if self.over:
+    def _communicate(self, row: int, iteration: int, operation: int) -> None:
+        """A rank, or all of them in step, come to the collective."""
+        self.operations.moves(row, operation)
+        if self.job.synchronised:
+            self._all_reduce()
             return
         exchange = self.exchanges.get(iteration)
         if exchange is None:
             exchange = self.exchanges[iteration] = Exchange(
                 self.run.engine, self.plan, len(self.job.ranks), self.job.cost.set_up_s, self._transfer,
-                lambda rank: self._rank_ended(rank, iteration),
+                self._reduced,
             )  # fmt: skip
-        exchange.begin(rank)
+        exchange.begin(row)
+
+    def _reduced(self, row: int = 0) -> None:
+        if not self.over:
+            self.operations.ended(row, _COLLECTIVE)
+
+    # Transfers.
 
     def _transfer(self, number: int, k: int, done: Callable[[], None]) -> None:
         """Starts transfer ``k`` of step ``number``, through the gate if there is one."""
@@ -682,59 +629,33 @@ class _JobRun:
         flow = self.run.engine.start(links, float(plan.sizes[k]), end, latency_s)
         self.flows[flow] = (plan.number, k)
 
-    def _rank_ended(self, rank: int, iteration: int) -> None:
-        self.ended[rank] = iteration + 1
-        self.finished[iteration][rank] = self.run.engine.now_s
-        self.ended_ranks[iteration] += 1
-        if self.ended_ranks[iteration] == len(self.job.ranks):
-            self._close(iteration)
-            if iteration + 1 == self.job.iterations:
-                self._end()
-                return
-        if iteration + 1 < self.job.iterations:
-            self._begin_iteration(rank, iteration + 1)
-
     # Ranks in step.
 
-    def _begin_together(self, iteration: int) -> None:
-        self._times(iteration)
-        now_s = self.run.engine.now_s
-        self.begun[iteration][:] = now_s
-        self.computed[iteration] += now_s
-        self.run.engine.at(float(self.computed[iteration].max()), lambda: self._all_reduce(iteration))
-
-    def _all_reduce(self, iteration: int) -> None:
-        if self.over:
-            return
+    def _all_reduce(self) -> None:
         engine, run = self.run.engine, self.run
         if self.job.averaged_s is not None:
-            engine.at(engine.now_s + self.job.averaged_s, lambda: self._ended_together(iteration))
+            engine.at(engine.now_s + self.job.averaged_s, self._reduced)
             return
-        if run.gate is None and run.alone(self) and not self.flows:
-            if self.whole is None or self.whole[0] is not run.network:
-                try:
+        try:
+            if run.gate is None and not run.disturbed:
+                if self.whole is None or self.whole[0] is not run.network:
                     self.whole = (run.network, self._whole_s())
-                except ValueError as error:
-                    self.fail(str(error))
-                    return
-            if engine.now_s + self.whole[1] <= run.quiet_until_s():
-                engine.at(engine.now_s + self.whole[1], lambda: self._ended_together(iteration))
+                engine.at(engine.now_s + self.whole[1], self._reduced)
                 return
-        if not self.plan:
-            try:
+            if not self.plan:
                 self._plan_steps()
-            except ValueError as error:
-                self.fail(str(error))
-                return
-        self._step_together(iteration, 0)
+        except ValueError as error:
+            self.fail(str(error))
+            return
+        self._step_together(0)
 
-    def _step_together(self, iteration: int, number: int) -> None:
+    def _step_together(self, number: int) -> None:
         while not self.over and number < len(self.plan) and len(self.plan[number].step) == 0:
             number += 1
         if self.over:
             return
         if number == len(self.plan):
-            self._ended_together(iteration)
+            self._reduced()
             return
         plan = self.plan[number]
 
@@ -748,22 +669,9 @@ class _JobRun:
             self.left -= 1
             if self.left == 0:
                 cost_s = max(plan.reduce_s.values(), default=0.0)
-                self.run.engine.at(
-                    self.run.engine.now_s + cost_s, lambda: self._step_together(iteration, number + 1)
-                )
+                self.run.engine.at(self.run.engine.now_s + cost_s, lambda: self._step_together(number + 1))
 
         self.run.engine.at(self.run.engine.now_s + (self.job.cost.set_up_s if plan.set_up else 0.0), go)
-
-    def _ended_together(self, iteration: int) -> None:
-        if self.over:
-            return
-        self.ended[:] = iteration + 1
-        self.finished[iteration][:] = self.run.engine.now_s
-        self._close(iteration)
-        if iteration + 1 == self.job.iterations:
-            self._end()
-        else:
-            self._begin_together(iteration + 1)
 
     # Changes.
 

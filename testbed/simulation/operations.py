@@ -158,7 +158,7 @@ class Operations:
         #: Operations that communicate and have not ended: for who asks what everybody waits for.
         self.under_way: list[dict[int, None]] = [{} for _ in range(actors)]
         self._over: deque[tuple[int, int]] = deque()
-        self._settling = False
+        self._settling = self._stopped = False
         self.records: list[Record] | None = None
         if record:
             shapes = [(iterations, len(plan.kind)) for plan in self._plan]
@@ -179,6 +179,10 @@ class Operations:
                 for name in Times.__dataclass_fields__
             )
         )
+
+    def stop(self) -> None:
+        """Begin nothing any more; what is under way has no consequences."""
+        self._stopped = True
 
     def begin(self) -> None:
         """Begin the first iteration of all actors now."""
@@ -239,6 +243,8 @@ class Operations:
             self._communicate(actor, self._iteration[actor], operation)
 
     def _done(self, actor: int, operation: int, kind: int) -> None:
+        if self._stopped:
+            return
         self._local(actor, kind, -1)
         self._over.append((actor, operation))
         self._settle()
@@ -256,7 +262,7 @@ class Operations:
         if self._settling:
             return
         self._settling = True
-        while self._over:
+        while self._over and not self._stopped:
             actor, operation = self._over.popleft()
             if self.records is not None:
                 self.records[actor].end_s[self._iteration[actor], operation] = self._engine.now_s
@@ -270,5 +276,6 @@ class Operations:
                 self.end_s[self._iteration[actor], actor] = self._engine.now_s
                 if self._progress is not None:
                     self._progress(actor, self._iteration[actor])
-                self._next_iteration(actor)
+                if not self._stopped:
+                    self._next_iteration(actor)
         self._settling = False

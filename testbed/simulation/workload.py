@@ -15,6 +15,7 @@ import numpy as np
 
 from ringlight.fabric.steps import IntArray
 from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.bundles import Bundles
 from ringlight.testbed.simulation.calls import Calls
 from ringlight.testbed.simulation.classwise import InClasses
 from ringlight.testbed.simulation.engine import Engine
@@ -28,7 +29,7 @@ from ringlight.workloads.formats.timeline import Span
 from ringlight.workloads.graph import Kind, Workload
 from ringlight.workloads.summary import kind_named
 
-How = Literal["exact", "classes"]
+Fidelity = Literal["exact", "classes"]
 #: Intervals of the traffic over time when no width is given.
 BINS = 100
 
@@ -43,7 +44,7 @@ class WorkloadResult:
     """
 
     workload: Workload
-    how: How
+    fidelity: Fidelity
     row_of: IntArray
     begin_s: FloatArray
     end_s: FloatArray
@@ -102,7 +103,7 @@ def simulate_workload(
     workload: Workload,
     *,
     iterations: int = 1,
-    how: How = "exact",
+    fidelity: Fidelity = "exact",
     cost: StepCost | None = None,
     splits: int = 1,
     operations: bool = False,
@@ -122,9 +123,9 @@ def simulate_workload(
     """
     if bin_s is not None and not 0 < bin_s < np.inf:
         raise ValueError(f"bin_s is {bin_s}; it must be above 0")
-    engine = Engine(trace=traffic and how == "exact")
+    engine = Engine(trace=traffic and fidelity == "exact")
     run = Execution(
-        engine, network, gpus, workload, iterations=iterations, how=how, cost=cost, splits=splits,
+        engine, network, gpus, workload, iterations=iterations, fidelity=fidelity, cost=cost, splits=splits,
         operations=operations, traffic=traffic,
     )  # fmt: skip
     # As in jobs: millions of small objects live for a moment, and none of them in a cycle.
@@ -151,29 +152,31 @@ class Execution:
 
     def __init__(
         self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, *,
-        iterations: int = 1, how: How = "exact", cost: StepCost | None = None, splits: int = 1,
+        iterations: int = 1, fidelity: Fidelity = "exact", cost: StepCost | None = None, splits: int = 1,
         operations: bool = False, traffic: bool = False, slower: Mapping[int, float] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:  # fmt: skip
-        _check(network, gpus, workload, iterations, how, splits)
+        _check(network, gpus, workload, iterations, fidelity, splits)
         cost = cost or StepCost()
         if cost.in_steps:
             raise ValueError("in_steps is of one schedule; a workload has collectives of several")
-        if slower and how == "classes":
+        if slower and fidelity == "classes":
             raise ValueError("ranks in lock-step have no stragglers")
-        self._engine, self._network, self._workload, self._how = engine, network, workload, how
+        self._engine, self._network, self._workload, self._fidelity = engine, network, workload, fidelity
         self._purposes = tuple(dict.fromkeys(map(purpose, _communications(workload))))
         number = {name: k for k, name in enumerate(self._purposes)}
         of_name = [number.get(purpose(name), -1) for name in workload.names]
         plans = [plan_of(workload, program, of_name) for program in workload.programs]
         calls = Calls(workload, splits)
         self._carrier: RankByRank | InClasses
-        if how == "exact":
-            self._carrier = RankByRank(engine, network, gpus, workload, calls, cost)
+        self._moving: RankByRank | Bundles
+        if fidelity == "exact":
+            self._carrier = self._moving = RankByRank(engine, network, gpus, workload, calls, cost)
             self.row_of, self._firsts = np.arange(workload.ranks), np.arange(workload.ranks)
         else:
             classes = Classes(workload)
             self._carrier = InClasses(engine, network, gpus, workload, classes, calls, cost, trace=traffic)
+            self._moving = self._carrier.bundles
             self.row_of = classes.of
             self._firsts = np.array([int(members[0]) for members in classes.members])
         of = workload.program_of[self._firsts].tolist()
@@ -193,15 +196,15 @@ class Execution:
 
     def remaining(self) -> FloatArray:
         """Bytes under way that have yet to pass each of the network's links."""
-        return self._carrier.remaining()
+        return self._moving.remaining()
 
     def moved(self) -> FloatArray:
         """Bytes that have passed each of the network's links; rank by rank those of flows that have begun."""
-        return self._carrier.moved()
+        return self._moving.moved()
 
     def set_capacity(self, capacity_bps: FloatArray) -> None:
         """Set the capacity of the network's links [links] from now on, bits per second; 0 is dark."""
-        self._carrier.set_capacity(capacity_bps / 8)
+        self._moving.set_capacity(capacity_bps / 8)
 
     @property
     def over(self) -> bool:
@@ -223,20 +226,20 @@ class Execution:
         elif isinstance(carrier, RankByRank) and self._engine.passed is not None:
             found = of_flows(self._engine.passed, links, width_s, end_s)
         return WorkloadResult(
-            self._workload, self._how, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
-            tuple(network.key(link) for link in range(links)), carrier.moved(), found,
+            self._workload, self._fidelity, self.row_of, run.begin_s, run.end_s, self._purposes, run.times(),
+            tuple(network.key(link) for link in range(links)), self.moved(), found,
             tuple(run.records) if run.records is not None else None,
         )  # fmt: skip
 
 
 def _check(
-    network: Network, gpus: Sequence[str], workload: Workload, iterations: int, how: str, splits: int
+    network: Network, gpus: Sequence[str], workload: Workload, iterations: int, fidelity: str, splits: int
 ) -> None:  # fmt: skip
     if isinstance(network, GridNetwork | RingNetwork):
         kind = "a grid of O-NICs" if isinstance(network, GridNetwork) else "a ring of wavelengths"
         raise ValueError(f"a workload on {kind} is not simulated: its light is set for one collective")
-    if how not in get_args(How):
-        raise ValueError(f"how is {how!r}; there are {', '.join(get_args(How))}")
+    if fidelity not in get_args(Fidelity):
+        raise ValueError(f"fidelity is {fidelity!r}; there are {', '.join(get_args(Fidelity))}")
     if len(gpus) != workload.ranks:
         raise ValueError(f"{len(gpus)} GPUs for the {workload.ranks} ranks of {workload.name}")
     if len(set(gpus)) < len(gpus):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.testbed.acceptance.items import ITEMS
 from ringlight.testbed.acceptance.rigs.emulated import SIZE, ScpiRig
+from tests.forks import ringlight
 
 pytestmark = pytest.mark.root
 
@@ -32,9 +32,8 @@ def rig() -> Iterator[ScpiRig]:
 
 
 def conformance(rig: ScpiRig, *words: str, driver: str = "scpi") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "ocs", "conformance"]
-    command += ["--driver", driver, "--target", rig.address, "--size", str(SIZE), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    place = ("--driver", driver, "--target", rig.address, "--size", str(SIZE))
+    return ringlight("ocs", "conformance", *place, *words)
 
 
 def test_a_target_gets_back_what_it_had_and_others_ports_are_not_touched(

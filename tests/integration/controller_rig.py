@@ -25,6 +25,7 @@ from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.emulation.optical.datapath import remove_pins
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
 
 START_S = 30.0
@@ -65,8 +66,8 @@ class ControllerRig:
         self.fabric = build_fabric(FabricSpec.model_validate(self.spec))
         self.rest, self.openflow = free_port(), free_port()
         self.state = self.lab.state_dir
-        self.controller: subprocess.Popen[str] | None = None
-        self.optical: subprocess.Popen[bytes] | None = None
+        self.controller: Process | None = None
+        self.optical: Process | None = None
         self.optical_port = free_port()
         self._namespaces: list[str] = []
         self.api = httpx.Client(base_url=f"http://127.0.0.1:{self.rest}", timeout=20.0, trust_env=False)
@@ -126,17 +127,15 @@ class ControllerRig:
         ready = self.state / "ocs0.ready"
         ready.unlink(missing_ok=True)
         with (self.state / "ocs0.log").open("ab") as log:
-            self.optical = subprocess.Popen(
+            self.optical = start_process(
                 [
                     *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self.lab.id, "--size", "10", "--listen", f"127.0.0.1:{self.optical_port}"),
                     *("--profile", self.profile, "--netns", self.lab.namespace("ocs0")),
                     *("--pins", str(self.lab.bpf_dir / "ocs0"), "--ready", str(ready), "--seed", "1"),
                 ],
-                env=self.lab.environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                self.lab.environment(),
+                log,
             )
         self.wait(ready.exists, "the optical switch is not ready")
 
@@ -174,15 +173,8 @@ class ControllerRig:
         ]
 
     def start_controller(self, *more: str) -> None:
-        with (self.state / "controller.log").open("a") as log:
-            self.controller = subprocess.Popen(
-                self.command(*more),
-                env=self.lab.environment(),
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
+        with (self.state / "controller.log").open("ab") as log:
+            self.controller = start_process(self.command(*more), self.lab.environment(), log)
 
         def healthy() -> bool:
             assert self.controller is not None

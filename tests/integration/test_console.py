@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,12 +24,12 @@ from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.onic.tables import read_counters
 from ringlight.testbed.lab import Lab
 from tests.drivers import converge
+from tests.forks import ringlight as run
 from tests.integration.controller_rig import FABRIC, free_port
 from tests.integration.labs import agent_client, running_testbed, traces
 
 pytestmark = pytest.mark.root
 
-COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 PROMPT = "ringlight> "
 #: What is another one each time: milliseconds, what a transfer reached, a lab's id, and versions of others.
 CHANGES = (
@@ -42,12 +41,6 @@ CHANGES = (
     (r"eth0@if\d+", "eth0@ifN"),
     (r"\(Open vSwitch\) \S+", "(Open vSwitch) V"),
 )
-
-
-def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **options
-    )
 
 
 def without_what_changes(text: str) -> list[str]:

@@ -62,7 +62,7 @@ class Run:
 
     def light_lost(self) -> dict[str, int]:
         """What no correct run may count on its wavelengths: packets lost since the testbed began."""
-        totals = self.api.get("/v1/arbiter/counters").json()["totals"]
+        totals = self.api.get("/v1/light-counters").json()["totals"]
         return {name: totals[name] for name in LIGHT_LOST}
 
     def assert_all_light_arrived(self, before: dict[str, int], *jobs: str) -> None:

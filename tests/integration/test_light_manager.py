@@ -24,7 +24,9 @@ import pytest
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.emulation.optical.datapath import remove_pins
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
+from tests.forks import ringlight
 from tests.integration.controller_rig import free_port
 
 pytestmark = pytest.mark.root
@@ -108,8 +110,8 @@ class Rig:
         self.lab = new_lab()
         self._held = self.lab.hold()
         self.state = self.lab.state_dir
-        self.controller: subprocess.Popen[bytes] | None = None
-        self.optical: list[subprocess.Popen[bytes]] = []
+        self.controller: Process | None = None
+        self.optical: list[Process] = []
         self.relays: dict[str, Relay] = {}
         self.direct: dict[str, int] = {}
         self.rest, self.openflow = free_port(), free_port()
@@ -134,7 +136,7 @@ class Rig:
         run("ip", "netns", "add", self.lab.namespace(name))
         port, ready = free_port(), self.state / f"{name}.ready"
         with (self.state / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
+            process = start_process(
                 [
                     *(
                         sys.executable,
@@ -149,10 +151,8 @@ class Rig:
                     *("--netns", self.lab.namespace(name), "--pins", str(self.lab.bpf_dir / name)),
                     *("--ready", str(ready), "--seed", "1"),
                 ],
-                env=self.lab.environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                self.lab.environment(),
+                log,
             )
         self.optical.append(process)
         self.wait(ready.exists, f"{name} is not ready")
@@ -179,7 +179,7 @@ class Rig:
 
     def start(self, wait: bool = True) -> None:
         with (self.state / "controller.log").open("ab") as log:
-            self.controller = subprocess.Popen(
+            self.controller = start_process(
                 [
                     *(
                         sys.executable,
@@ -192,10 +192,8 @@ class Rig:
                     *("--rest", f"127.0.0.1:{self.rest}", "--openflow", f"127.0.0.1:{self.openflow}"),
                     *("--token-file", str(self.state / "tokens")),
                 ],
-                env=self.lab.environment(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                self.lab.environment(),
+                log,
             )
         self.api.headers["authorization"] = "Bearer 0123456789abcdef"
         if wait:
@@ -473,22 +471,8 @@ def test_a_damaged_database_ends_the_start_in_one_line(rig: Rig) -> None:
 
 def test_the_shell_shows_and_changes_the_same(rig: Rig) -> None:
     def shell(*words: str, code: int = 0) -> Any:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "ringlight.experiments.cli.app",
-                "--controller",
-                f"127.0.0.1:{rig.rest}",
-                "ocs",
-                *words,
-            ],
-            env={**os.environ, "RINGLIGHT_TOKEN": "fedcba9876543210"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        place = ("--controller", f"127.0.0.1:{rig.rest}", "ocs")
+        done = ringlight(*place, *words, environment={"RINGLIGHT_TOKEN": "fedcba9876543210"})
         assert done.returncode == code, done.stderr
         if code:
             return done.stderr

@@ -6,20 +6,24 @@ No driver of ours is used here, and no root: the switch is what somebody else's 
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 import pytest
+
+from ringlight.testbed.forkserver import Process
+from tests import forks
 
 WAIT_S = 30.0
 USER, PASSWORD = "ann", "s3cr:t"
@@ -29,14 +33,13 @@ OPTICAL = "http://www.polatis.com/yang/optical-switch"
 class Served:
     """A switch that runs. ``addresses``: host and port by protocol."""
 
-    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+    def __init__(self, process: Process, output: TextIO, errors: Path) -> None:
         self.process, self._errors = process, errors
-        assert process.stdout is not None
         late = threading.Timer(WAIT_S, process.kill)
         late.start()
         said = ""
         while not said.endswith("\n}\n"):
-            line = process.stdout.readline()
+            line = output.readline()
             assert line, f"it does not serve: {said} {self.errors}"
             said += line
         late.cancel()
@@ -60,22 +63,19 @@ class Served:
 
 
 def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "ringlight.experiments.cli.app", "ocs", "serve", *options]
+    return [*forks.COMMAND, "ocs", "serve", *options]
 
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[Served]:
     errors = folder / "errors"
-    with (
-        errors.open("w") as output,
-        subprocess.Popen(
-            command(*options, "--json"), stdout=subprocess.PIPE, stderr=output, text=True
-        ) as process,
-    ):
+    process, output = forks.running(command(*options, "--json"), os.environ, errors)
+    with output:
         try:
-            yield Served(process, errors)
+            yield Served(process, output, errors)
         finally:
             process.kill()
+            process.wait(10)
 
 
 def any_port(*protocols: str) -> list[str]:
@@ -249,8 +249,7 @@ def test_the_acceptance_kit_names_a_switch_that_takes_any_password(
             "--read-only",
         ]
         words += ["--size", str(size), "--username", USER, "--password-file", str(password), "--check", check]
-        entry = [sys.executable, "-m", "ringlight.experiments.cli.app"]
-        return subprocess.run([*entry, *words], capture_output=True, text=True, timeout=60, check=False)
+        return forks.ringlight(*words)
 
     for driver in ("calient-tl1", "calient-rest"):
         open_to_all = accepted(driver, calient.addresses[driver], 320)

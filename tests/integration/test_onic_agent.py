@@ -340,7 +340,7 @@ def test_a_lit_flow_outlives_many_leases(rig: Rig) -> None:
 def test_delay_of_the_control_network_and_of_the_laser(rig: Rig) -> None:
     rig.start(2)
     for index in (0, 1):
-        rig.ask(index, "emulate", control_delay_s=0.02, tuning_s=0.03)
+        rig.ask(index, "emulate", delay_s=0.02, tuning_s=0.03)
     worker = rig.worker(0)
     began = time.monotonic()
     assert worker.ask(open=1, peer=gpu_ip(1)) == {"lit": 1}
@@ -481,7 +481,7 @@ def test_bad_faults_are_refused(rig: Rig) -> None:
         ({"speed": 2}, "no fault called speed"),
         ({"blocked": ["x"]}, "HOST:PORT"),
         ({"tuning_s": -1}, "tuning_s"),
-        ({"control_delay_s": 1e9}, "control_delay_s"),
+        ({"delay_s": 1e9}, "delay_s"),
     ):
         assert reason in rig.ask(0, "emulate", **request)["error"]
 

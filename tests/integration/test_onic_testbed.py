@@ -183,7 +183,7 @@ class Rig:
 
     def route_all(self) -> None:
         for node, peers in wavelength_map(self.grid, self.grid.nodes).items():
-            table = BpfRoutes.open(self.lab.bpf_dir / f"onic-{node}")
+            table = BpfRoutes(self.lab.bpf_dir / f"onic-{node}")
             routes = {self.fabric.gpus[peer].ip: way.port for peer, way in peers.items()}
             table.replace(routes)
             assert table.read() == routes

@@ -17,7 +17,9 @@ import httpx
 import pytest
 
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
+from ringlight.testbed.forkserver import start_process
 from ringlight.testbed.lab import new_lab
+from tests import forks
 
 pytestmark = pytest.mark.root
 
@@ -37,17 +39,15 @@ class Emulated:
         ready = self.lab.state_dir / "ready"
         self.log = self.lab.state_dir / "log"
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = start_process(
                 [
                     *(sys.executable, "-m", "ringlight.testbed.emulation.optical", "--name", "ocs0"),
                     *("--lab", self.lab.id, "--size", str(SIZE), "--profile", "ideal"),
                     *("--listen", "127.0.0.1:0", "--serve", "polatis-tl1=127.0.0.1:0"),
                     *("--pins", str(self.pins), "--ready", str(ready), "--rest", "127.0.0.1:0", *more),
                 ],
-                env=self.lab.environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                self.lab.environment(),
+                log,
             )
         deadline = time.monotonic() + START_S
         while not ready.exists():
@@ -195,15 +195,7 @@ def test_what_cannot_be_is_one_line(switch: Emulated) -> None:
 
 
 def ringlight(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ringlight.experiments.cli.app", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forks.ringlight(*arguments, environment={"NO_COLOR": "1"})
 
 
 def test_faults_from_the_shell(switch: Emulated) -> None:

@@ -25,6 +25,7 @@ from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.build import BuildError, build_object
 from ringlight.testbed.emulation.optical.datapath import Counters, Datapath, remove_pins
 from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.forkserver import Process, start_process
 
 pytestmark = pytest.mark.root
 
@@ -93,7 +94,7 @@ class Bench:
         self.netns = f"rl{self.lab}-ocs0"
         self.pins = Path("/sys/fs/bpf/ringlight") / self.lab / "ocs0"
         self.directory = directory
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.address = ""
         names = [self.netns, *(self.host(k) for k in range(1, SIZE + 1))]
         ip(*(f"netns add {name}" for name in names))
@@ -125,7 +126,7 @@ class Bench:
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         with (self.directory / "switch.log").open("ab") as log:
-            process = subprocess.Popen(
+            process = start_process(
                 [
                     *(
                         sys.executable,
@@ -139,10 +140,8 @@ class Bench:
                     *("--size", str(SIZE), "--listen", "127.0.0.1:0", "--netns", self.netns),
                     *("--pins", str(self.pins), "--ready", str(ready), "--profile", profile, *arguments),
                 ],
-                cwd=ROOT,
-                stderr=log,
-                env={**os.environ, "RINGLIGHT_LAB": self.lab},
-                start_new_session=True,
+                {**os.environ, "RINGLIGHT_LAB": self.lab},
+                log,
             )
         self.process = process
         eventually(lambda: ready.exists() or process.poll() is not None, "ready", 20)

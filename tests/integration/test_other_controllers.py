@@ -23,12 +23,13 @@ from benchmarks.controllers import faucet_command, own_manager, scenario
 from benchmarks.harness import running
 from ringlight.containers.image import ROOT
 from ringlight.testbed.lab import Lab
+from tests.forks import COMMAND
+from tests.forks import ringlight as run
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 
 pytestmark = pytest.mark.root
 
-COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
 APPLICATIONS = ROOT / "docs/applications"
 LEARNING = APPLICATIONS / "learning_switch.py"
 TWO_SWITCHES = APPLICATIONS / "two_switches.yaml"
@@ -118,12 +119,6 @@ class UpLab:
         ends = [event["t"] for event in iterations()]
         assert len(ends) == TRAIN["iterations"]
         return round(max(b - a for a, b in itertools.pairwise(ends)), 3)
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
 
 
 @contextmanager

@@ -403,7 +403,7 @@ def test_payload_for_a_peer_that_is_not_in_the_table_is_counted(rig: Rig) -> Non
 
 def test_light_without_a_colour_is_dark(rig: Rig) -> None:
     rig.set_up((3, 0, COUNTER, 0))
-    table = RouteTable.open(rig.lab.bpf_dir / "onic-r3")
+    table = RouteTable(rig.lab.bpf_dir / "onic-r3")
     table.replace({rig.ip(0): Transmitter(COUNTER)})
     table.close()
     with rig.connection(3, 0) as (near, _):
@@ -462,7 +462,7 @@ def test_a_transmit_table_is_checked_and_read_back(rig: Rig) -> None:
         return rig.http.put(f"/v1/onics/{gpu}/transmit", json=body)
 
     assert put("r0", good).json() == good
-    table = RouteTable.open(rig.lab.bpf_dir / "onic-r0")
+    table = RouteTable(rig.lab.bpf_dir / "onic-r0")
     try:
         assert table.read() == {peer: Transmitter(0, 1)}
         refused = [

@@ -21,6 +21,7 @@ from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, Run
 from ringlight.experiments.record.runs import AGAIN
 from ringlight.testbed.emulation.clean import clean, clean_objects
 from ringlight.testbed.lab import CONTAINER_LABEL, GPU_LABEL, STATE_ROOT, Lab
+from tests import forks
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures
 from tests.integration.labs import traces, until
@@ -45,21 +46,14 @@ class RunningCommand:
         command = (
             ["-c", DEMO, "demo"] if demo else ["-m", "ringlight.experiments.cli.app", "run", str(scenario)]
         )
-        self.process = subprocess.Popen(
-            [sys.executable, *command, "--runs", str(folder), *arguments],
-            cwd=ROOT,
-            env={**os.environ, "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        words = [sys.executable, *command, "--runs", str(folder), *arguments]
+        errors, into = os.pipe()
+        self.process, output = forks.running(words, {**os.environ, "NO_COLOR": "1"}, into)
         self.lines: list[str] = []
         self._output: list[str] = []
         self._readers = [
-            threading.Thread(target=self._collect, args=(self.process.stderr, self.lines)),
-            threading.Thread(target=self._collect, args=(self.process.stdout, self._output)),
+            threading.Thread(target=self._collect, args=(os.fdopen(errors), self.lines)),
+            threading.Thread(target=self._collect, args=(output, self._output)),
         ]
         for reader in self._readers:
             reader.start()
@@ -177,14 +171,9 @@ def test_an_experiment_end_to_end(running: RunningCommand, tmp_path: Path) -> No
 
 def assert_crosschecked(emulated: Path, runs: Path) -> None:
     """Its simulation has the same jobs in the same runs, and no other order of magnitude."""
-    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "crosscheck", str(MINI)]
-    done = subprocess.run(
-        [*command, "--emulated", str(emulated), "--runs", str(runs), "--limit", "300", "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+    folders = ("--emulated", str(emulated), "--runs", str(runs))
+    done = forks.ringlight(
+        "crosscheck", str(MINI), *folders, "--limit", "300", "--json", timeout_s=DEADLINE_S
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

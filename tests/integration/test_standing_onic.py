@@ -77,7 +77,7 @@ class Rig:
         self.switches = self.fabric.divided.switches
         self.gpus = list(self.fabric.gpus.values())
         self.http = agent_client(testbed)
-        self.tables = [LightTable.open(self.pins(number)) for number in range(len(self.gpus))]
+        self.tables = [LightTable(self.pins(number)) for number in range(len(self.gpus))]
         self.drivers: dict[str, OpticalSwitchDriver] = {}
         for name in self.switches:
             entry = testbed.inventory["optical_switches"][name]

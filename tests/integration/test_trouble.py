@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from ringlight.testbed import limits
 from ringlight.testbed.emulation.clean import any_alive, clean, clean_objects
 from ringlight.testbed.lab import STATE_ROOT, Lab
+from tests import forks
 from tests.integration.test_run import MINI, ROOT, free_ports
 
 pytestmark = pytest.mark.root
@@ -35,13 +35,13 @@ HIDE = {
 
 def ringlight(*arguments: str, hidden: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command as a user gives it; with one service's socket hidden from it."""
-    command = [sys.executable, "-m", "ringlight.experiments.cli.app", *arguments]
-    if hidden is not None:
-        command = ["unshare", "--mount", "sh", "-c", f'{HIDE[hidden]} && exec "$@"', "sh", *command]
+    environment = {"NO_COLOR": "1", "COLUMNS": "200"}
+    if hidden is None:
+        return forks.ringlight(*arguments, environment=environment, timeout_s=150)
     return subprocess.run(
-        command,
+        ["unshare", "--mount", "sh", "-c", f'{HIDE[hidden]} && exec "$@"', "sh", *forks.COMMAND, *arguments],
         cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -30,7 +30,8 @@ from ringlight.experiments.papers.wrht import on_ring, verdict
 from ringlight.experiments.record.events import CollectiveTimed, Record, RunFailed
 from ringlight.experiments.report.page import tag
 from ringlight.experiments.report.report import render
-from ringlight.experiments.report.sections import fastest, series
+from ringlight.experiments.report.sections.maps import fastest
+from ringlight.experiments.report.sections.sweeps import series
 from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.runner.experiment import choose, one_alone
@@ -654,7 +655,7 @@ def test_the_axis_of_a_series_has_a_unit(most: str, scale: str) -> None:
     raw = study(arms=arms, sweep=[{"title": "Sizes", "over": {"training.gradient": ["10 MB", most]}}])
     found, drawn = computed(of(raw)), []
     view = view_of(found, document(found, [], {}), {})
-    series.render(view, lambda name, caption, figure, *args: drawn.append(figure(*args)) or "")
+    series(view, lambda name, caption, figure, *args: drawn.append(figure(*args)) or "")
     axis = drawn[0].axes[0]
     assert axis.get_yscale() == scale
     assert axis.yaxis.get_major_formatter()(0.02) == "20\N{NO-BREAK SPACE}ms"
@@ -677,8 +678,7 @@ def map_of(over: dict[str, list[Any]]) -> Figure | None:
     compare = [{"baseline": "ring", "metrics": ["allreduce"]}]
     found = computed(of(study(arms=arms, sweep=over, compare=compare)))
     view, drawn = view_of(found, document(found, [], {}), {}), []
-    if fastest.wanted(view):
-        fastest.render(view, lambda name, caption, figure, *args: drawn.append(figure(*args)) or "")
+    fastest(view, lambda name, caption, figure, *args: drawn.append(figure(*args)) or "")
     return drawn[0] if drawn else None
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.report.charts import along, chart
 from ringlight.experiments.report.drawing import save
-from ringlight.experiments.report.sections.fastest import _amount
+from ringlight.experiments.report.sections.maps import _amount
 
 
 def test_a_figure_is_drawn_once_for_each_of_its_files(

@@ -121,11 +121,11 @@ def test_a_wrong_target_gets_one_line_that_says_what_there_is(
         ({"do": "disturb", "target": "control network"}, "control: is missing"),
         (
             {"do": "disturb", "target": "control network", "control": {"loss": 2}},
-            "control.loss: Input should",
+            "control: loss must be a share from 0 to 1",
         ),
         (
             {"do": "disturb", "target": "control network", "control": {"tuning_s": {"n0": 61}}},
-            "control.tuning_s.n0: Input should",
+            "control: tuning_s.n0 must be from 0 to 60 seconds",
         ),
         ({"do": "lose", "target": "gpu g0", "after": 1}, "after: Extra inputs"),
         ([], "request: Input should be"),

@@ -34,7 +34,7 @@ from ringlight.testbed.simulation.interconnects import (
     together,
 )
 from ringlight.testbed.simulation.reallocation import Reallocation
-from ringlight.testbed.simulation.workload import Execution, How
+from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.testbed.simulation.zoo import CircuitNetwork
 from ringlight.workloads.graph import Book, Collective, Workload, Writer
 from ringlight.workloads.traffic import traffic
@@ -450,14 +450,14 @@ def test_the_simulator_divides_light_as_a_controller_does(kind: str) -> None:
         DemandRing(8, 25e9, 2e-5, 4e-6),
     ],
 )
-def test_what_passes_each_lightpath_is_what_the_pair_sends(one: Interconnect, how: How) -> None:
+def test_what_passes_each_lightpath_is_what_the_pair_sends(one: Interconnect, how: Fidelity) -> None:
     workload, names = grouped(4_000_000), tuple(f"g{k}" for k in range(8))
     network = interconnect_network(one, names, lambda: demand_of_workload(workload, np.arange(8), 8))
     assert isinstance(network, CircuitNetwork)
     engine = Engine(trace=True)
     for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
         engine.link(network.key(link), capacity)
-    execution = Execution(engine, network, names, workload, iterations=2, how=how)
+    execution = Execution(engine, network, names, workload, iterations=2, fidelity=how)
     if (when := one.division) is not None:
         division = LightDivision(one, network)
         first = division.of(demand_of_workload(workload, np.arange(8), 8).total)

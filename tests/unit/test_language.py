@@ -299,7 +299,7 @@ def test_what_a_paper_says() -> None:
     paper = "paper: {citation: X, says: {sense: none}}\n"
     assert plans(paper)
     with pytest.raises(ScenarioError, match=r"paper\.says\.sense: the page has no such part"):
-        plans(paper, parts=["completion"])
+        plans(paper, parts=lambda: ["completion"])
     experiment = parse(
         SMALL
         + paper

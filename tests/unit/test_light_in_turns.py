@@ -14,7 +14,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import LightGiven, Record
 from ringlight.experiments.report.report import render
-from ringlight.experiments.report.sections import turns
+from ringlight.experiments.report.sections.divided import turns
 from ringlight.experiments.report.view import View, view_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.testbed.simulation import interconnects
@@ -92,7 +92,7 @@ def test_the_report_shows_the_two_that_differ_most(
     resonance: tuple[View, list[Record]], tmp_path: Path
 ) -> None:
     view, _ = resonance
-    assert turns.wanted(view)
+    assert turns(view, lambda *_: "drawn")
     html = render(view, tmp_path)
     assert "Light in turns" in html
     assert (tmp_path / "turns.svg").exists()

@@ -13,7 +13,7 @@ from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.networks import Routes
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.reallocation import Decide, Reallocation
-from ringlight.testbed.simulation.workload import Execution, How
+from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.workloads.graph import Book, Collective, Workload, Writer
 
 RATE_BPS = 8e6
@@ -58,7 +58,7 @@ def run(
     workload: Workload,
     interval: tuple[float, float],
     decide: Decide,
-    how: How = "exact",
+    how: Fidelity = "exact",
     first: FloatArray | None = None,
     *,
     latency_s: float = 0.0,
@@ -68,7 +68,7 @@ def run(
     network = Pairs(workload.ranks, latency_s=latency_s)
     engine = Engine()
     gpus = [str(rank) for rank in range(workload.ranks)]
-    execution = Execution(engine, network, gpus, workload, how=how, cost=cost or StepCost())
+    execution = Execution(engine, network, gpus, workload, fidelity=how, cost=cost or StepCost())
     given = network.capacity_bps if first is None else first
     made = Reallocation(engine, execution, given, *interval, decide, decision_s=decision_s)
     made.begin()
@@ -78,7 +78,7 @@ def run(
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_a_message_is_as_late_as_the_dark_times_before_its_end(how: How) -> None:
+def test_a_message_is_as_late_as_the_dark_times_before_its_end(how: Fidelity) -> None:
     """1 s of sending at full rate, in intervals of 0.3 s: dark at 0.3, 0.7 and 1.1 s, over at 1.3 s."""
     made, execution, _ = run(one_message(1_000_000), (0.3, 0.1), lambda left: np.full(4, RATE_BPS), how)
     assert execution.over
@@ -87,7 +87,7 @@ def test_a_message_is_as_late_as_the_dark_times_before_its_end(how: How) -> None
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_what_is_decided_from_is_what_has_yet_to_pass(how: How) -> None:
+def test_what_is_decided_from_is_what_has_yet_to_pass(how: Fidelity) -> None:
     seen: list[float] = []
 
     def decide(left: FloatArray) -> FloatArray:
@@ -105,7 +105,7 @@ def test_what_is_decided_from_is_what_has_yet_to_pass(how: How) -> None:
 @pytest.mark.parametrize("how", ["exact", "classes"])
 @pytest.mark.parametrize(("decision_s", "period_s"), [(0.2, 0.3), (0.4, 0.4)])
 def test_a_decision_is_made_of_bytes_that_are_as_old_as_it_takes(
-    how: How, decision_s: float, period_s: float
+    how: Fidelity, decision_s: float, period_s: float
 ) -> None:
     """Light shines on meanwhile, and for as long as the next decision takes where that is longer."""
     seen: list[float] = []
@@ -121,7 +121,7 @@ def test_a_decision_is_made_of_bytes_that_are_as_old_as_it_takes(
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_with_nothing_left_it_looks_again_an_interval_later(how: How) -> None:
+def test_with_nothing_left_it_looks_again_an_interval_later(how: Fidelity) -> None:
     """It must not look for ever at one moment where a decision takes as long as an interval."""
     made, execution, _ = run(
         one_message(100_000, computing_s=1.05), (0.1, 0.0), lambda left: np.full(4, RATE_BPS), how,
@@ -132,7 +132,7 @@ def test_with_nothing_left_it_looks_again_an_interval_later(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_it_says_when_light_never_comes(how: How) -> None:
+def test_it_says_when_light_never_comes(how: Fidelity) -> None:
     with pytest.raises(
         ValueError, match="nothing moves any more: 1 pairs have something to send, and 1 of them"
     ):
@@ -140,7 +140,7 @@ def test_it_says_when_light_never_comes(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_less_than_a_byte_in_the_dark_is_still_sent(how: How) -> None:
+def test_less_than_a_byte_in_the_dark_is_still_sent(how: Fidelity) -> None:
     dark = np.zeros(16)
 
     def decide(left: FloatArray) -> FloatArray:
@@ -151,7 +151,7 @@ def test_less_than_a_byte_in_the_dark_is_still_sent(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_parts_of_no_bytes_end_in_the_dark(how: How) -> None:
+def test_parts_of_no_bytes_end_in_the_dark(how: Fidelity) -> None:
     workload = rings(4, 0)
     _, execution, _ = run(workload, (0.1, 0.01), lambda left: left, how, first=np.zeros(16))
     assert execution.over
@@ -190,7 +190,7 @@ def test_latency_and_set_up_go_on_in_the_dark(latency_s: float, cost: StepCost) 
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_a_pair_without_light_waits_for_the_next_decision(how: How) -> None:
+def test_a_pair_without_light_waits_for_the_next_decision(how: Fidelity) -> None:
     dark = np.zeros(4)
     _, execution, _ = run(
         one_message(100_000), (0.5, 0.0), lambda left: np.full(4, RATE_BPS), how, first=dark
@@ -199,7 +199,7 @@ def test_a_pair_without_light_waits_for_the_next_decision(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_it_ends_when_ranks_wait_for_each_other_for_ever(how: How) -> None:
+def test_it_ends_when_ranks_wait_for_each_other_for_ever(how: Fidelity) -> None:
     book = Book()
     writers = [Writer(book), Writer(book)]
     for writer, tags in zip(writers, ((0, 1), (1, 0)), strict=True):

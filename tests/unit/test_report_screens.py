@@ -19,8 +19,11 @@ from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
 from ringlight.experiments.report.drawing import NARROW, STYLE, WIDE, drawn, page_svg
 from ringlight.experiments.report.page import folded_if_long, picture, table_of, text
-from ringlight.experiments.report.report import appears, render, sections
-from ringlight.experiments.report.sections import containers, controllers, faults, header, jobs, timeline
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.sections import sections
+from ringlight.experiments.report.sections.events import controllers
+from ringlight.experiments.report.sections.header import _cards
+from ringlight.experiments.report.sections.jobs import containers, jobs
 from ringlight.experiments.report.view import View
 from ringlight.experiments.report.words import seconds
 from tests.unit.page import Page, check_alone, text_of
@@ -54,8 +57,7 @@ def pictures_of(view: View) -> dict[str, tuple[str, Callable[[], Figure]]]:
         return ""
 
     for section in sections():
-        if appears(section, view):
-            section.render(view, draw)
+        section.body(view, draw)
     return found
 
 
@@ -233,22 +235,21 @@ def test_arms_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
             if name.startswith("fault")
             for axis in draw().axes
         }
-        panels = {axis.get_xlim() for axis in found["timeline"][1]().axes}
-    assert len(timeline.wanted(view)) > 1 < len(faults.wanted(view))
+        axes = found["timeline"][1]().axes
+    panels, faulty = {axis.get_xlim() for axis in axes}, [run for run in view.first.values() if run.later]
+    assert len(axes) > 1 < len([name for name in found if name.startswith("fault")]) == len(faulty)
     assert len(ends) == len(panels) == 1
     # All of them are on it.
     last = max(
         job.end - run.released for run in view.runs for job in run.jobs.values() if job.end is not None
     )
     assert min(end for _, end in panels) >= last
-    spans = [
-        end - run.released for run in faults.wanted(view) for job in run.jobs.values() for _, end in job.spans
-    ]
+    spans = [end - run.released for run in faulty for job in run.jobs.values() for _, end in job.spans]
     assert min(end for _, end in ends) == pytest.approx(1.03 * max(spans))
 
 
 def test_a_card_of_a_fault_names_it(tmp_path: Path) -> None:
-    remarks = [remark for *_, remark in header._cards(simulated(FAULTS))]
+    remarks = [remark for *_, remark in _cards(simulated(FAULTS))]
     assert "from “lose gpu g4” to the end of the next iteration" in remarks
 
 
@@ -261,7 +262,7 @@ def test_real_time_stands_beside_the_emulated(tmp_path: Path) -> None:
     page = text_of(Page(render(view, tmp_path)))
     assert page.count(" ".join(f"{seconds(jct)} {seconds(jct / 4)}".split())) >= 2
     assert "a 4th of the emulated" in page
-    assert "stands for" not in jobs.render(simulated(ONE_JOB), lambda *_: "")
+    assert "stands for" not in jobs(simulated(ONE_JOB), lambda *_: "")
 
 
 def test_a_table_of_words_names_its_heads_for_narrow_screens() -> None:
@@ -278,7 +279,7 @@ def test_packet_switches_that_are_alike_in_all_arms_are_listed_once() -> None:
     settings = {plan.arm: plan.setting for plan in parse(foreign + TWO_ARMS, "small.yaml").plans}
     view = simulated(TWO_ARMS)
     runs = [replace(run, plan=replace(run.plan, setting=settings[run.plan.arm])) for run in view.runs]
-    shown = controllers.render(replace(view, runs=runs), lambda *_: "")
+    shown = controllers(replace(view, runs=runs), lambda *_: "")
     assert len(runs) == 2
     assert shown.count("nobody: it learns addresses and floods") == 2
     assert shown.count("tor0") == 1
@@ -311,9 +312,9 @@ def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> 
     file = tmp_path / "logs/fabric/output" / run / "red-0.stdout.txt"
     file.parent.mkdir(parents=True)
     file.write_text("hello\n<script>alert(1)</script>\n")
-    shown = containers.render(replace(view, outputs=outputs(tmp_path)), lambda *_: "")
+    shown = containers(replace(view, outputs=outputs(tmp_path)), lambda *_: "")
     assert "<script" not in shown
     assert "&lt;script&gt;" in shown
     assert f"logs/fabric/output/{run}/red-0.stdout.txt" in shown
     assert "hello" in shown
-    assert "What they wrote" not in containers.render(view, lambda *_: "")
+    assert "What they wrote" not in containers(view, lambda *_: "")

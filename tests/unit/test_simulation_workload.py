@@ -21,7 +21,7 @@ from ringlight.testbed.simulation.lockstep import Classes
 from ringlight.testbed.simulation.merged_steps import in_bytes, merged_steps
 from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
-from ringlight.testbed.simulation.workload import How, simulate_workload
+from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.workloads.devices import device_named
 from ringlight.workloads.formats.timeline import Span
 from ringlight.workloads.graph import Book, Collective, Program, Split, Workload, Writer
@@ -34,7 +34,7 @@ from tests.unit.iteration_time import iteration_time
 
 MIB = 2**20
 RATE = 100e9
-HOWS: tuple[How, ...] = ("exact", "classes")
+HOWS: tuple[Fidelity, ...] = ("exact", "classes")
 ALL_REDUCE = Collective("all-reduce", "ring")
 
 
@@ -122,7 +122,7 @@ def test_the_published_eight_rank_ring() -> None:
     cost = StepCost(set_up_s=10e-9, reduce_s_per_byte=3 / 50e9)
     for how in HOWS:
         found = simulate_workload(
-            network, names(8), one_collective(ALL_REDUCE, 8, 8, MIB), how=how, cost=cost, splits=4
+            network, names(8), one_collective(ALL_REDUCE, 8, 8, MIB), fidelity=how, cost=cost, splits=4
         )
         assert found.total_s == pytest.approx(117_780e-9, rel=1e-3)
 
@@ -140,7 +140,7 @@ def test_groups_of_a_class_alone_take_what_the_phases_say(kind: str, algorithm: 
     gpus = tuple(gpus[rank % 3 * 8 + rank // 3] for rank in range(ranks))
     cost = StepCost(1e-6, reduce_s_per_byte=1e-11)
     workload = one_collective(Collective(kind, algorithm), ranks, size, 3 * MIB)
-    found = simulate_workload(network, gpus, workload, how="classes", cost=cost)
+    found = simulate_workload(network, gpus, workload, fidelity="classes", cost=cost)
     steps = collective_steps(kind, algorithm, size)
     all_ = merged_steps([steps] * 3, list(workload.groups), ranks)
     wanted = synchronous(network, gpus, all_, vector_bytes(kind, size, 3 * MIB), cost)
@@ -167,7 +167,7 @@ def test_a_pipeline_takes_its_closed_form() -> None:
     workload = book.workload("pipeline", programs, range(stages), np.empty((stages, 0)), peers)
     wanted = (micro_batches + stages - 1) * seconds + (stages - 1) * (10e-6 + 2e-6)
     for how in HOWS:
-        found = simulate_workload(ideal(stages, 2e-6), names(stages), workload, how=how)
+        found = simulate_workload(ideal(stages, 2e-6), names(stages), workload, fidelity=how)
         assert found.total_s == pytest.approx(wanted, rel=1e-9)
         assert found.times.compute_s == pytest.approx([micro_batches * seconds] * stages)
         # The last stage has nothing to do until the first micro-batch has come.
@@ -187,7 +187,7 @@ def test_what_is_exposed_and_what_overlaps() -> None:
     group = book.group([0, 1])
     workload = book.workload("overlap", [program], [0, 0], [[group], [group]], no_peers(2))
     for how in HOWS:
-        found = simulate_workload(ideal(2), names(2), workload, how=how, iterations=2, operations=True)
+        found = simulate_workload(ideal(2), names(2), workload, fidelity=how, iterations=2, operations=True)
         assert found.total_s == pytest.approx(52e-3)
         assert found.purposes == ("dp",)
         assert found.times.compute_s == pytest.approx(28e-3)
@@ -214,7 +214,7 @@ def test_flows_of_two_streams_share_the_links() -> None:
     workload = book.workload("two", [program], [0] * 4, [[p, group] for p in pair], no_peers(4))
     sent = np.array([4 * MIB, 2 * 3 / 4 * 8 * MIB]) * 8 / RATE
     for how in HOWS:
-        found = simulate_workload(ideal(4), names(4), workload, how=how, operations=True)
+        found = simulate_workload(ideal(4), names(4), workload, fidelity=how, operations=True)
         assert found.records is not None
         # Each gets half until the shorter one has ended.
         assert found.records[0].end_s[0] == pytest.approx([2 * sent[0], sent.sum()], rel=1e-9)
@@ -236,14 +236,16 @@ def waiting(first_at_0: bool) -> Workload:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_who_waits_for_each_other_is_named(how: How) -> None:
-    assert simulate_workload(ideal(2), names(2), waiting(True), how=how).total_s == pytest.approx(1024 / RATE)
+def test_who_waits_for_each_other_is_named(how: Fidelity) -> None:
+    assert simulate_workload(ideal(2), names(2), waiting(True), fidelity=how).total_s == pytest.approx(
+        1024 / RATE
+    )
     message = (
         r"exchange: nobody can go on: rank 0 in operation 0 \(pp send: message to rank 1 with tag 0\), "
         r"rank 1 in operation 0 \(pp send: message to rank 0 with tag 0\)"
     )
     with pytest.raises(ValueError, match=message):
-        simulate_workload(ideal(2), names(2), waiting(False), how=how)
+        simulate_workload(ideal(2), names(2), waiting(False), fidelity=how)
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -283,7 +285,7 @@ def test_ranks_whose_groups_differ_are_of_different_classes() -> None:
     groups = [book.group(range(4))] * 4 + [book.group([4, 5])] * 2
     workload = book.workload("two sizes", [program], [0] * 6, np.array(groups)[:, None], no_peers(6))
     assert Classes(workload).of.tolist() == [0, 0, 0, 0, 1, 1]
-    found = simulate_workload(ideal(6), names(6), workload, how="classes")
+    found = simulate_workload(ideal(6), names(6), workload, fidelity="classes")
     assert found.end_s[0] == pytest.approx(np.array([12, 8]) * MIB * 8 / RATE)
     assert found.row_of.tolist() == [0, 0, 0, 0, 1, 1]
 
@@ -304,7 +306,7 @@ def test_classes_are_told_apart_by_whom_they_talk_to() -> None:
     assert sorted(Classes(broken).of.tolist()) == [0, 1, 2, 3]
     for workload in (alike, broken):
         ends = [
-            (found := simulate_workload(ideal(4), names(4), workload, how=how)).end_s[0][found.row_of]
+            (found := simulate_workload(ideal(4), names(4), workload, fidelity=how)).end_s[0][found.row_of]
             for how in HOWS
         ]
         assert ends[0] == pytest.approx(ends[1], rel=1e-12)
@@ -347,7 +349,7 @@ def test_where_all_ranks_are_alike_both_ways_agree(data: st.DataObject, ranks: i
         "alike", [program], [0] * ranks, [[p, group, group] for p in pairs], no_peers(ranks)
     )
     exact, classes = (
-        simulate_workload(ideal(ranks), names(ranks), workload, how=how, iterations=2, operations=True)
+        simulate_workload(ideal(ranks), names(ranks), workload, fidelity=how, iterations=2, operations=True)
         for how in HOWS
     )
     assert exact.records is not None
@@ -364,12 +366,14 @@ def test_where_all_ranks_are_alike_both_ways_agree(data: st.DataObject, ranks: i
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_traffic_over_time_adds_up_to_what_passed(how: How) -> None:
+def test_traffic_over_time_adds_up_to_what_passed(how: Fidelity) -> None:
     fabric = leaf_spine(2, 4, RATE, spines=2).fabric()
     network, gpus = PacketNetwork(fabric), tuple(fabric.gpus)
     workload = training([1e-3] * 8, "ring", 8 * MIB)
     for bin_s in (None, 1e-4, 1.0):
-        found = simulate_workload(network, gpus, workload, how=how, iterations=2, traffic=True, bin_s=bin_s)
+        found = simulate_workload(
+            network, gpus, workload, fidelity=how, iterations=2, traffic=True, bin_s=bin_s
+        )
         assert found.traffic is not None
         assert found.traffic.bytes.sum(axis=1) == pytest.approx(found.link_bytes, rel=1e-9)
         if bin_s == 1e-4:
@@ -399,7 +403,7 @@ def test_unequal_parts_take_what_the_largest_takes() -> None:
     what = Collective("all-to-all-v", "pairwise", sizes=sizes)
     assert in_bytes(collective_steps("all-to-all-v", "pairwise", 3), matrix_bounds(sizes)).chunks == 1_035_000
     for how in HOWS:
-        found = simulate_workload(ideal(3), names(3), one_collective(what, 3, 3, 0), how=how)
+        found = simulate_workload(ideal(3), names(3), one_collective(what, 3, 3, 0), fidelity=how)
         # Steps: to the next rank, then to the one after it. Rank 2 is early with its second one, which takes
         # 5 kB of what rank 1 is still to receive from rank 0 in the first; in lock-step it waits.
         early = 5_000 if how == "exact" else 0
@@ -456,7 +460,7 @@ def test_classes_differ_by_what_early_ranks_do_before_the_last_has_come(workload
 
     Early ones take from who is still busy, mostly, and get some of their own work done.
     """
-    exact, classes = (simulate_workload(ideal(8), names(8), workload, how=how).total_s for how in HOWS)
+    exact, classes = (simulate_workload(ideal(8), names(8), workload, fidelity=how).total_s for how in HOWS)
     assert 0.5 * exact <= classes <= 1.1 * exact
 
 
@@ -471,7 +475,7 @@ def test_both_ways_are_near_each_other_where_ranks_of_a_class_are_not_alike(
     """Trees, and spines that are shared unequally: a class waits for its slowest rank, too."""
     fabric = leaf_spine(2, 4, RATE, spines=2, oversubscription=2.0).fabric()
     gpus = [list(fabric.gpus)[number] for number in place]
-    exact, classes = (simulate_workload(PacketNetwork(fabric), gpus, workload, how=how) for how in HOWS)
+    exact, classes = (simulate_workload(PacketNetwork(fabric), gpus, workload, fidelity=how) for how in HOWS)
     assert 0.5 * exact.total_s <= classes.total_s <= 1.5 * exact.total_s
     assert exact.link_bytes == pytest.approx(classes.link_bytes, rel=1e-9)
 
@@ -491,7 +495,7 @@ def test_both_ways_agree_on_a_generated_workload(schedule: str) -> None:
     model = replace(model_named("mixtral-8x7b"), layers=4)  # type: ignore[type-var]
     workload = generate(model, Parallel(dp=2, tp=2, pp=2, ep=2), training, device_named("a100"))
     for network in (ideal(16), IdealNetwork(names(16), RATE, per_server=2, server_bps=10 * RATE)):
-        exact, classes = (simulate_workload(network, names(16), workload, how=how) for how in HOWS)
+        exact, classes = (simulate_workload(network, names(16), workload, fidelity=how) for how in HOWS)
         assert classes.total_s == pytest.approx(exact.total_s, rel=1e-9)
         assert exact.link_bytes == pytest.approx(classes.link_bytes, rel=1e-9)
         assert set(exact.purposes) == {"tp", "ep", "pp", "dp", "edp"}
@@ -507,7 +511,7 @@ def test_gpt3_takes_its_closed_form() -> None:
     workload = generate(model, parallel, training, device_named("a100"))
     wanted = iteration_time(model, parallel, training, device_named("a100"), Closed(4 * RATE / 8))  # type: ignore[arg-type]
     network = IdealNetwork(names(1024), 4 * RATE, per_server=8, server_bps=4 * RATE)
-    found = simulate_workload(network, names(1024), workload, how="classes")
+    found = simulate_workload(network, names(1024), workload, fidelity="classes")
     assert len(found.end_s[0]) == 16
     assert found.total_s == pytest.approx(wanted.seconds, rel=0.01)
 
@@ -517,7 +521,7 @@ def test_unequal_splits_are_drawn_alike_both_ways() -> None:
     training = Training(micro_batches=2, sequence=2048, split=Split(skew=1.0))
     workload = generate(model, Parallel(ep=8), training, device_named("a100"))
     equal = generate(model, Parallel(ep=8), replace(training, split=Split()), device_named("a100"))
-    exact, classes = (simulate_workload(ideal(8), names(8), workload, how=how) for how in HOWS)
+    exact, classes = (simulate_workload(ideal(8), names(8), workload, fidelity=how) for how in HOWS)
     assert exact.link_bytes == pytest.approx(classes.link_bytes, rel=1e-9)
     assert classes.total_s == pytest.approx(exact.total_s, rel=0.05)
     # Groups, calls and iterations differ; the same call is the same for all ranks of a group.
@@ -527,4 +531,4 @@ def test_unequal_splits_are_drawn_alike_both_ways() -> None:
     sent = [next(iter(calls.call(0, 8192, 8, key).steps)).count.tolist() for key in keys]
     assert sent[0] == sent[-1]
     assert sent[0] not in sent[1:-1]
-    assert classes.total_s > 1.05 * simulate_workload(ideal(8), names(8), equal, how="classes").total_s
+    assert classes.total_s > 1.05 * simulate_workload(ideal(8), names(8), equal, fidelity="classes").total_s

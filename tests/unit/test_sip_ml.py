@@ -17,7 +17,7 @@ from ringlight.experiments.analysis.table import Table
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.papers.sip_ml import verdict
-from ringlight.experiments.report.sections import search
+from ringlight.experiments.report.sections.sweeps import search
 from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.workloads.placement import AUTHORS
@@ -172,7 +172,6 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
 
 def test_the_page_says_which_division_won(analysis: Analysis) -> None:
     view = View(analysis.experiment, analysis.rows, analysis.runs, {}, analysis.fidelity, "simulated")
-    assert search.wanted(view)
     drawn: list[str] = []
 
     def draw(name: str, caption: str, figure: Callable[..., Figure], *args: Any) -> str:
@@ -180,7 +179,7 @@ def test_the_page_says_which_division_won(analysis: Analysis) -> None:
         assert figure(*args).axes
         return ""
 
-    page = search.render(view, draw)
+    page = search(view, draw)
     assert drawn == ["search"]
     won = int(at(analysis, "servers", "jct_best_at"))
     assert page.count(f"({won})</span>") + page.count(f"({won})</td>") >= len(RATES)

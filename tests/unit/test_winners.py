@@ -12,7 +12,7 @@ from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Record, RunStarted
-from ringlight.experiments.report.sections import winners
+from ringlight.experiments.report.sections.maps import _map_of, winners
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.unit.test_experiment_report import view_of_file
 
@@ -64,8 +64,7 @@ def test_the_map_has_ratios_to_the_best_and_dashes_for_what_is_missing() -> None
         return [] if (begun.arm, *begun.point.values()) == ("ocs", "exchange") else records
 
     view = view_of_file(TEXT, "side.yaml", all_but_one)
-    assert winners.wanted(view)
-    found = winners._map_of(view)
+    found = _map_of(view)
     assert found is not None
     assert found.workloads == ["ring", "exchange"]
     # In the order of what all ran, the ring: who failed at the other is not behind who is slower there.
@@ -82,7 +81,7 @@ def test_the_map_has_ratios_to_the_best_and_dashes_for_what_is_missing() -> None
         drawn.append((name, caption, figure(*args)))
         return f"<img {name}>"
 
-    shown = winners.render(view, draw)
+    shown = winners(view, draw)
     assert [name for name, _, _ in drawn] == ["winners"]
     assert "Iteration" in drawn[0][1]
     assert (
@@ -93,6 +92,6 @@ def test_the_map_has_ratios_to_the_best_and_dashes_for_what_is_missing() -> None
 
 
 def test_what_is_no_map_of_workloads_has_none() -> None:
-    assert not winners.wanted(view_of_file(TEXT.replace("[ring, exchange]", "[ring]"), "side.yaml"))
+    assert _map_of(view_of_file(TEXT.replace("[ring, exchange]", "[ring]"), "side.yaml")) is None
     other = TEXT.replace("jobs.train.workload: [ring, exchange]", "workloads.ring.size: [1 MB, 2 MB]")
-    assert not winners.wanted(view_of_file(other, "side.yaml"))
+    assert _map_of(view_of_file(other, "side.yaml")) is None

@@ -39,7 +39,7 @@ TINY_S = 1e-15
 def run(workload: Workload, rate_bps: float = 1e12, how: str = "exact") -> WorkloadResult:
     """Raises ValueError where somebody waits for ever."""
     gpus = [f"g{rank}" for rank in range(workload.ranks)]
-    return simulate_workload(IdealNetwork(gpus, rate_bps), gpus, workload, how=how)  # type: ignore[arg-type]
+    return simulate_workload(IdealNetwork(gpus, rate_bps), gpus, workload, fidelity=how)  # type: ignore[arg-type]
 
 
 @st.composite

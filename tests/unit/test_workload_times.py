@@ -159,7 +159,7 @@ def test_an_emulation_takes_longer_over_less() -> None:
 def simulated(workload: Workload, rate_bps: float) -> WorkloadResult:
     """Every rank with a port of its own, which all that it does at once shares; ranks alike taken as one."""
     gpus = [f"g{rank}" for rank in range(workload.ranks)]
-    return simulate_workload(PortsOnly(gpus, rate_bps), gpus, workload, how="classes")
+    return simulate_workload(PortsOnly(gpus, rate_bps), gpus, workload, fidelity="classes")
 
 
 @pytest.mark.parametrize("rate_bps", [1e18, 2.4e12, 4e11])

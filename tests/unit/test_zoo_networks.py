@@ -31,7 +31,7 @@ from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.testbed.simulation.maxmin import rates
 from ringlight.testbed.simulation.networks import GridNetwork, IdealNetwork, Network, RingNetwork
 from ringlight.testbed.simulation.phases import Phases, StepCost
-from ringlight.testbed.simulation.workload import How, simulate_workload
+from ringlight.testbed.simulation.workload import Fidelity, simulate_workload
 from ringlight.testbed.simulation.zoo import (
     CircuitNetwork,
     RelayedGridNetwork,
@@ -549,9 +549,9 @@ def small(ranks: int) -> Workload:
 
 @pytest.mark.parametrize(("ranks", "how"), [(16, "exact"), (16, "classes"), (1024, "classes")])
 @pytest.mark.parametrize("name", ZOO)
-def test_a_workload_takes_as_long_as_its_links_say(name: str, ranks: int, how: How) -> None:
+def test_a_workload_takes_as_long_as_its_links_say(name: str, ranks: int, how: Fidelity) -> None:
     make, known = ZOO[name]
-    found = simulate_workload(make(ranks), names(ranks), small(ranks), how=how)
+    found = simulate_workload(make(ranks), names(ranks), small(ranks), fidelity=how)
     next_bps, eighth_bps, wait_s = known(ranks)
     steps, size = 2 * (ranks // 8 - 1), 8 * 4 * MIB / (ranks // 8)
     expected_s = 1e-3 + 8 * MIB / next_bps + wait_s + steps * (size / eighth_bps + wait_s)
@@ -570,9 +570,9 @@ def test_coprime_rings_use_all_ring_ports_of_a_one_shot_graph() -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", "classes"])
-def test_every_byte_passes_as_many_links_as_its_way_has(how: How) -> None:
+def test_every_byte_passes_as_many_links_as_its_way_has(how: Fidelity) -> None:
     network = torus_of(64)
-    found = simulate_workload(network, names(64), small(64), how=how)
+    found = simulate_workload(network, names(64), small(64), fidelity=how)
     shape = rows_of_eight(64)
     message, ring = ring_step(64), ring_step(64, 8)
     each = 2 * 7 / 8 * 4 * MIB

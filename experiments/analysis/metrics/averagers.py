@@ -38,7 +38,7 @@ def averagers(context: Context) -> Mapping[str, float]:
     if not used:
         return {}
     fabric, jobs = context.run.plan.setting.fabric, context.run.jobs.values()
-    summed = [job for job in jobs if job.plan.plane(fabric, job.gpus).sums]
+    summed = [job for job in jobs if job.gpus and job.plan.plane(fabric, job.gpus).sums]
     busy_s = sum(took for job in summed for took in exchanges(job))
     found = {
         "averager_inputs": sum(one["table"]["inputs"] for one in used),

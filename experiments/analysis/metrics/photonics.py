@@ -9,6 +9,7 @@ import numpy as np
 
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
+from ringlight.experiments.language.plan import Loop
 from ringlight.experiments.record.events import NetworkTried
 from ringlight.experiments.record.runs import JobRun
 from ringlight.fabric.optinc.structure import area_ratio, mzis, network_mzis
@@ -21,9 +22,14 @@ from ringlight.fabric.schedules import parse_collective, steps_named
 def averaging(context: Context, job: JobRun) -> Averaging | None:
     """The averagers that a job's all-reduces use; None where they use none."""
     fabric = context.run.plan.setting.fabric
-    if not job.gpus or not job.plan.plane(fabric, job.gpus).sums:
-        return None
-    return averaging_of(fabric, job.gpus)
+    sums = bool(job.gpus) and job.plan.plane(fabric, job.gpus).sums
+    return averaging_of(fabric, job.gpus) if sums else None
+
+
+def _training(context: Context, job: JobRun) -> Loop | None:
+    """The training of a job that had GPUs, in a fabric with averagers, which it may use or not."""
+    there = context.run.plan.setting.fabric.averagers and job.gpus
+    return job.plan.training if there else None
 
 
 def _unit(context: Context, job: JobRun) -> Averager | None:
@@ -46,8 +52,8 @@ _OVER = {
 @metric("bytes", of="job", known="analytic", makes=_SENT)
 @metric("1", of="job", known="analytic", makes=_OVER)
 def sent(context: Context, job: JobRun) -> Mapping[str, float]:
-    fabric, loop = context.run.plan.setting.fabric, job.plan.training
-    if loop is None or not fabric.averagers or not job.gpus:
+    loop = _training(context, job)
+    if loop is None:
         return {}
     found = averaging(context, job)
     if found is not None:
@@ -68,10 +74,8 @@ def sent(context: Context, job: JobRun) -> Mapping[str, float]:
 @metric("s", of="job", known="analytic")
 def iteration_ideal(context: Context, job: JobRun) -> float | None:
     """Iteration over averagers that computes, then all-reduces at full rate without waiting."""
-    setting, loop = context.run.plan.setting, job.plan.training
-    if loop is None or not setting.fabric.averagers or not job.gpus:
-        return None
-    return loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
+    loop, setting = _training(context, job), context.run.plan.setting
+    return None if loop is None else loop.compute_s + ideal_all_reduce_s(setting, job.plan, job.gpus)
 
 
 _MADE_OF = {"unit_mzis": "Interferometers of a job's averager: its network, and what is around it"}
@@ -108,11 +112,10 @@ _OFF = {"output_off": "Largest distance of a network's output from its level, in
 @metric("count", of="job", makes=_TRIED)
 @metric("1", of="job", makes=_WRONG | _OFF)
 def answered(context: Context, job: JobRun) -> Mapping[str, float]:
-    unit = _unit(context, job)
-    found = [tried for tried in context.run.of(NetworkTried) if unit and tried.averager == unit.name]
-    if not found:
+    unit, tried = _unit(context, job), {note.averager: note for note in context.run.of(NetworkTried)}
+    last = None if unit is None else tried.get(unit.name)
+    if last is None:
         return {}
-    last = found[-1]
     return {
         "inputs_tried": last.inputs,
         "inputs_wrong": last.wrong / last.inputs,

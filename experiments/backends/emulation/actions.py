@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from ringlight.experiments.backends.emulation.rest import Refusals, set_circuits
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.client import Api, Unreachable
-from ringlight.experiments.language.plan import ControlFaults, EventPlan, RunPlan
+from ringlight.experiments.language.plan import EventPlan, RunPlan
 from ringlight.experiments.record.events import ActionBegun, ActionEnded
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.testbed.faults import FaultClient, FaultError, FaultReport
 from ringlight.testbed.processes import LabProcesses
 

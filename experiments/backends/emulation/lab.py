@@ -230,8 +230,8 @@ class EmulatedLab:
             self._light("after")
             for name in self.setting.fabric.rings:
                 # How long the light between two steps took to set, as the controller counted.
-                ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
-                self._note(RingSetUps, ring=ring, set_ups=set_ups)
+                ring, set_ups = self._moved(name)
+                self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
             self._divisions()
             self._found += run.averagers.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
@@ -378,7 +378,7 @@ class EmulatedLab:
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
                 for name in self.setting.fabric.grids:
-                    self._note(GridLit, grid=self._api.get(f"/v1/grids/{name}"))
+                    self._note(GridLit, grid=self._api.get(f"/v1/planes/{name}"))
                 self._count_before(jobs)
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
                 try:
@@ -464,15 +464,20 @@ class EmulatedLab:
         """How the controller divided the light of each job, where it does."""
         fabric = self.setting.fabric
         for job in self._run.jobs.values():
-            if not job.plan.plane(fabric).built:
+            plane = job.plan.plane(fabric)
+            if not plane.built:
                 continue
-            last = self._api.get("/v1/interconnect")["statistics"]
+            shown, made = self._moved(plane.name)
+            last = shown["own"]["statistics"]
             if last is None or last["job"] != job.id:
                 continue
-            made = self._api.get("/v1/interconnect/decisions")
             # The controller keeps only the last decisions.
             self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
             self._note(LightDecisions, job=job.plan.name, decisions=made)
+
+    def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """A plane as the controller shows it, and each change of its light in the last job."""
+        return self._api.get(f"/v1/planes/{plane}"), self._api.get(f"/v1/planes/{plane}/changes")
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""

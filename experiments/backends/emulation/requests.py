@@ -10,7 +10,8 @@ from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.containers import as_request
-from ringlight.experiments.language.plan import ControlFaults, Costs, JobPlan, RunPlan, Setting
+from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.planes.averagers.averaging import not_ideal
 from ringlight.fabric.planes.divided.plugged import plugged
@@ -92,7 +93,7 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     if job.ranks:
         return {"ranks": list(job.ranks)}
     plane = job.plane(plan.setting.fabric)
-    return {"gpus": job.gpus, **({plane.kind: plane.name} if plane.name else {})}
+    return {"gpus": job.gpus, **({"plane": plane.name} if plane.name else {})}
 
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:

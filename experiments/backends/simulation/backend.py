@@ -12,7 +12,7 @@ from ringlight.experiments.backends.protocol import lacking
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, how
+from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES
@@ -107,7 +107,7 @@ class SimulationBackend:
             return None
         if (event := next((event for event in plan.events if event.do != "start"), None)) is not None:
             return f"events.{event.name}.do: the simulation cannot {event.do} while a workload runs"
-        if how(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):
+        if fidelity_of(job) == "classes" and (len(plan.jobs) > 1 or job.stragglers):
             what = "other jobs" if len(plan.jobs) > 1 else "stragglers"
             many = f"a workload of more than {MOST_RANKS} ranks"
             return f"jobs.{job.name}: {many} is simulated without {what}"

@@ -286,7 +286,7 @@ class RingCarrier(Carrier):
         return replace(job, steps=lit_steps(job.steps, plan), synchronised=True, cost=cost)
 
     def iterated(self, sim: Simulation, job: str, index: int, begin_s: float) -> None:
-        made = sim.runs[job].job
+        made = sim.loops[job].job
         step_s = synchronous(sim.network, made.ranks, made.steps, made.vector_bytes, made.cost).step_s
         begins_s = (np.cumsum(step_s) - step_s).tolist()
         self._set_ups += [

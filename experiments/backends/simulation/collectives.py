@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from ringlight.experiments.language.plan import ControlFaults, RunPlan
+from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import (
     CollectiveTimed,
     JobState,
@@ -19,6 +19,7 @@ from ringlight.experiments.record.events import (
     RunFailed,
     RunStarted,
 )
+from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.light import Optics
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.ring_plane import RingPlane

@@ -19,7 +19,7 @@ from ringlight.experiments.backends.simulation.regrouping import (
     plan_regroup,
 )
 from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
-from ringlight.experiments.backends.simulation.workloads import WorkloadRun, how
+from ringlight.experiments.backends.simulation.workloads import WorkloadRun, fidelity_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
     ActionBegun,
@@ -98,10 +98,9 @@ class SimulatedLab:
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, Mapping[int, int]] = {}
         self._on: dict[str, Carrier] = {}
-        self._workloads: dict[str, WorkloadRun] = {}
         try:
             network = self._network()
-            if any(job.workload is not None and how(job) == "exact" for job in plan.jobs):
+            if any(job.workload is not None and fidelity_of(job) == "exact" for job in plan.jobs):
                 # They take the network's numbers of links for the engine's.
                 for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
                     self._engine.link(network.key(link), capacity)
@@ -125,9 +124,10 @@ class SimulatedLab:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         try:
             if job.workload is not None:
-                run = self._workloads[job.name] = WorkloadRun(
+                run = WorkloadRun(
                     self._engine, self._sim.network, self._plan, job, ranks, self._carrier.cost(), self._note
                 )
+                self._sim.runs[job.name] = run
                 self._carrier.divide(run)
             else:
                 self._add(job, ranks)
@@ -175,10 +175,7 @@ class SimulatedLab:
         for name in jobs:
             gpus = [*self._ranks[name]]
             self._note(JobState(t=now_s, run=run, job=name, state="RUNNING", gpus=gpus))
-            if name in self._workloads:
-                self._engine.at(now_s, self._workloads[name].begin)
-            else:
-                self._sim.begin(name)
+            self._sim.begin(name)
 
     def perform(self, event: EventPlan) -> None:
         fields = {"name": event.name, "do": event.do, "target": str(event.target or "")}
@@ -196,8 +193,6 @@ class SimulatedLab:
                 raise BackendError(f"{self._plan.title}: {error}") from None
         if not self._records and until_s == math.inf:
             self._sim.give_up()
-            for one in self._workloads.values():
-                one.give_up()
         found, self._records = self._records, []
         return sorted(found, key=lambda record: record.t)
 
@@ -256,12 +251,7 @@ class SimulatedLab:
 
     def _held(self, name: str) -> tuple[str, ...]:
         """The GPUs that a job has now."""
-        if name in self._workloads:
-            return () if self._workloads[name].over else self._ranks[name]
-        result = self._sim.results[name]
-        if not math.isnan(result.end_s):
-            return ()
-        return result.losses[-1].ranks if result.losses else self._ranks[name]
+        return () if self._sim.runs[name].over else self._ranks[name]
 
     def _switch_of(self) -> dict[str, str | None]:
         """The packet switch that each GPU is lit to now."""
@@ -361,7 +351,7 @@ class SimulatedLab:
 
     def _check_runs(self, job: str) -> None:
         """Raises ValueError, as an emulation says it."""
-        if job not in self._ranks or not math.isnan(self._sim.results[job].end_s):
+        if job not in self._ranks or self._sim.runs[job].over:
             raise ValueError(f"job {job} does not run")
 
     def _ends_of(self, kind: str, names: tuple[str, ...]) -> set[frozenset[Port]]:
@@ -429,8 +419,7 @@ class SimulatedLab:
 
     def _spare(self, job: JobPlan) -> str | None:
         """The GPU that takes a lost one's place: the first free one of the job's spares, or of all."""
-        results = self._sim.results
-        taken = {gpu for n, ranks in self._ranks.items() if math.isnan(results[n].end_s) for gpu in ranks}
+        taken = {gpu for name in self._ranks for gpu in self._held(name)}
         free = [gpu for gpu in job.spares or self._carrier.plane.nodes if gpu not in taken | self._lost_gpus]
         return free[0] if free else None
 
@@ -442,7 +431,7 @@ class SimulatedLab:
             )
             for job in self._plan.jobs
             if job.name in self._ranks
-            and math.isnan(self._sim.results[job.name].end_s)
+            and not self._sim.runs[job.name].over
             and (not event.jobs or job.name in event.jobs)
         ]
         plan = plan_regroup(self._fabric, self._circuits, jobs)
@@ -465,9 +454,7 @@ class SimulatedLab:
         def moved() -> None:
             self._circuits = made.circuits
             patient = bool(self._cut)
-            self._sim.happen(
-                NetworkChange(self.now_s(), self._network(), made.dark_s, "light moved", patient)
-            )
+            self._sim.happen(NetworkChange(self.now_s(), self._network(), made.dark_s, patient))
 
         self._engine.at(begin_s + made.command_s, moved)
         end_s = begin_s + made.command_s + made.dark_s

@@ -30,7 +30,7 @@ from ringlight.testbed.simulation.interconnects import (
 from ringlight.testbed.simulation.networks import Network
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.reallocation import Reallocation
-from ringlight.testbed.simulation.workload import Execution, How
+from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.testbed.simulation.zoo import CircuitNetwork
 from ringlight.workloads.graph import Kind, covered_s
 
@@ -40,7 +40,7 @@ MOST_RANKS = 128
 MOST_RECORDED = 100_000
 
 
-def how(job: JobPlan) -> How:
+def fidelity_of(job: JobPlan) -> Fidelity:
     """Whether a job's workload is simulated rank by rank (exact) or by classes of ranks."""
     return "exact" if job.gpus <= MOST_RANKS else "classes"
 
@@ -82,8 +82,8 @@ class WorkloadRun:
         self._reallocation: Reallocation | None = None
         self._lightpath_bps = math.nan
         self._execution = Execution(
-            engine, network, gpus, job.workload, iterations=job.iterations, how=how(job), cost=cost,
-            operations=True, slower=job.stragglers, progress=self._iteration_done,
+            engine, network, gpus, job.workload, iterations=job.iterations, fidelity=fidelity_of(job),
+            cost=cost, operations=True, slower=job.stragglers, progress=self._iteration_done,
         )  # fmt: skip
 
     @property
@@ -94,7 +94,7 @@ class WorkloadRun:
     def divide(self, one: Interconnect, when: Division, share: float) -> None:
         """The network is that of ``one``, whose light is divided anew by what has yet to be sent."""
         assert isinstance(self._network, CircuitNetwork)
-        classes = how(self._job) == "classes"
+        classes = fidelity_of(self._job) == "classes"
         division = LightDivision(one, self._network, share, turns=classes)
         first_bps = division.of(demand_of_jobs([self._job], tuple(self._network.gpus)).total)
         self._lightpath_bps = division.rate_bps
@@ -107,6 +107,9 @@ class WorkloadRun:
         if self._reallocation is not None:
             self._reallocation.begin()
         self._execution.begin()
+
+    def rerouted(self) -> None:
+        """Nothing changes the network under a graph: such events are refused beforehand."""
 
     def give_up(self) -> None:
         """Fail what is not over: nothing will happen any more."""

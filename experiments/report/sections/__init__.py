@@ -1,1 +1,54 @@
-"""The parts of a report, each with its figures. See ``experiments.report.report``."""
+"""Sections of the report: each is a function that gives its HTML, or nothing where it has nothing to say."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from ringlight.experiments.report.view import Draw, View
+
+Render = Callable[[View, Draw], str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """``order``: its place in the page: pictures below 20, tables from there, then from 90 on whether to
+    believe it and where it comes from. ``needs``: metrics; there must be a row of each. ``folded``: only its
+    title is seen until it is opened."""
+
+    name: str
+    order: int
+    title: str
+    needs: tuple[str, ...]
+    folded: bool
+    render: Render
+
+    def body(self, view: View, draw: Draw) -> str:
+        """Its HTML without the title; empty where it has nothing to say."""
+        return self.render(view, draw) if view.metrics.issuperset(self.needs) else ""
+
+
+_FOUND: list[Section] = []
+
+
+def section(
+    order: int, title: str = "", *, needs: tuple[str, ...] = (), folded: bool = False
+) -> Callable[[Render], Render]:
+    """Makes a function a section of the report, called as the function is."""
+
+    def register(render: Render) -> Render:
+        _FOUND.append(Section(render.__name__, order, title, needs, folded, render))
+        return render
+
+    return register
+
+
+@cache
+def sections() -> tuple[Section, ...]:
+    """All sections of the modules here, in the order of the page."""
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+    return tuple(sorted(_FOUND, key=lambda one: one.order))

@@ -1,13 +1,16 @@
-"""Arms against a baseline: what each metric is, its ratio, what is published, what the model says."""
+"""Arms against a baseline: each metric with its ratio, and GPU utilisation by its definitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ringlight.experiments.analysis.compare import UTILISATION
+from ringlight.experiments.analysis.metrics.utilisation import WINDOW
 from ringlight.experiments.analysis.rows import WORTH, Row
 from ringlight.experiments.analysis.statistics import is_number
-from ringlight.experiments.report.page import NOTHING, mark, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, folded, mark, quiet, row, table, table_of, tag, text
+from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View, real
 from ringlight.experiments.report.words import (
     HARD_SPACE,
@@ -20,9 +23,7 @@ from ringlight.experiments.report.words import (
     upper_first,
     worth_tag,
 )
-
-ORDER = 21
-TITLE = "Comparison"
+from ringlight.fabric.utilisation import DEFINITIONS, Definition
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ class _Line:
         return of_base if self.one is None else cell(self.one, self.metric)
 
 
-def wanted(view: View) -> Sequence[Compared]:
-    return [one for one in view.comparisons if one.arm in view.fixed]
-
-
-def render(view: View, draw: Draw) -> str:
-    by_spec = [[one for one in wanted(view) if one.spec is spec] for spec in view.experiment.spec.compare]
+@section(21, "Comparison")
+def comparison(view: View, draw: Draw) -> str:
+    """What each metric is, its ratio, what is published, what the model says."""
+    found = [one for one in view.comparisons if one.arm in view.fixed]
+    by_spec = [[one for one in found if one.spec is spec] for spec in view.experiment.spec.compare]
+    if not found:
+        return ""
     foot = any(metric.endswith("_predicted_with_setup") for metric in view.metrics)
     return (
         "<p>Job completion time runs from a job's release to the end of its last rank's last iteration; "
@@ -52,7 +54,7 @@ def render(view: View, draw: Draw) -> str:
         f"without headers or losses {tag('analytic')}.{_scaled(view)}{_repeats(view)}{_worth(view)}"
         f"{view.says('comparison')}"
         f"</p>{''.join(_table(view, found) for found in by_spec if found)}"
-        + ('<p class="quiet">* each wait for light as long as the median set-up of the run.</p>' * foot)
+        + quiet("* each wait for light as long as the median set-up of the run." * foot)
     )
 
 
@@ -191,4 +193,103 @@ def _told_apart(one: Compared) -> str:
         f"<p>{text(one.title)}: given the spread of the iterations of {text(one.name)} in both arms, a "
         f"slowdown of less than {percent(least, 2)}{waits} cannot be distinguished from none (95 %) "
         f"{tag('measured')}.</p>"
+    )
+
+
+# GPU utilisation.
+
+
+@section(26, "GPU utilisation, by definition", needs=(f"{UTILISATION}_ratio",))
+def utilisation(view: View, draw: Draw) -> str:
+    """GPU utilisation of compared jobs, by definition: which of them agree with what is published."""
+    compared = [one for one in view.comparisons if one.arm in view.fixed and one.subject.startswith("job ")]
+    claims = [one for one in compared if UTILISATION in one.spec.metrics]
+    if not claims:
+        return ""
+    head = ["what counts as busy", *(f"{text(_title(one))} {tag(view.label)}" for one in claims)]
+    rows = [
+        row([f"{text(d.title)}<br><small>{text(d.why)}</small>", *(_cell(one, name) for one in claims)], 1)
+        for name, d in DEFINITIONS.items()
+    ]
+    published = [_range(one) for one in claims]
+    if any(published):
+        cells = (cell or NOTHING for cell in published)
+        rows.append(row([f"paper {tag(PUBLISHED)}", *cells], 1, "strong"))
+    return (
+        "<p>A counter shows in how much of the time a kernel was executing; how much of a collective that is "
+        "depends on how the collective is made. So here are several definitions, each from the same runs."
+        f"{view.says('utilisation')}</p>{_quoted(view, claims)}{_agreement(claims)}"
+        + folded(f"All {len(DEFINITIONS)} definitions", table(head, rows, 1))
+    )
+
+
+def _title(one: Compared) -> str:
+    return f"{one.spec.title or one.title}, {one.subject}"
+
+
+def _cell(one: Compared, name: str) -> str:
+    metric = f"{UTILISATION}.{name}"
+    ratio, known = one.ratio(metric), one.row(f"{metric}_ratio")
+    if ratio is None or known is None:
+        return NOTHING
+    before = one.number(f"{metric}_baseline") if name == WINDOW else one.base.number(metric)
+    agrees, gain = _agrees(one, name), f"{ratio:.2f} ×"
+    if agrees is not None:
+        gain = mark("good" if agrees else "bad", gain)
+    supposed = f" {tag('analytic')}" if known.label == "analytic" else ""
+    return f"{percent(before, 0)} → {percent(one.number(metric), 0)}, {gain}{supposed}"
+
+
+def _agrees(one: Compared, name: str) -> bool | None:
+    return one.truth(f"{UTILISATION}.{name}_ratio_agrees")
+
+
+def _range(one: Compared) -> str:
+    ends = [one.row(f"{UTILISATION}_ratio_{end}", PUBLISHED) for end in ("from", "to")]
+    return f"{' to '.join(map(figure, ends))} × {worth_tag(ends[0])}" if all(ends) else ""
+
+
+def _quoted(view: View, claims: Sequence[Compared]) -> str:
+    arms = {one.arm: _title(one) for one in claims}
+    said = [
+        f"{text(arms[figure.arm])}: “{text(figure.words)}”"
+        for figure in view.experiment.spec.published
+        if figure.words is not None and figure.metric == UTILISATION and figure.arm in arms
+    ]
+    if not said:
+        return ""
+    return f"<p>Published, read as the ranges in the last row: {'; '.join(said)}.</p>"
+
+
+def _listed(found: Sequence[Definition]) -> str:
+    return " and ".join(f"“{text(definition.title)}”" for definition in found) or "none"
+
+
+def _agreement(claims: Sequence[Compared]) -> str:
+    """Which definitions agree with all that is published, and how much waiting would have to count."""
+    of_claim = {
+        _title(one): [d for name, d in DEFINITIONS.items() if _agrees(one, name)]
+        for one in claims
+        if _range(one)
+    }
+    if not of_claim:
+        return ""
+    in_all = [d for d in DEFINITIONS.values() if all(d in found for found in of_claim.values())]
+    if in_all:
+        said = f"Consistent with all that is published: {_listed(in_all)}."
+    else:
+        each = "; ".join(f"{text(title)} agrees with {_listed(found)}" for title, found in of_claim.items())
+        said = f"<b>No definition is consistent with all that is published</b>: {each}."
+    ends = [(one, one.numbers("waiting_counted_from", "waiting_counted_to")) for one in claims]
+    shares = [
+        f"{' to '.join(percent(end, 0) for end in both)} for {text(one.title)}"
+        for one, both in ends
+        if None not in both
+    ]
+    if shares:
+        said += f" Of the time without computing, a counter would have to count {', '.join(shares)} "
+        said += f"{tag('analytic')}."
+    return (
+        f"<p>{said} A definition that counts the same work in every iteration gives the speed-up itself, "
+        "whatever overlaps and however unequal the GPUs are; one that counts all waiting gives 1.</p>"
     )

@@ -7,12 +7,11 @@ from typing import Any
 
 from ringlight.experiments.record.events import process_called
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text
+from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import percent
 from ringlight.fabric.units import format_rate
 
-ORDER = 90
-TITLE = "Can this be believed?"
 _MEANING = {
     "good": "The emulation gave what it was set to give.",
     "doubtful": "Read the figures with care: the emulation strayed from its settings.",
@@ -23,12 +22,12 @@ _MOST_LINKS = 24
 Entry = Mapping[str, Any]
 
 
-def wanted(view: View) -> bool:
-    return view.fidelity["verdict"] in _MEANING
-
-
-def render(view: View, draw: Draw) -> str:
+@section(90, "Can this be believed?")
+def fidelity(view: View, draw: Draw) -> str:
+    """The verdict on measured runs, and what it rests on."""
     found, verdict = view.fidelity, view.fidelity["verdict"]
+    if verdict not in _MEANING:
+        return ""
     return (
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from ringlight.experiments.report.page import NO_RESULT, header, hero, mark, text
+from ringlight.experiments.report.page import NO_RESULT, hero, mark, text
+from ringlight.experiments.report.page import header as head_of
+from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Compared, Draw, Figures, View, real
 from ringlight.experiments.report.words import (
     HARD_SPACE,
@@ -17,7 +19,6 @@ from ringlight.experiments.report.words import (
     upper_first,
 )
 
-ORDER = 0
 #: More cards than these would be a table, and there is one.
 _MOST_CARDS = 6
 #: A ratio so near to 1 is none.
@@ -26,10 +27,12 @@ _WORKERS = {"docker": "Docker containers", "namespace": "network namespaces, no 
 Card = tuple[str, str, str]
 
 
-def render(view: View, draw: Draw) -> str:
+@section(0)
+def header(view: View, draw: Draw) -> str:
+    """What the run is, what it found, and its most important figures as cards."""
     headline = _headline(view) if _to_be_believed(view) else NO_RESULT
     lead = view.experiment.spec.description
-    top = header(f"Ringlight run {view.name}", headline, lead, _chips(view), view.complete)
+    top = head_of(f"Ringlight run {view.name}", headline, lead, _chips(view), view.complete)
     return top + hero(list(itertools.islice(_cards(view), _MOST_CARDS)))
 
 

@@ -1,17 +1,39 @@
-"""Every job of every arm: where it ran, how long it waited and took, and what became of it."""
+"""Jobs: what became of each, how long its iterations took, and whether it is the same training everywhere."""
 
 from __future__ import annotations
 
-from ringlight.experiments.record.runs import JobRun
-from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, table_of, tag, text
-from ringlight.experiments.report.view import Draw, Figures, View, cell, real
-from ringlight.experiments.report.words import percent, seconds, upper_first
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
-ORDER = 25
-TITLE = "Jobs"
-NEEDS = ("state",)
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ringlight.experiments.record.outputs import Written
+from ringlight.experiments.record.runs import JobRun
+from ringlight.experiments.report.charts import chart, legend
+from ringlight.experiments.report.drawing import PALETTE, QUIET
+from ringlight.experiments.report.page import (
+    NOTHING,
+    Columns,
+    folded,
+    folded_if_long,
+    mark,
+    quiet,
+    table_of,
+    tag,
+    text,
+)
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import JOB, PUBLISHED, Draw, Figures, View, arm_title, figures, real
+from ringlight.experiments.report.words import YES_NO, amount, figure, percent, seconds, upper_first
+from ringlight.fabric.units import format_size
+
 #: More GPUs than these are counted, not listed.
 _MOST_GPUS = 8
+#: Arms, or jobs of the only one, beyond these are left out of the picture of iterations.
+_MOST_LINES = 8
+#: Characters of a last line that are shown beside others.
+_LONGEST, _NEWLINE = 160, "\n"
 #: What columns say that only some experiments have.
 _EXPLAINED = {
     "simulated": "the JCT of a simulation of the same run, as the models do not know all of it",
@@ -24,36 +46,39 @@ _EXPLAINED = {
 }
 
 
-def wanted(view: View) -> list[Figures]:
-    return list(view.each("job"))
-
-
-def render(view: View, draw: Draw) -> str:
-    columns = [
-        ("job", lambda at: text(at.name)),
-        ("GPUs", lambda at: text(_placed(_job(at)))),
-        ("state", state),
-        ("JCT", cell("jct")),
-        ("simulated", cell("jct_simulated")),
-        ("stands for", lambda at: seconds(real(at, "jct"))),
-        ("iteration", cell("iteration")),
-        ("all-reduce", cell("allreduce")),
-        ("arrival", _arrival),
-        ("waited", lambda at: seconds(at.number("queueing_delay") or None)),
-        ("start-up", lambda at: seconds(at.number("start_up") or None)),
-        ("GPU use", lambda at: percent(at.number("gpu_utilisation"), 0)),
-        ("crossing", lambda at: percent(at.number("fragmentation"), 0)),
-        ("slowdown", lambda at: at.figure("slowdown") if len(view.plans[at.arm].jobs) > 1 else NOTHING),
-    ]
-    group = (lambda at: text(at.title)) if len(view.fixed) > 1 else None
-    shown = table_of(wanted(view), columns, 3, group=group)
+@section(25, "Jobs", needs=("state",))
+def jobs(view: View, draw: Draw) -> str:
+    """Every job of every arm: where it ran, how long it waited and took, and what became of it."""
+    found = list(view.each("job"))
+    if not found:
+        return ""
+    shown = figures(
+        found,
+        [
+            JOB,
+            ("GPUs", lambda at: text(_placed(_job(at)))),
+            ("state", state),
+            ("JCT", "jct"),
+            ("simulated", "jct_simulated"),
+            ("stands for", lambda at: seconds(real(at, "jct"))),
+            ("iteration", "iteration"),
+            ("all-reduce", "allreduce"),
+            ("arrival", _arrival),
+            ("waited", lambda at: seconds(at.number("queueing_delay") or None)),
+            ("start-up", lambda at: seconds(at.number("start_up") or None)),
+            ("GPU use", lambda at: percent(at.number("gpu_utilisation"), 0)),
+            ("crossing", lambda at: percent(at.number("fragmentation"), 0)),
+            ("slowdown", lambda at: at.figure("slowdown") if len(view.plans[at.arm].jobs) > 1 else NOTHING),
+        ],
+        3,
+        group=arm_title if len(view.fixed) > 1 else None,
+    )
     there = [head for head in _EXPLAINED if f">{head}</th>" in shown]
     explained = "".join(f" {upper_first(head)}: {_EXPLAINED[head]}." for head in there)
-    shown = folded_if_long(f"{len(wanted(view))} jobs", len(wanted(view)), shown)
-    return (
-        f'{shown}<p class="quiet">All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job '
+    return folded_if_long(f"{len(found)} jobs", len(found), shown) + quiet(
+        f"All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job "
         "completion time, from its release to its end; iteration and all-reduce are medians over ranks and "
-        f"iterations.{explained}{_failures(view)}{view.says('jobs')}</p>"
+        f"iterations.{explained}{_failures(view)}{view.says('jobs')}"
     )
 
 
@@ -90,3 +115,211 @@ def _failures(view: View) -> str:
         if job.state not in ("SUCCEEDED", "") and job.reason
     ]
     return text("".join(dict.fromkeys(found)))
+
+
+@section(20, "Who is compared", needs=("steps",))
+def collectives(view: View, draw: Draw) -> str:
+    """All-reduces alone: what each arm's takes in steps, light and passes, at the file's values."""
+    base, analytic = view.base, tag("analytic")
+
+    def of(metric: str) -> Callable[[str], str]:
+        return lambda arm: figure(base.at(arm, metric))
+
+    columns: Columns[str] = [
+        ("arm", lambda arm: text(view.title(arm))),
+        ("collective", lambda arm: text(view.plans[arm].jobs[0].loop.collective)),
+        (f"steps {tag(view.label)}", of("steps")),
+        (f"with new light {analytic}", of("set_ups_closed")),
+        (f"gradients through the narrowest link {analytic}", of("vectors_closed")),
+        (f"wavelengths {tag(view.label)}", of("wavelengths_lit")),
+        (f"gradients added at the busiest node {analytic}", of("added_closed")),
+        (f"received at once {analytic}", of("received_at_once")),
+    ]
+    return (
+        "<p>All at the values that the file has without its sweeps. Steps are synchronised: nobody begins "
+        "one before all have ended the one before.</p>"
+        + view.paragraph("collectives")
+        + table_of(view.arms, columns, 2)
+    )
+
+
+@section(13, "Iterations", needs=("iteration",))
+def iterations(view: View, draw: Draw) -> str:
+    """How long each iteration took, arm beside arm; nothing unless some job had two or more."""
+    lines = list(_lines(view))
+    if not any(len(job.spans) > 1 for _, job in lines):
+        return ""
+    left_out = "" if len(lines) <= _MOST_LINES else f" The first {_MOST_LINES} of {len(lines)}."
+    caption = (
+        f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
+        f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
+    )
+    told_apart = "job" if len(view.fixed) == 1 else "arm"
+    picture = draw("iterations", caption, _iterations, lines[:_MOST_LINES], told_apart)
+    return view.paragraph("iterations") + picture
+
+
+def _lines(view: View) -> Iterator[tuple[str, JobRun]]:
+    """What to draw: the compared job of every arm, or every job where there is one arm."""
+    compared = [spec.job for spec in view.experiment.spec.compare]
+    for arm, run in view.first.items():
+        jobs, alone = list(run.jobs.values()), len(view.fixed) == 1
+        for job in jobs if alone else [next((j for j in jobs if j.name in compared), jobs[0])]:
+            if job.iterations:
+                yield job.name if alone else arm if len(jobs) == 1 else f"{arm}, {job.name}", job
+
+
+def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
+    figure, axis = chart(2.7, left=0.8)
+    highest, lowest, most = 0.0, float("inf"), max(len(job.spans) for _, job in lines)
+    styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
+    for (name, job), (dash, colour) in zip(lines, styles, strict=False):
+        took = [end - begin for begin, end in job.spans]
+        dots = "o" if len(took) < 60 else ""
+        axis.plot(range(1, len(took) + 1), took, color=colour, linestyle=dash, marker=dots, label=name)
+        highest, lowest = max(highest, *took), min(lowest, *took)
+    computes = {job.plan.training.compute_s for _, job in lines if job.plan.training is not None}
+    floor = min([lowest, *computes])
+    if len(computes) == 1:
+        axis.axhline(floor, color=QUIET, linewidth=0.8, linestyle=":")
+    if floor > 0.7 * highest:
+        # Simulated iterations may all take the same time, but for rounding.
+        height = highest - floor if highest - floor > 1e-6 * highest else 0.1 * highest
+        axis.set_ylim(floor - 0.12 * height, highest + 0.15 * height)
+    else:
+        axis.set_ylim(0, 1.08 * highest or 1)
+    axis.set(xlabel="iteration", ylabel="seconds", xlim=(0.5, most + 0.5))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend(figure, title, columns=4)
+    return figure
+
+
+@section(27, "Is it the same training?", needs=("parameters_identical",))
+def training(view: View, draw: Draw) -> str:
+    """Whether it is the same training: parameters bit by bit, accuracy, payload."""
+    found = [at for at in view.each("job") if at.row("parameters_identical") is not None]
+    if not found:
+        return ""
+    shown = figures(
+        found,
+        [
+            JOB,
+            ("parameters", _digest),
+            ("all alike", lambda at: _yes(at.truth("parameters_identical"))),
+            ("loss", _loss),
+            ("accuracy", lambda at: percent(at.number("accuracy"), 2)),
+            ("payload", _of_run("payload_received")),
+            ("bytes lost", _of_run("payload_lost")),
+            ("sent again", _of_run("retransmits")),
+            ("connections kept", lambda at: YES_NO[at.truth("connections_unchanged")]),
+            ("as the baseline", lambda at: YES_NO[_as_baseline(at)]),
+        ],
+        2,
+        group=arm_title,
+    ) + quiet(
+        f"All {tag('measured')}. Parameters: the first digits of their SHA-256. All alike: "
+        "every rank and the same training in one process ended with them, bit by bit; collectives that add "
+        "in another order may end in other last bits. A byte is lost when its rank sent it and the peer did "
+        "not get it; what the network drops TCP sends again, counted in segments. As the baseline: the "
+        "same parameters, where the same was trained with the same collective. Payload is that of all jobs "
+        "of the run."
+    )
+    alike = all(at.truth("parameters_identical") for at in found)
+    return (
+        "<p>Final parameters of all ranks bit-identical to the same training in one process: "
+        f"{_yes(alike)}.</p>{_published(view)}{folded('Parameters, losses and bytes of every job', shown)}"
+    )
+
+
+def _yes(value: bool | None) -> str:
+    return mark("good", "yes") if value else YES_NO[value]
+
+
+def _digest(at: Figures) -> str:
+    digest = at.value("parameters_sha256")
+    return f"<code>{text(str(digest)[:12])}</code>" if digest else NOTHING
+
+
+def _loss(at: Figures) -> str:
+    first, last = at.numbers("loss_first", "loss_last")
+    return NOTHING if first is None or last is None else f"{first:.2f} → {last:.2f}"
+
+
+def _of_run(metric: str) -> Callable[[Figures], str]:
+    return lambda at: at.view.at(at.arm, "run").figure(metric)
+
+
+def _as_baseline(at: Figures) -> bool | None:
+    """Whether an arm that trained the same as its baseline ended with the same parameters."""
+    mine = [one for one in at.view.comparisons if (one.arm, one.subject) == (at.arm, at.subject)]
+    return next((same for one in mine if (same := one.truth("parameters_equal")) is not None), None)
+
+
+def _published(view: View) -> str:
+    each = [
+        f"{text(view.title(row.arm))} {amount(row.value, row.unit, row.metric)}"
+        for row in view.rows
+        if row.metric == "accuracy" and row.label == PUBLISHED
+    ]
+    said = f"{', '.join(each)}{view.says('training')} {tag(PUBLISHED)}"
+    return f"<p>Published accuracy: {said}.</p>" if each else ""
+
+
+@section(29, "Containers", needs=("commands_failed",))
+def containers(view: View, draw: Draw) -> str:
+    """Jobs of users' containers: how they ended, when light was moved, and the links' traffic."""
+    shown = figures(
+        [at for at in view.each("job") if at.value("commands_failed") is not None],
+        [
+            JOB,
+            ("image", _image),
+            ("commands that failed", "commands_failed"),
+            ("start, first to last", "start_spread"),
+            ("light moved", "regroups_under"),
+            ("NICs sent", "nic_sent"),
+            ("NICs received", "nic_received"),
+        ],
+        2,
+        group=arm_title,
+    )
+    every = list(view.each("traffic"))
+    carried = [at for at in every if at.value("link_bytes")]
+    link = ("job, link", lambda at: text(at.subject.removeprefix("traffic ")))
+    if over := figures(carried, [link, ("bytes", "link_bytes")], group=arm_title):
+        over = folded(f"Bytes over {len(carried)} directions of links", over)
+    return f"{shown}{_outputs(view)}{over}" + quiet(
+        f"All {tag(view.label)}. Bytes are those of frames, by "
+        "the counters of NICs and of packet switches' ports, from the release to the end; those of another "
+        "job that ran meanwhile are among them on links that both used. "
+        f"{len(every) - len(carried)} directions of links that carried nothing are left out; rows.csv has "
+        "them."
+    )
+
+
+def _outputs(view: View) -> str:
+    """The last line that each rank wrote, and folded the last lines of all."""
+    titles = {run.name: run.plan.title for run in view.runs}
+    every = [one for one in view.outputs if one.run in titles]
+    columns: Columns[Written] = [
+        ("rank", _rank),
+        ("last line", lambda one: f"<code>{text(one.lines[-1][:_LONGEST])}</code>"),
+        ("all of it in the run folder", lambda one: f"<code>{text(one.path)}</code>"),
+    ]
+    shown = table_of(every, columns, len(columns), group=lambda one: text(titles[one.run]))
+    if not shown:
+        return ""
+    lines = (
+        f"<h4>{text(titles[one.run])}: {_rank(one)}, {format_size(one.size)}</h4>"
+        f"<pre>{text(_NEWLINE.join(one.lines))}</pre>"
+        for one in every
+    )
+    return f"<h3>What they wrote</h3>{shown}{folded('The last lines of each', ''.join(lines))}"
+
+
+def _rank(one: Written) -> str:
+    return f"{text(one.job)} {one.rank}{', errors' if one.stream == 'stderr' else ''}"
+
+
+def _image(at: Figures) -> str:
+    container = at.view.plans[at.arm].job(at.name).container
+    return text("" if container is None else container.image)

@@ -15,7 +15,8 @@ from ringlight.experiments.record.events import Flow
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report import charts
 from ringlight.experiments.report.drawing import FACE, INK, PALETTE, QUIET, RULE, wavelength_colours
-from ringlight.experiments.report.page import NOTHING, folded, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, folded, mark, table_of, tag, text
+from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View
 from ringlight.experiments.report.words import called, count, meaning
 from ringlight.fabric.collectives import Schedule, schedule_of
@@ -25,9 +26,6 @@ from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 
-ORDER = 6
-TITLE = "Light of the O-NICs"
-NEEDS = ("setup_p50", "light_use_receivers")
 #: Most O-NICs whose flows are drawn over time; trace.json has all. Most grids of which there are pictures.
 _MOST_ONICS, _MOST_PICTURES = 16, 2
 _TIMES = ("setup", "idle_setup", "open", "lit")
@@ -36,13 +34,12 @@ _DROPPED = ("dark_drops", "unset_drops", "unrouted")
 _COUNTERS = (*FORBIDDEN, *_DROPPED, "light_tx_bytes", "control_messages", "agents_restarted")
 
 
-def wanted(view: View) -> list[Run]:
-    runs = view.first.values()
-    return [run for run in runs if run.lit_flows]
-
-
-def render(view: View, draw: Draw) -> str:
-    runs = wanted(view)
+@section(6, "Light of the O-NICs", needs=("setup_p50", "light_use_receivers"))
+def light(view: View, draw: Draw) -> str:
+    """The light of each first run on a grid."""
+    runs = [run for run in view.first.values() if run.lit_flows]
+    if not runs:
+        return ""
     parts = (_one(view, draw, run, number < _MOST_PICTURES) for number, run in enumerate(runs))
     return (
         "<p>The arbiter sets the WSSs once, before the jobs. From then on the "
@@ -84,7 +81,7 @@ def _lit_pairs(at: Figures) -> str:
     lit, astray = at.numbers("lit_pairs", "lit_between_jobs")
     if lit is None:
         return ""
-    kept = "none leads" if not astray else f'<b class="bad">{astray:.0f} lead</b>'
+    kept = "none leads" if not astray else mark("bad", f"{astray:.0f} lead")
     return (
         f" The WSSs, read back while the jobs ran, let {lit:.0f} wavelengths through; {kept} from a node of "
         f"one job to a node of another {tag(at.view.label)}."
@@ -131,8 +128,8 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
     index, steps = lit_steps_of_all(run)
     figures = []
     if steps:
-        of_ports = lines(grid)
-        switches = " and the ".join(f"{line}'s" for line in of_ports)
+        ways = lines(grid)
+        switches = " and the ".join(f"{line}'s" for line in ways)
         caption = (
             f"Iteration {index + 1}: the light of each step of the all-reduce, as the O-NICs' agents "
             f"recorded it. Thin lines are the fibres to the {switches} WSS; an arrow is a flow, "
@@ -140,7 +137,7 @@ def _figures(view: View, draw: Draw, run: Run) -> str:
         )
         figures.append(draw(f"grid-{arm}", caption, _grid_steps, grid, steps))
         some = " (some)" if len(plane.nodes) > _MOST_ONICS else ""
-        ports = "above the row port, below the column port. " if len(of_ports) > 1 else ""
+        ports = "above the row port, below the column port. " if len(ways) > 1 else ""
         caption = (
             f"The same iteration's all-reduce on every O-NIC{some}: {ports}Grey: from the "
             f"request to the light; coloured: lit, by wavelength. {how}"
@@ -211,10 +208,12 @@ def _lit(flow: Flow) -> float:
 
 
 def _grid_steps(grid: Grid, steps: Sequence[Sequence[Flow]]) -> Figure:
-    plane = bool(grid.row_switches and grid.column_switches)
-    columns = min(4 if plane and grid.columns < 2 * grid.rows else 2, len(steps))
+    down, across = grid.rows, grid.columns
+    ways = lines(grid)
+    plane = len(ways) > 1
+    columns = min(4 if plane and across < 2 * down else 2, len(steps))
     # As high as the grid is, for its width: with its switches it is one row and one column larger.
-    height = 9.0 / max(2, columns) * (grid.rows + 1) / (grid.columns + 1) if plane else 1.15
+    height = 9.0 / max(2, columns) * (down + 1) / (across + 1) if plane else 1.15
     colours = wavelength_colours(grid.wavelengths)
     began = min(_asked(flow) for flow in steps[0])
 
@@ -250,15 +249,16 @@ def _boxes(
 
 def _fibres(axis: Axes, grid: Grid) -> None:
     """Row switches at the left, column switches at the bottom, a fibre from each node to both."""
-    margin = 0.62 if grid.columns <= 4 else 0.8
-    bottom = -(grid.rows - 1) - margin
+    down, across = grid.rows, grid.columns
+    margin = 0.62 if across <= 4 else 0.8
+    bottom = -(down - 1) - margin
     rows = {f"r{k}": (-margin, -float(k)) for k in range(len(grid.row_switches))}
     columns = {f"c{k}": (float(k), bottom) for k in range(len(grid.column_switches))}
-    axis.hlines([y for _, y in rows.values()], -margin, grid.columns - 1, color=RULE, linewidth=0.8, zorder=1)
+    axis.hlines([y for _, y in rows.values()], -margin, across - 1, color=RULE, linewidth=0.8, zorder=1)
     axis.vlines([x for x, _ in columns.values()], bottom, 0, color=RULE, linewidth=0.8, zorder=1)
-    _boxes(axis, rows | columns, 0.34, 0.26, RULE, 5.5 if max(grid.rows, grid.columns) > 2 else 6.5)
+    _boxes(axis, rows | columns, 0.34, 0.26, RULE, 5.5 if max(down, across) > 2 else 6.5)
     below, above = (margin + 0.25, 0.45) if columns else (0.6, 0.6)
-    axis.set(xlim=(-margin - 0.3, grid.columns - 0.55), ylim=(1 - grid.rows - below, above), aspect="equal")
+    axis.set(xlim=(-margin - 0.3, across - 0.55), ylim=(1 - down - below, above), aspect="equal")
 
 
 def _timelines(run: Run, grid: Grid, index: int) -> Figure:

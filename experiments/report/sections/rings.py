@@ -23,7 +23,8 @@ from ringlight.experiments.report.charts import (
     pictures,
 )
 from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIET, RULE, wavelength_colours
-from ringlight.experiments.report.page import NOTHING, table_of, tag, text
+from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, text
+from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
 from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
@@ -33,9 +34,6 @@ from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep, plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 
-ORDER = 5
-TITLE = "All-reduces on rings of wavelengths"
-NEEDS = ("wavelengths_used",)
 #: Most different lights of a collective's steps that are drawn, most arms of which there is a picture, and
 #: most nodes in one.
 _MOST_STEPS, _MOST_PICTURES, _MOST_NODES = 8, 6, 32
@@ -58,25 +56,16 @@ _COLLECTIVES = {
 }
 
 
-def wanted(view: View) -> list[Run]:
-    """First runs with one job that a ring carries."""
-    return [run for run in _all(view) if of_fabric(view, run).number("wavelengths") is not None]
-
-
-def _all(view: View) -> list[Run]:
-    """Runs on a ring, and those of arms without one, for comparison."""
-    return [run for run in view.first.values() if _job(run).gpus]
-
-
-def _job(run: Run) -> JobRun:
-    return next((job for job in run.jobs.values() if job.gpus), next(iter(run.jobs.values())))
-
-
-def render(view: View, draw: Draw) -> str:
-    runs = _all(view)
+@section(5, "All-reduces on rings of wavelengths", needs=("wavelengths_used",))
+def rings(view: View, draw: Draw) -> str:
+    """All-reduces on rings, those of arms without one for comparison, and the light of rings."""
+    runs = [run for run in view.first.values() if _job(run).gpus]
+    lit = [run for run in runs if of_fabric(view, run).row("wavelengths")]
+    if not lit:
+        return ""
     collectives = [_job(run).plan.loop.collective for run in runs]
     described = [words for k, words in _COLLECTIVES.items() if any(c.startswith(k) for c in collectives)]
-    anew = [run.plan.arm for run in wanted(view) if _set_anew(run)]
+    anew = [run.plan.arm for run in lit if _set_anew(run)]
     if anew:
         described.append(
             f"In the arms {text(', '.join(anew))} every step sets all of its light anew, also what stands: "
@@ -102,14 +91,20 @@ def render(view: View, draw: Draw) -> str:
         ],
         2,
     )
+    explained = quiet(
+        f"Median all-reduce {tag(view.label)} and by the model {tag('analytic')}: transfers "
+        "one step after the other at the full rate, without set-up and with the median one of the run."
+    )
     return (
         f"<p>{''.join(described)}Light set: how often in one all-reduce the switches are set."
-        f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces, view, runs)}{shown}"
-        f'<p class="quiet">Median all-reduce {tag(view.label)} and by the model {tag("analytic")}: transfers '
-        "one step after the other at the full rate, without set-up and with the median one of the run.</p>"
-        f"{_light(view, draw)}"
-        f"{counted([of_fabric(view, run) for run in wanted(view)], _COUNTERS, _COUNTERS[:-1])}"
+        f"{view.says('rings')}</p>{draw('allreduce', caption, _all_reduces, view, runs)}{shown}{explained}"
+        f"{_light(view, draw, lit)}"
+        f"{counted([of_fabric(view, run) for run in lit], _COUNTERS, _COUNTERS[:-1])}"
     )
+
+
+def _job(run: Run) -> JobRun:
+    return next((job for job in run.jobs.values() if job.gpus), next(iter(run.jobs.values())))
 
 
 def _steps(run: Run) -> int:
@@ -134,15 +129,20 @@ def _over_model(view: View, run: Run) -> str:
     return f"{took / model_s:.3f}" if took is not None and model_s else NOTHING
 
 
+def _plane(run: Run) -> RingPlane:
+    """The ring of a run on one."""
+    found = run.plan.on(RingPlane)
+    assert found is not None
+    return found
+
+
 def _set_anew(run: Run) -> bool:
     """Whether every step sets all of its light anew."""
-    plane = run.plan.on(RingPlane)
-    return plane is not None and plane.sets_all
+    return _plane(run).sets_all
 
 
-def _light(view: View, draw: Draw) -> str:
+def _light(view: View, draw: Draw, runs: Sequence[Run]) -> str:
     """Which light each step has on every ring, and how long it took to set."""
-    runs = wanted(view)
     setting = runs[0].plan.setting
     rate = format_rate(min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus))
     return (
@@ -164,8 +164,8 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
         told = f"The light {how} {sets:.0f} times in each all-reduce {tag('analytic')}."
         if declared is not None:
             told += f" The switches' profile says that this takes {seconds(declared)}."
-    drawn, plane, job = "", run.plan.on(RingPlane), _job(run)
-    if plane is not None and number < _MOST_PICTURES and len(job.gpus) <= _MOST_NODES:
+    drawn, plane, job = "", _plane(run), _job(run)
+    if number < _MOST_PICTURES and len(job.gpus) <= _MOST_NODES:
         caption = f"{run.plan.title}: likewise."
         if number == 0:
             caption = (
@@ -184,10 +184,10 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
 
 def _all_reduces(view: View, runs: Sequence[Run]) -> Figure:
     figure, axis = chart(0.75 + 0.42 * len(runs), left=2.6, top=0.1, bottom=0.5)
-    most, lit = 0.0, [run.plan.name for run in wanted(view)]
+    most = 0.0
     for y, run in enumerate(runs):
         took, ideal_s, model_s = _times(view, run)
-        took, colour = took or 0.0, PALETTE[1] if run.plan.name in lit else QUIET
+        took, colour = took or 0.0, PALETTE[1] if of_fabric(view, run).row("wavelengths") else QUIET
         axis.barh(y, took, height=0.55, color=colour, linewidth=0, alpha=0.85)
         most = max(most, took)
         if ideal_s is not None and model_s is not None:

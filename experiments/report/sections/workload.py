@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,17 +18,26 @@ from ringlight.experiments.record.events import Operations
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.experiments.report.charts import Span, chart, key, legend, named_rows, prefixed
 from ringlight.experiments.report.drawing import INK, PALETTE, RULE
-from ringlight.experiments.report.page import NOTHING, Columns, folded_if_long, table_of, tag, text
-from ringlight.experiments.report.view import Draw, Figures, View, cell, of_points, swept
+from ringlight.experiments.report.page import NOTHING, Columns, folded_if_long, quiet, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import (
+    ARM,
+    JOB,
+    Cell,
+    Draw,
+    Figures,
+    View,
+    cell,
+    figures,
+    swept,
+    swept_columns,
+)
 from ringlight.experiments.report.words import count, percent, seconds
 from ringlight.fabric.kinds import KINDS
 from ringlight.fabric.units import format_size
 from ringlight.workloads.graph import FloatArray, Workload
 from ringlight.workloads.summary import MESSAGE, PURPOSES, Traffic, purposes, traffic
 
-ORDER = 17
-TITLE = "Workloads"
-NEEDS = ("exposed",)
 #: More ranks, of as many programs, are not drawn; nor are more jobs.
 _MOST_RANKS, _MOST_JOBS = 8, 4
 #: Share of a picture's width that no eye tells from nothing: gaps that are shorter are closed, and shorter
@@ -54,12 +63,12 @@ class _Of(NamedTuple):
         return self.at.number(of_purpose(metric, self.purpose))
 
 
-def wanted(view: View) -> list[Figures]:
-    return view.having("exposed")
-
-
-def render(view: View, draw: Draw) -> str:
-    jobs = wanted(view)
+@section(17, "Workloads", needs=("exposed",))
+def workload(view: View, draw: Draw) -> str:
+    """The operations of jobs that run workloads over time, and their exposed communication."""
+    jobs = view.having("exposed")
+    if not jobs:
+        return ""
     drawn = [drawn for run in view.first.values() for drawn in _recorded(run)] or [
         drawn for run in view.runs[:1] for drawn in _recorded(run)
     ]
@@ -74,20 +83,20 @@ def render(view: View, draw: Draw) -> str:
 
 
 def _of_jobs(view: View, jobs: Sequence[Figures]) -> str:
-    columns: Columns[Figures] = [
-        *_where(view, jobs),
+    columns: list[tuple[str, Cell]] = [
+        *_where(jobs),
         ("ranks", lambda at: count(_plan(at).gpus)),
         ("operations per rank", lambda at: _lengths(_plan(at).workload)),
-        ("iteration", cell("iteration")),
-        ("computing", cell("computing")),
-        ("exposed", cell("exposed")),
+        ("iteration", "iteration"),
+        ("computing", "computing"),
+        ("exposed", "exposed"),
         ("results checked", _checked),
     ]
-    shown = table_of(jobs, columns, len(columns) - 6)
-    return folded_if_long(f"{len(jobs)} jobs", len(jobs), shown) + (
-        f'<p class="quiet">All {tag(view.label)}, as emulated. Iteration: median over ranks and iterations; '
+    shown = figures(jobs, columns, len(columns) - 6)
+    return folded_if_long(f"{len(jobs)} jobs", len(jobs), shown) + quiet(
+        f"All {tag(view.label)}, as emulated. Iteration: median over ranks and iterations; "
         "computing: how long of an iteration a rank computes, and exposed: how long it does not, means over "
-        "ranks and iterations.</p>"
+        "ranks and iterations."
     )
 
 
@@ -96,7 +105,7 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
     found.sort(key=lambda one: (jobs.index(one.at), COMMUNICATION.index(one.purpose)))
     columns: Columns[_Of] = [
         ("purpose", lambda one: text(one.purpose)),
-        *((head, lambda one, shown=shown: shown(one.at)) for head, shown in _where(view, jobs)),
+        *((head, lambda one, of=cell(of): of(one.at)) for head, of in _where(jobs)),
         ("exposed", lambda one: seconds(one.number("exposed"))),
         ("hidden", lambda one: seconds(one.number("hidden"))),
         ("of it hidden", _share_hidden),
@@ -105,20 +114,20 @@ def _of_purposes(view: View, jobs: Sequence[Figures]) -> str:
         ("bytes, busiest rank", lambda one: format_size(round(one.bytes.most))),
     ]
     shown = table_of(found, columns, len(columns) - 6)
-    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(found), shown) + (
-        '<p class="quiet">By purpose: how long of an iteration its operations were under way at a rank while '
+    return folded_if_long(f"By purpose, {len(jobs)} jobs", len(found), shown) + quiet(
+        "By purpose: how long of an iteration its operations were under way at a rank while "
         "that computed nothing, and hidden behind computing; waiting for partners counts, and purposes may "
         f"be under way at the same time {tag(view.label)}. Operations and bytes: of one iteration, as "
-        f"emulated: the least that any algorithm must send {tag('analytic')}.{view.says('workload')}</p>"
+        f"emulated: the least that any algorithm must send {tag('analytic')}.{view.says('workload')}"
     )
 
 
-def _where(view: View, jobs: Sequence[Figures]) -> list[tuple[str, Callable[[Figures], str]]]:
+def _where(jobs: Sequence[Figures]) -> list[tuple[str, Cell]]:
     """Columns that say what a row is of: as few as tell rows from each other."""
     return [
-        *([("arm", lambda at: text(at.title))] if len({at.arm for at in jobs}) > 1 else []),
-        ("job", lambda at: text(at.name)),
-        *of_points(swept(at.point for at in jobs)),
+        *([ARM] if len({at.arm for at in jobs}) > 1 else []),
+        JOB,
+        *swept_columns(swept(at.point for at in jobs)),
     ]
 
 

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 THREADS = 100
 #: Random sequences of changes that are held against a model, and most changes of one.
 SEQUENCES, LONGEST = 12, 4
+#: Moves that measure the dark time, and those that are made at most, as some are disturbed.
+MEASURED, MOVES = 6, 24
+#: Longest way of a packet through a switch that nothing holds up, seconds.
+THROUGH_S = 0.002
 
 
 @check(34)
@@ -83,24 +87,33 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
     most_s = timing.lit_after_s(1) + timing.command.most_s + timing.per_cross_connect_s
     sender = rig.host(1)
     turns = (2, 3, 4) if 4 in rig.hosts else (2, 1)
-    moves = [(turns[n % len(turns)], turns[(n + 1) % len(turns)]) for n in range(6)]
+    moves = [(turns[n % len(turns)], turns[(n + 1) % len(turns)]) for n in range(MOVES)]
     for faceplate in turns:
         rig.host(faceplate)
     rig.change(driver, [rig.xc(1, 2)])
-    dark, before_report, after_report = [], [], []
+    dark: list[float] = []
+    before_report, after_report = [], []
     for old, new in moves:
+        if len(dark) == MEASURED:
+            break
         wait_for_light(rig, rig.xc(1, old))
         with Stream(sender, 0.0005) as stream:
             stream.wait(40)
             result = rig.change(driver, [rig.xc(1, new)])
             stream.wait(40)
-        after = rig.hosts[new].received(stream, len(stream.sent) - 1)
+        after = rig.hosts[new].arrived(stream, len(stream.sent) - 1)
         time.sleep(0.05)
-        before = rig.hosts[old].received(stream)
-        expect(before and after, "no packet before or none after a move")
-        last, first = before[-1], after[0]
-        if before != list(range(last + 1)) or after != list(range(first, len(stream.sent))):
+        before = rig.hosts[old].arrived(stream)
+        sent = len(stream.sent)
+        expect(before, f"of {sent} packets none arrived before a move")
+        expect(after, f"of {sent} packets none arrived after a move")
+        last, first = list(before)[-1], next(iter(after))
+        if list(before) != list(range(last + 1)) or list(after) != list(range(first, len(stream.sent))):
             log.info("more was lost than in one dark time")
+            continue
+        # What waited in the switch while it was dark, and came through afterwards, hides how long that was.
+        if max(before[last] - stream.left[last], after[first] - stream.left[first]) > THROUGH_S:
+            log.info("the switch was held up")
             continue
         dark.append(stream.left[first] - stream.sent[last])
         added = next(r for r in result.results if r.action == "add")
@@ -111,12 +124,13 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
         after_report.append(stream.sent[first - 1] - added.t_lit)
         log.info("dark for %.1f ms, reported %.1f ms", dark[-1] * 1e3, (added.t_lit - added.t_dark) * 1e3)
     # A switch that is held up on a busy machine loses packets that were waiting in it for its light, or
-    # before that. So not every move must do, but half of them lose what is sent in one dark time and
-    # nothing else, and in two of these what the driver reports holds the darkness seen on the wire.
-    expect(len(dark) >= 3, f"in {6 - len(dark)} of 6 moves more was lost than in one dark time")
+    # before that. So not every move must do, but some of them lose what is sent in one dark time and
+    # nothing else. In two of these what the driver reports holds the darkness seen on the wire; all but one
+    # are as long as declared, as a switch that is late to remove light makes it short.
+    expect(len(dark) >= 3, f"in only {len(dark)} of {MOVES} moves was no more lost than in one dark time")
     expect(sorted(before_report)[1] <= 0.0, "it was dark on the wire before the driver says so")
     expect(sorted(after_report)[1] <= 0.05, "it was dark on the wire when the driver said that it was lit")
-    least_s, median_s = min(dark), sorted(dark)[1]
+    least_s = median_s = sorted(dark)[1]
     expect(least_s >= timing.dark.least_s * 0.98, f"dark for {least_s * 1e3:.1f} ms, less than declared")
     # And what a machine needs for two commands to a switch that needs no time.
     expect(median_s <= 3 * most_s + 0.02, f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} declared")

@@ -29,6 +29,7 @@ from ringlight.testbed.acceptance.network import Network, nobodys_address
 from ringlight.testbed.acceptance.rig import Recovery, Rig, lacks
 from ringlight.testbed.emulation.optical.datapath import Datapath, remove_pins
 from ringlight.testbed.emulation.optical.lasers import Lasers
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import new_lab
 
 SIZE, MAX_SIZE = 8, 1024
@@ -177,7 +178,7 @@ class ScpiRig(Rig):
         self._lab = new_lab()
         self._held = self._lab.hold()
         self._network: Network | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._proxy: Proxy | None = None
         self._maps: Datapath | None = None
         self._pins = self._lab.bpf_dir / "ocs0"
@@ -222,13 +223,7 @@ class ScpiRig(Rig):
         self._command = command
         log_path = self._lab.state_dir / "ocs0.log"
         with log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=self._lab.environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = start_process(command, self._lab.environment(), log)
         _favour(self._process.pid)
         deadline = time.monotonic() + START_S
         while not self._ready.exists():

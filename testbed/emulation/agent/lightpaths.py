@@ -155,9 +155,9 @@ class Lightpaths:
 
 
 def _open(pins: Path) -> tuple[LightTable, TrafficTable]:
-    lights = LightTable.open(pins)
+    lights = LightTable(pins)
     try:
-        return lights, TrafficTable.open(pins)
+        return lights, TrafficTable(pins)
     except OSError:
         lights.close()
         raise

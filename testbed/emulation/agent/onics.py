@@ -47,7 +47,7 @@ class Onics:
                 text = f"O-NIC {gpu}: {ip}: there is no wavelength {chosen.wavelength} (0..{wavelengths - 1})"
                 raise AgentError(422, text)
         try:
-            table = RouteTable.open(self._bpf_dir / f"onic-{gpu}")
+            table = RouteTable(self._bpf_dir / f"onic-{gpu}")
             try:
                 with self._lock:
                     table.replace(wanted)

@@ -73,7 +73,7 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
     agent = None
     with _reading(source):
         if onic.standing:
-            with closing(LightTable.open(_pins(lab, source))) as lights:
+            with closing(LightTable(_pins(lab, source))) as lights:
                 standing = lights.read().get(ip)
             found = standing.paths if standing is not None and standing.lit else ()
         elif onic.transmitters == "tunable":
@@ -82,7 +82,7 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
             mapped = _wavelength_map(directory / "map.json").get(ip)
             found = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
         else:
-            with closing(RouteTable.open(_pins(lab, source))) as routes:
+            with closing(RouteTable(_pins(lab, source))) as routes:
                 route = routes.read().get(ip)
             found = () if route is None else (route,)
     if not found:

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             ports=len(ids),
             allow_faults=chosen.allow_faults,
         )
-        agent = Agent(settings, BpfLaser.open(chosen.lasers, ids), BpfRoutes.open(chosen.pins))
+        agent = Agent(settings, BpfLaser.open(chosen.lasers, ids), BpfRoutes(chosen.pins))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()

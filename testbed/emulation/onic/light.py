@@ -52,13 +52,9 @@ class BpfLaser:
 class BpfRoutes:
     """The fibre port whose tunable laser leads to each peer, by IPv4 address."""
 
-    def __init__(self, table: RouteTable) -> None:
-        self._table = table
-
-    @classmethod
-    def open(cls, pins: Path) -> BpfRoutes:
+    def __init__(self, pins: Path) -> None:
         """Raises EbpfError."""
-        return cls(RouteTable.open(pins))
+        self._table = RouteTable(pins)
 
     def close(self) -> None:
         self._table.close()

@@ -33,6 +33,19 @@
 #define WORDS 0xc0 /* type of service of what is not for the light */
 enum port { HOST = FIBRES, CONTROL, QUEUE, PORTS }; /* fibres come before these */
 
+/* A map whose entries are made as they are needed, and an array of those that are always there. */
+#define MAP(name, kind, flags, entries, key_type, value_type) \
+	struct { \
+		__uint(type, kind); \
+		__uint(map_flags, flags); \
+		__uint(max_entries, entries); \
+		__type(key, key_type); \
+		__type(value, value_type); \
+	} name SEC(".maps")
+#define TABLE(name, key_type, value_type) \
+	MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, 4096, key_type, value_type)
+#define ARRAY(name, entries, value_type) MAP(name, BPF_MAP_TYPE_ARRAY, 0, entries, __u32, value_type)
+
 struct counters {
 	__u64 control_tx_packets; /* of the GPU, over the control network */
 	__u64 control_tx_bytes;
@@ -41,12 +54,7 @@ struct counters {
 	__u64 unrouted; /* payload for a peer that no light leads to */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counters);
-} counters SEC(".maps");
+ARRAY(counters, 1, struct counters);
 
 struct fibre {
 	__u64 tx_packets;
@@ -56,27 +64,12 @@ struct fibre {
 	__u64 misdirected; /* light meant for another O-NIC */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FIBRES);
-	__type(key, __u32);
-	__type(value, struct fibre);
-} fibres SEC(".maps");
+ARRAY(fibres, FIBRES, struct fibre);
 
 /* Interface index of each port, 0 while it is not there. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PORTS);
-	__type(key, __u32);
-	__type(value, __u32);
-} ports SEC(".maps");
+ARRAY(ports, PORTS, __u32);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, FIBRES);
-	__type(key, __u32);
-	__type(value, __u32);
-} fibre_of_ifindex SEC(".maps");
+MAP(fibre_of_ifindex, BPF_MAP_TYPE_HASH, 0, FIBRES, __u32, __u32);
 
 struct identity {
 	__u32 layout;
@@ -84,12 +77,7 @@ struct identity {
 	__u8 reserved[2];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct identity);
-} identity SEC(".maps");
+ARRAY(identity, 1, struct identity);
 
 struct route {
 	__u32 fibre; /* port */
@@ -97,13 +85,7 @@ struct route {
 };
 
 /* What leads to a peer, by its IPv4 address in network order. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, struct route);
-} route_of_peer SEC(".maps");
+TABLE(route_of_peer, __u32, struct route);
 
 /* Entries of standing light, by the peer's IPv4 address in network order. */
 
@@ -120,13 +102,7 @@ struct light {
 	struct path paths[LIGHTPATHS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, struct light);
-} lights SEC(".maps");
+TABLE(lights, __u32, struct light);
 
 struct peer {
 	struct bpf_spin_lock lock; /* of its tracks */
@@ -138,13 +114,7 @@ struct peer {
 };
 
 /* Every other O-NIC, written by the testbed. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, struct peer);
-} peers SEC(".maps");
+TABLE(peers, __u32, struct peer);
 
 struct lightpath {
 	__u32 peer;
@@ -158,21 +128,9 @@ struct carried {
 	__u64 payload;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, struct lightpath);
-	__type(value, struct carried);
-} sent_on SEC(".maps");
+TABLE(sent_on, struct lightpath, struct carried);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 4096);
-	__type(key, struct lightpath);
-	__type(value, struct carried);
-} received_on SEC(".maps");
+TABLE(received_on, struct lightpath, struct carried);
 
 struct connection {
 	__u32 peer;
@@ -183,14 +141,15 @@ struct track {
 	__u32 left; /* sequence number that leaves next */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct connection);
-	__type(value, struct track);
-} tracks SEC(".maps");
+MAP(tracks, BPF_MAP_TYPE_LRU_HASH, 0, 1024, struct connection, struct track);
 
 #define COUNT(field, n) __sync_fetch_and_add(&(field), (n))
+
+static __always_inline struct counters *own_counters(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&counters, &zero);
+}
 
 static __always_inline int leave_by(__u32 port)
 {
@@ -276,9 +235,8 @@ static __always_inline int by_fibre(struct __sk_buff *packet, __u32 number)
 SEC("tc")
 int from_host(struct __sk_buff *packet)
 {
-	__u32 zero = 0;
 	struct segment segment = {};
-	struct counters *count = bpf_map_lookup_elem(&counters, &zero);
+	struct counters *count = own_counters();
 	if (!count)
 		return TC_ACT_SHOT;
 	if (!is_segment(packet, &segment) || !segment.bytes)
@@ -305,9 +263,8 @@ static __always_inline int by_queue(struct __sk_buff *packet, struct peer *peer,
 SEC("tc")
 int from_standing_host(struct __sk_buff *packet)
 {
-	__u32 zero = 0;
 	struct segment segment = {};
-	struct counters *count = bpf_map_lookup_elem(&counters, &zero);
+	struct counters *count = own_counters();
 	if (!count)
 		return TC_ACT_SHOT;
 	if (!is_segment(packet, &segment))
@@ -379,9 +336,8 @@ static __always_inline __u32 fresh_of(const struct segment *segment, struct peer
 SEC("tc")
 int from_queue(struct __sk_buff *packet)
 {
-	__u32 zero = 0;
 	struct segment segment = {};
-	struct counters *count = bpf_map_lookup_elem(&counters, &zero);
+	struct counters *count = own_counters();
 	if (!count || !is_segment(packet, &segment))
 		return TC_ACT_SHOT;
 	struct peer *peer = bpf_map_lookup_elem(&peers, &segment.destination);
@@ -445,8 +401,7 @@ int from_standing_fibre(struct __sk_buff *packet)
 SEC("tc")
 int from_control(struct __sk_buff *packet)
 {
-	__u32 zero = 0;
-	struct counters *count = bpf_map_lookup_elem(&counters, &zero);
+	struct counters *count = own_counters();
 	if (!count)
 		return TC_ACT_SHOT;
 	/* The rest is for the agent: up into the stack. */

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ringlight.testbed.emulation.optical import ebpf
 
@@ -98,35 +98,46 @@ def _channel(tag: int) -> int | None:
     return tag - 1 if tag else None
 
 
-class RouteTable:
-    """The transmitter that is used towards each peer, by IPv4 address."""
+class _Tables:
+    """Maps of the O-NIC whose pins are in ``pins``, held open. Raises EbpfError."""
 
-    def __init__(self, table: ebpf.Map) -> None:
-        self._table = table
+    NAMES: ClassVar[tuple[str, ...]]
 
-    @classmethod
-    def open(cls, pins: Path) -> RouteTable:
-        """Raises EbpfError."""
-        return cls(open_map(pins, "route_of_peer"))
+    def __init__(self, pins: Path) -> None:
+        self._maps: list[ebpf.Map] = []
+        try:
+            for name in self.NAMES:
+                self._maps.append(open_map(pins, name))
+        except ebpf.EbpfError:
+            self.close()
+            raise
 
     def close(self) -> None:
-        self._table.close()
+        for table in self._maps:
+            table.close()
+
+
+class RouteTable(_Tables):
+    """The transmitter that is used towards each peer, by IPv4 address."""
+
+    NAMES = ("route_of_peer",)
 
     def replace(self, routes: Mapping[str, Transmitter]) -> None:
         """Makes these the whole table. A peer that keeps its transmitter is not touched."""
         wanted = {
             socket.inet_aton(ip): _ROUTE.pack(port, _tag(channel)) for ip, (port, channel) in routes.items()
         }
-        present = dict(self._table.items())
+        (table,) = self._maps
+        present = dict(table.items())
         for peer in present.keys() - wanted.keys():
-            self._table.delete(peer)
+            table.delete(peer)
         for peer, route in wanted.items():
             if present.get(peer) != route:
-                self._table.update(peer, route)
+                table.update(peer, route)
 
     def read(self) -> dict[str, Transmitter]:
         found = {}
-        for peer, route in self._table.items():
+        for peer, route in self._maps[0].items():
             port, tag = _ROUTE.unpack(route)
             found[socket.inet_ntoa(peer)] = Transmitter(port, _channel(tag))
         return found
@@ -139,35 +150,27 @@ class Lit(NamedTuple):
     paths: tuple[Transmitter, ...] = ()
 
 
-class LightTable:
+class LightTable(_Tables):
     """The standing light of one O-NIC towards each peer, by IPv4 address.
 
     What is sent to a peer that is not in it is dropped and counted as ``unrouted``; to one that is dark, or
     has no lightpath, it waits.
     """
 
-    def __init__(self, table: ebpf.Map) -> None:
-        self._table = table
-
-    @classmethod
-    def open(cls, pins: Path) -> LightTable:
-        """Raises EbpfError."""
-        return cls(open_map(pins, "lights"))
-
-    def close(self) -> None:
-        self._table.close()
+    NAMES = ("lights",)
 
     def replace(self, lights: Mapping[str, Lit]) -> None:
         """Makes these the whole table, each peer's light at once. Raises ValueError, EbpfError."""
         wanted = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
-        for peer in set(self._table.keys()) - wanted.keys():
-            self._table.delete(peer)
+        (table,) = self._maps
+        for peer in set(table.keys()) - wanted.keys():
+            table.delete(peer)
         for peer, light in wanted.items():
-            self._table.update(peer, light)
+            table.update(peer, light)
 
     def read(self) -> dict[str, Lit]:
         found = {}
-        for peer, value in self._table.items():
+        for peer, value in self._maps[0].items():
             lit, count, _ = _LIGHT.unpack_from(value)
             paths = [_PATH.unpack_from(value, _LIGHT.size + at * _PATH.size) for at in range(count)]
             found[socket.inet_ntoa(peer)] = Lit(
@@ -210,43 +213,25 @@ class PathCount(NamedTuple):
 LightpathKey = tuple[str, int, int | None]
 
 
-class TrafficTable:
+class TrafficTable(_Tables):
     """What one O-NIC of standing light has sent and received, by peer and by lightpath."""
 
-    def __init__(self, peers: ebpf.Map, sent_on: ebpf.Map, received_on: ebpf.Map) -> None:
-        self._peers, self._sent_on, self._received_on = peers, sent_on, received_on
-
-    @classmethod
-    def open(cls, pins: Path) -> TrafficTable:
-        """Raises EbpfError."""
-        opened: list[ebpf.Map] = []
-        try:
-            for name in ("peers", "sent_on", "received_on"):
-                opened.append(open_map(pins, name))
-        except ebpf.EbpfError:
-            for table in opened:
-                table.close()
-            raise
-        return cls(*opened)
-
-    def close(self) -> None:
-        for table in (self._peers, self._sent_on, self._received_on):
-            table.close()
+    NAMES = ("peers", "sent_on", "received_on")
 
     def peers(self) -> dict[str, PeerCount]:
         """Counters of each peer by IP address, also of peers never sent to."""
         found = {}
-        for peer, value in self._peers.items():
+        for peer, value in self._maps[0].items():
             _, fresh, payload, words, held = _PEER.unpack(value)
             found[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
         return found
 
     def sent_on(self) -> dict[LightpathKey, PathCount]:
         """Counters of what was sent on each lightpath that was ever used."""
-        return _carried(self._sent_on)
+        return _carried(self._maps[1])
 
     def received_on(self) -> dict[LightpathKey, PathCount]:
-        return _carried(self._received_on)
+        return _carried(self._maps[2])
 
 
 def _carried(table: ebpf.Map) -> dict[LightpathKey, PathCount]:
@@ -268,7 +253,7 @@ class Traffic:
 
 def read_traffic(pins: Path) -> Traffic:
     """What the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
-    with closing(TrafficTable.open(pins)) as table:
+    with closing(TrafficTable(pins)) as table:
         return Traffic(table.peers(), table.sent_on(), table.received_on())
 
 

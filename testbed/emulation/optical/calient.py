@@ -172,7 +172,8 @@ class Circuits:
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
-        """Circuits of a switch, one object for all its sessions."""
+        """Circuits of a switch, one object for all its sessions, with those that it remembers. Raises
+        ValueError or TypeError where what it remembers is spoilt."""
         return switch.shared(cls, switch.device)
 
     def number(self, text: str) -> int:

@@ -368,10 +368,4 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def recall(switch: Switch) -> None:
-    """Takes up circuits, their names and groups. Raises ValueError or TypeError."""
-    Circuits.of(switch)
-
-
-def session(switch: Switch) -> CalientRestSession:
-    return CalientRestSession(switch)
+recall, session = Circuits.of, CalientRestSession

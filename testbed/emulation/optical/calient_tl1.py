@@ -25,7 +25,6 @@ light.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,7 +77,7 @@ class CalientTl1Session(Tl1Session):
     prompt = b"\r\nagent> "
     page_rows = PAGE_ROWS
 
-    def __init__(self, switch: Switch, offset_ns: int) -> None:
+    def __init__(self, switch: Switch, offset_ns: int | None = None) -> None:
         super().__init__(switch, offset_ns)
         self._circuits = Circuits.of(switch)
         self._bulks = switch.shared(Bulks)
@@ -270,10 +269,4 @@ class CalientTl1Session(Tl1Session):
         return Answer((f"{self.sid}:{told},PLATFORM=VERSION2",))
 
 
-def recall(switch: Switch) -> None:
-    """Takes up circuits, their names and groups. Raises ValueError or TypeError."""
-    Circuits.of(switch)
-
-
-def session(switch: Switch) -> CalientTl1Session:
-    return CalientTl1Session(switch, time.time_ns() - time.monotonic_ns())
+recall, session = Circuits.of, CalientTl1Session

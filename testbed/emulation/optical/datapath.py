@@ -266,7 +266,7 @@ class Datapath:
             self._maps["labels"].delete(_U32.pack(port))
 
     def set_recovery(self, recovery: Recovery) -> None:
-        """What the next start does with light is kept as the label of no port."""
+        """Store what the next start does with light, as the label of port 0."""
         self._maps["labels"].update(_U32.pack(_NO_PORT), _LABEL.pack(recovery.value.encode()))
 
     def stored(self) -> Stored:

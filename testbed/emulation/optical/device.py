@@ -344,7 +344,7 @@ class OpticalDevice:
         return effects
 
     def put_off(self, late_ns: int) -> None:
-        """What the last :meth:`advance` made is tuned so much later: its ports went dark that late."""
+        """Delay the light that the last :meth:`advance` made: its ports went dark so much later."""
         for ticket in self._carried_out:
             if ticket.made:
                 ticket.tuned_ns += late_ns
@@ -532,7 +532,7 @@ class OpticalDevice:
     # What happens to the device from outside
 
     def receive(self, faceplate: int, light: bool) -> None:
-        """Tells whether the fibre plugged into a faceplate port brings light in."""
+        """Note whether the fibre plugged into a faceplate port brings light in."""
         self._received[faceplate] = light
 
     def fail(self, port: int) -> list[Effect]:
@@ -635,7 +635,7 @@ class OpticalDevice:
         return dice.triangular(profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db)
 
     def loss_db(self, wire: Wire) -> float:
-        """What a cross-connect loses since it was last tuned: the path's own loss, and what moving left."""
+        """Loss (dB) of a cross-connect since it was last tuned: the path's own, and the mirrors' error."""
         # Drawn from the moment of tuning, so that a restarted device reads the same.
         ready = self._lit[wire.spot].ready_ns
         dice = random.Random(f"{self._seed}/{wire.ingress}/{wire.egress}/{ready}")

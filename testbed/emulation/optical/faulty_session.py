@@ -10,7 +10,7 @@ from ringlight.testbed.emulation.optical.session import Session
 
 
 class FaultySession:
-    """What ``inner`` does and says, but for what the faults make of it.
+    """The session ``inner``, with faults applied to what it does and says.
 
     A protocol that knows messages nobody asked for has a method ``interrupted(said, now_ns)``, which returns
     what it says with one of them in it.

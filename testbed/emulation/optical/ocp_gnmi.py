@@ -55,11 +55,6 @@ def recall(switch: Switch) -> None:
     switch.shared(Names, switch.device)
 
 
-def session(switch: Switch) -> GnmiSession:
-    """Begins the conversation of one client."""
-    return GnmiSession(switch)
-
-
 def read_path(prefix: Any, path: Any) -> Path:
     """The steps of a path. Raises CallError."""
     if path.element or prefix.element:
@@ -404,3 +399,6 @@ class GnmiSession:
             delete=[write_path(at) for at in gone],
         )
         self._calls.send(one.call, gnmi.SubscribeResponse(update=note).SerializeToString())
+
+
+session = GnmiSession

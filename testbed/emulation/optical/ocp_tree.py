@@ -315,7 +315,7 @@ class Change:
         }
 
     def delete(self, path: Path) -> None:
-        """What is not there is deleted already. Raises TreeError."""
+        """Delete one connection or all; that there is none is no error. Raises TreeError."""
         match path:
             case ():
                 self._clear("*")

@@ -481,7 +481,7 @@ class PolatisRestconfSession(HttpSession):
         return given
 
     def _labelled(self, request: Request, target: _Target) -> Command:
-        """What gives a port its label. Raises RestconfError."""
+        """Read the command that labels a port. Raises RestconfError."""
         assert target.key is not None
         if target.leaf:
             label, _ = self._node(request, target.module, "label")
@@ -498,7 +498,7 @@ class PolatisRestconfSession(HttpSession):
         return SetLabel(target.key, label)
 
     def _startup(self, request: Request, target: _Target) -> Command:
-        """What is to become of light at the next start. Raises RestconfError."""
+        """Read the command that says what the next start does to light. Raises RestconfError."""
         value, _ = self._node(request, target.module, target.top)
         if not isinstance(value, dict) or value.keys() != {"startup-mode"}:
             raise _bad("system-config has startup-mode")
@@ -531,7 +531,7 @@ class PolatisRestconfSession(HttpSession):
         return Response(204)
 
     def _allow_header(self, request: Request | None) -> dict[str, str]:
-        """What may be done where it was not allowed."""
+        """The header ``Allow`` of a 405."""
         if request is None:
             return {}
         if request.url.path.startswith("/api/operations/"):
@@ -578,5 +578,4 @@ def _from_device(error: DeviceError) -> RestconfError:
     return RestconfError(status, tag, str(error))
 
 
-def session(switch: Switch) -> PolatisRestconfSession:
-    return PolatisRestconfSession(switch)
+session = PolatisRestconfSession

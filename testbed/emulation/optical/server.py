@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -252,6 +253,8 @@ class OpticalSwitchServer:
         begins = [personality(name) for name, _ in served]
         self._stopping = False
         with contextlib.ExitStack() as undo:
+            # What a start that fails, and the end of the process, let go of.
+            held = undo.enter_context(contextlib.ExitStack())
             datapath = None
             if settings.pins is not None:
                 datapath = _open_datapath(settings, settings.pins)
@@ -261,7 +264,7 @@ class OpticalSwitchServer:
             self._datapath: LightPaths = datapath or ModelledPaths(
                 settings.folder, settings.name, settings.size
             )
-            undo.callback(self._datapath.close)
+            held.callback(self._datapath.close)
             before, now_ns = self._datapath.stored(), time.monotonic_ns()
             if settings.recovery is not None:
                 before = replace(before, recovery=settings.recovery)
@@ -275,7 +278,7 @@ class OpticalSwitchServer:
             self._far = None
             if settings.light is not None and datapath is not None:
                 self._far = FarLight(settings.light, settings.name, self.device, datapath)
-                undo.callback(self._far.close)
+                held.callback(self._far.close)
             self.apply(self._changed_by_start(before))
             for port in settings.failed_ports:
                 self.apply(self.device.fail(port))
@@ -285,7 +288,7 @@ class OpticalSwitchServer:
                     self.device.receive(port, True)
             else:
                 self._faceplate = Faceplate(settings, datapath, self.device)
-                undo.callback(self._faceplate.close)
+                held.callback(self._faceplate.close)
                 # The kernel has answered already: the interfaces that are there get armed before anyone asks.
                 self._faceplate.refresh()
             self._switch = Switch(settings.name, self.device, settings.users)
@@ -296,29 +299,33 @@ class OpticalSwitchServer:
             self._listeners: dict[socket.socket, tuple[str, Personality]] = {}
             for (name, where), begin in zip(served, begins, strict=True):
                 listener = _listener(name, where)
-                undo.callback(listener.close)
+                held.callback(listener.close)
                 self._listeners[listener] = name, begin
             self._rest: RestThread | None = None
             if settings.rest is not None:
                 self._rest = RestThread(_listener("rest", settings.rest), settings.rest_tokens)
-                undo.callback(self._rest.stop)
+                held.callback(self._rest.stop)
             self.faults = Faults(self.device, [name for name, _ in served])
+            self._held = held.pop_all()
             undo.pop_all()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
+        #: Its data is what is called when there is something to read.
         self._selector = selectors.DefaultSelector()
         for listener in self._listeners:
-            self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(self._wake_in, selectors.EVENT_READ)
+            self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
+        self._selector.register(self._wake_in, selectors.EVENT_READ, self._answer)
         if self._faceplate is not None:
-            self._selector.register(self._faceplate, selectors.EVENT_READ)
+            self._selector.register(self._faceplate, selectors.EVENT_READ, self._faceplate.refresh)
         if self._rest is not None:
-            self._selector.register(self._rest.listener, selectors.EVENT_READ)
+            self._selector.register(self._rest.listener, selectors.EVENT_READ, self._begin_rest)
+        for item in (self._wake_out, self._wake_in, self._selector):
+            self._held.callback(item.close)
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
-        """What the light paths do not have yet of what the device has since it was started."""
+        """Effects that bring the light paths to what the device has after its start."""
         told: list[Effect] = [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
         if before.recovery is Recovery.MAINTAIN:
             return told
@@ -388,6 +395,8 @@ class OpticalSwitchServer:
             raise
 
     def _answer(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_in.recv(4096)
         while not self._asked.empty():
             function, future = self._asked.get()
             if not future.set_running_or_notify_cancel():
@@ -417,39 +426,20 @@ class OpticalSwitchServer:
             self._drop(client)
         while not self._asked.empty():
             self._asked.get()[1].cancel()
-        if self._rest is not None:
-            self._rest.stop()
-        self._selector.close()
-        for listener in self._listeners:
-            listener.close()
-        self._wake_in.close()
-        self._wake_out.close()
-        if self._faceplate is not None:
-            self._faceplate.close()
-        if self._far is not None:
-            self._far.close()
-        self._datapath.close()
+        self._held.close()
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._wait_s()):
-            if isinstance(key.fileobj, socket.socket) and key.fileobj in self._listeners:
-                self._accept(key.fileobj)
-            elif self._rest is not None and key.fileobj is self._rest.listener:
-                # From now on its own thread takes the callers.
-                self._selector.unregister(self._rest.listener)
-                self._rest.start(self)
-            elif key.fileobj is self._wake_in:
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_in.recv(4096)
-                self._answer()
-            elif self._faceplate is not None and key.fileobj is self._faceplate:
-                self._faceplate.refresh()
-            else:
-                client: _Client = key.data
-                if events & selectors.EVENT_READ:
-                    self._read(client)
+            if events & selectors.EVENT_READ:
+                key.data()
         self._work()
         self._expire()
+
+    def _begin_rest(self) -> None:
+        """From now on REST's own thread takes its callers."""
+        assert self._rest is not None
+        self._selector.unregister(self._rest.listener)
+        self._rest.start(self)
 
     def _wait_s(self) -> float | None:
         times = [
@@ -484,7 +474,7 @@ class OpticalSwitchServer:
             self._write(client)
 
     def _note(self) -> None:
-        """What clients have said besides light outlives this process before they hear that it was heard."""
+        """Store what clients have set besides light, before they are told that it is set."""
         if self._settings.folder is None or (notes := self.device.remembered()) == self._noted:
             return
         self._noted = notes
@@ -586,9 +576,9 @@ class OpticalSwitchServer:
         if not events:
             self._selector.unregister(client.connection)
         elif client.events:
-            self._selector.modify(client.connection, events, client)
+            self._selector.modify(client.connection, events, partial(self._read, client))
         else:
-            self._selector.register(client.connection, events, client)
+            self._selector.register(client.connection, events, partial(self._read, client))
         client.events = events
 
     def _expire(self) -> None:

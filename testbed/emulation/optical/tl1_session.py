@@ -13,6 +13,7 @@ and again with `CL` when they are over.
 from __future__ import annotations
 
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -86,18 +87,18 @@ Handler = Callable[[Command, int], Answer | Wait]
 
 class Tl1Session(Conversation[bytes]):
     """One client's conversation; a request is a command, or None for one that was too long. ``offset_ns``:
-    the time of day is so much more than the ``now_ns`` that it is told."""
+    the time of day is so much more than the ``now_ns`` that it is told (None: than CLOCK_MONOTONIC)."""
 
     #: Written before each command is read, as a terminal shows it.
     prompt: ClassVar[bytes] = b""
     #: Rows of a page; a longer answer comes in several.
     page_rows: ClassVar[int] = 1 << 16
 
-    def __init__(self, switch: Switch, offset_ns: int) -> None:
+    def __init__(self, switch: Switch, offset_ns: int | None = None) -> None:
         super().__init__()
         self.switch, self.device = switch, switch.device
         self.sid = switch.name if re.fullmatch(r"[\w.-]+", switch.name, re.ASCII) else "OCS"
-        self._offset_ns = offset_ns
+        self._offset_ns = time.time_ns() - time.monotonic_ns() if offset_ns is None else offset_ns
         self._framer = CommandFramer()
         self._user: str | None = None
         self._greeted = False
@@ -261,10 +262,10 @@ class Tl1Session(Conversation[bytes]):
     def _alarm(self, alarm: Alarm, now_ns: int, over: bool) -> bytes:
         self._atag += 1
         when = self.when(now_ns)
-        day, time = when.split()
+        day, clock = when.split()
         level = "CL" if over else "MJ"
         place = self.port_name(alarm.port)
-        happened = f"{level},{alarm.kind},SA,{day[3:]},{time.replace(':', '-')}"
+        happened = f"{level},{alarm.kind},SA,{day[3:]},{clock.replace(':', '-')}"
         row = f'{place}:{happened},,:\\"{_plain(alarm.reason)}\\"'
         report = Report("A" if over else "**", str(self._atag), "REPT ALM PORT", (row,), (), self.sid)
         return format_report(report, when)

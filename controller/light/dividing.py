@@ -1,0 +1,262 @@
+"""Divides the light of one job, once or again and again, by what its GPUs have still to send.
+
+A division: the O-NICs hold everything; what is on its way arrives; the switches are set through their
+drivers; the O-NICs are told their lightpaths and send again. All light is dark meanwhile, also where nothing
+changes, for as long as the fabric says or the switches take. What the O-NICs hold is not lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import asdict
+from typing import Any
+
+from ringlight.controller.bus import EventBus
+from ringlight.controller.errors import ControllerError, UnavailableError
+from ringlight.controller.light.demand import (
+    DividedLight,
+    Tables,
+    Traffic,
+    by_name,
+    left,
+    passed,
+    stranded,
+    tables,
+)
+from ringlight.controller.light.documents import Decision, DecisionStatistics, quantiles
+from ringlight.controller.light.switches import Lights, Setting
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.planes.divided.lightpaths import Paths, setting_of
+from ringlight.fabric.topology import Fabric
+
+log = logging.getLogger(__name__)
+
+#: From when nothing is sent any more until the last of it has arrived, seconds.
+GUARD_S = 0.005
+#: Longest time for a switch to do what it is told, besides what its profile declares, seconds: meanwhile all
+#: is dark.
+PATIENCE_S = 2.0
+#: When a division that failed is tried again, seconds; where some have light for good, less and less often.
+RETRY_S, RETRY_MOST_S = 0.5, 30.0
+#: How often light that stands is looked at where it is divided once, seconds.
+WATCH_S = 5.0
+#: Longest time for a call of the agent, seconds.
+CALL_S = 5.0
+#: Decisions that are kept for who asks.
+KEPT = 20_000
+
+
+class DemandLoop:
+    """The light of job ``job``. ``lights``: its switches, nobody else's until :meth:`stop` has returned.
+
+    ``resumed``: another controller divided before. Then the first that is done is a division, whatever is
+    left to send: the O-NICs' present state is not known.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        light: DividedLight,
+        fabric: Fabric,
+        lights: Lights,
+        agent: AgentClient,
+        bus: EventBus,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self.job = job
+        self.light = light
+        self.lights = lights
+        self._fabric = fabric
+        self._agent = agent
+        self._bus = bus
+        self._divider = divider(fabric)
+        self._setting: Setting = {}
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._paths: Paths = {}
+        self._before: Traffic = {}
+        self._trouble: str | None = None
+        self._decisions: deque[Decision] = deque(maxlen=KEPT)
+        self._count = self._changed = 0
+        self._dark_s = 0.0
+        self._pause_s = WATCH_S if light.interval_s is None else light.interval_s
+        self._retry_s = RETRY_S
+        self._thread = threading.Thread(target=self._run, args=(resumed,), name=f"light-{job}", daemon=True)
+
+    # Life
+
+    def start(self) -> None:
+        """Start the thread that divides the light again and again, or once until light is lost."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it. A division that has begun is ended first, so that nobody stays in the dark."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
+            if self._thread.is_alive():
+                log.error("%s: the division of light for job %s did not end", self.light.place, self.job)
+
+    def _run(self, at_once: bool) -> None:
+        try:
+            pause_s = 0.0 if at_once else self._pause_s
+            while not self._stop.wait(pause_s):
+                pause_s, at_once = self._round(at_once)
+        except Exception as error:
+            # The workers get no other light, and fail by their own patience.
+            log.exception("the division of light for job %s ends", self.job)
+            self._note(f"the division of light has ended: {error!r}")
+
+    def _round(self, at_once: bool) -> tuple[float, bool]:
+        """Divide if anything is left or it must be; the seconds to the next round, and whether that must."""
+        once = self.light.interval_s is None
+        demand, read_s, wanted = self.light.demand, 0.0, False
+        self.lights.recall()
+        if not once:
+            began = time.monotonic()
+            try:
+                traffic = self._agent.traffic(timeout_s=CALL_S)["gpus"]
+            except ControllerError as error:
+                self._note(str(error))
+                return RETRY_S, at_once
+            found = left(self._fabric, self.light.nodes, traffic)
+            found += stranded(self._fabric, self.light.nodes, traffic, self._before, self._paths)
+            self._before = traffic
+            read_s = time.monotonic() - began
+            if wanted := bool(found.any()):
+                demand = found
+        if not wanted and not at_once:
+            # Frames that leave into the dark count as sent, until TCP asks for them.
+            gone = self.lights.compare(self._setting, skip_failed=True) if self._setting else []
+            self._note(gone[0] if gone else None)
+            return (0.0 if gone else self._pause_s), bool(gone)
+        if not wanted and self.lit and self.lights.failed:
+            # It would come out as before, and who has light would be in the dark for it.
+            return min(RETRY_S, self._pause_s), True
+        decision = self.divide(demand, read_s=read_s)
+        if decision.problem is None:
+            self._retry_s = RETRY_S
+            # The next one is found before this one's time is over: light shines for all of it.
+            return max(0.0, self._pause_s - decision.read_s - decision.decide_s), False
+        if not self.lit:
+            return RETRY_S, True
+        # Who has light in spite of it shall have it as long as otherwise.
+        self._retry_s = min(RETRY_MOST_S, 2 * self._retry_s)
+        return (self._retry_s if once else self._pause_s), True
+
+    # Dividing
+
+    def divide(self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True) -> Decision:
+        """Divide light for a demand [gpus, gpus], and say how it went. ``counted``: it is a decision."""
+        began = time.monotonic()
+        division = self._divider.division(demand)
+        setting = setting_of(self._fabric, division.paths)
+        decided = held = written = shone = time.monotonic()
+        problems: list[str] = []
+        try:
+            self._tell({})
+            held = written = shone = time.monotonic()
+            time.sleep(GUARD_S)
+            _, problems = self.lights.set(setting, exactly=True, skip_failed=True)
+            written = shone = time.monotonic()
+            lit = passed(self._fabric, division.paths, self.lights.carries) if problems else division.paths
+            time.sleep(max(0.0, held + self.light.dark_s - written))
+            self._tell(lit)
+            shone = time.monotonic()
+        except ControllerError as error:
+            problems.insert(0, str(error))
+        problem = problems[0] if problems else None
+        decision = Decision(
+            number=self._count + counted,
+            t=began,
+            left_bytes=int(demand.sum()),
+            changed=setting != self._setting,
+            read_s=read_s,
+            decide_s=decided - began,
+            hold_s=held - decided,
+            write_s=written - held,
+            dark_s=shone - held,
+            problem=problem,
+        )
+        self._setting = {} if problems else setting
+        if counted:
+            with self._lock:
+                self._count += 1
+                self._changed += decision.changed
+                self._dark_s += decision.dark_s
+                self._decisions.append(decision)
+        self._bus.publish("light", job=self.job, place=self.light.place, **asdict(decision))
+        self._note(problem)
+        return decision
+
+    def _tell(self, paths: Paths) -> None:
+        """Give every node its lightpaths, none to hold everything. Raises ControllerError."""
+        with self._lock:
+            self._paths = {}
+        write_tables(self._agent, self.light.place, tables(self._fabric, self.light.nodes, paths))
+        with self._lock:
+            self._paths = paths
+
+    def _note(self, trouble: str | None) -> None:
+        with self._lock:
+            before, self._trouble = self._trouble, trouble
+        if trouble not in (None, before):
+            log.warning("%s: %s", self.light.place, trouble)
+
+    # Looking, from any thread
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the light is not as it should be; None when it is."""
+        with self._lock:
+            return self._trouble
+
+    @property
+    def lit(self) -> bool:
+        """Whether any pair has light, as told to the O-NICs; not while it is divided."""
+        with self._lock:
+            return bool(self._paths)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Lightpaths of each pair that has light now, by names of GPUs."""
+        with self._lock:
+            paths = self._paths
+        return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
+
+    def statistics(self) -> DecisionStatistics:
+        """Decisions so far and what they took, seconds, quantiles of those kept."""
+        with self._lock:
+            kept = list(self._decisions)
+            count, changed, dark_s = self._count, self._changed, self._dark_s
+        took = {
+            name: quantiles([getattr(one, f"{name}_s") for one in kept])
+            for name in ("read", "decide", "hold", "write", "dark")
+        }
+        return DecisionStatistics(self.job, count, changed, dark_s, self.lights.declared_s, **took)
+
+    @property
+    def changes(self) -> list[Decision]:
+        """The last decisions, one by one."""
+        with self._lock:
+            return list(self._decisions)
+
+
+def write_tables(agent: AgentClient, place: str, wanted: Tables) -> None:
+    """Raises ControllerError naming the first O-NIC that has not what it should."""
+    told = agent.set_lightpaths(wanted, timeout_s=CALL_S)
+    for gpu, table in wanted.items():
+        if gpu not in told or _plain(told[gpu]) != _plain(table):
+            raise UnavailableError(f"{place}: the lightpaths of {gpu} did not read back")
+
+
+def _plain(table: Any) -> dict[str, tuple[bool, list[tuple[int, int | None]]]]:
+    return {
+        ip: (entry["lit"], [(path["port"], path.get("wavelength")) for path in entry["paths"]])
+        for ip, entry in table.items()
+    }

@@ -1,0 +1,238 @@
+"""Maps of who is fastest: over two swept paths, and over workloads with the parts of the fabrics."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter
+
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.metrics.built import PARTS
+from ringlight.experiments.language.spec import SweepSpec, quantity
+from ringlight.experiments.report.charts import legend, shaded, sheet
+from ringlight.experiments.report.drawing import PALETTE
+from ringlight.experiments.report.page import NOTHING, Columns, quiet, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Draw, Figures, View, short
+from ringlight.experiments.report.words import called, said, upper_first
+from ringlight.fabric.schedules import parse_collective
+
+#: So many values of two paths, and so many arms, make a map; of workloads, so many of them do.
+_VALUES, _ARMS, _WORKLOADS = 4, 3, 2
+_MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
+#: From so many times the best on, a cell is as dark as it gets.
+_DARKEST = 32
+
+
+@section(9, "Who is the fastest")
+def fastest(view: View, draw: Draw) -> str:
+    """Map of the fastest arm over two swept paths, side by side for a third."""
+    if (found := _first(view)) is None:
+        return ""
+    metric = view.experiment.spec.compare[0].metrics[0]
+    caption = (
+        f"The arm with the least {called(metric)}, {view.label}; above only those that give a transfer one "
+        "wavelength, where others spread it over several."
+    )
+    return view.paragraph("fastest") + draw("fastest", caption, _fastest, view, *found, metric)
+
+
+def _first(view: View) -> tuple[SweepSpec, Sequence[str]] | None:
+    """The first sweep of which a map can be drawn, and its paths: first the two longest of numbers."""
+    for spec in view.experiment.spec.sweep:
+        long = [p for p, values in spec.over.items() if len(values) >= _VALUES and all(map(quantity, values))]
+        arms = spec.arms or view.arms
+        if 2 <= len(long) <= len(spec.over) <= 3 and len(arms) >= _ARMS and view.experiment.spec.compare:
+            first = sorted(long, key=lambda path: -len(spec.over[path]))[:2]
+            return spec, [*first, *(path for path in spec.over if path not in first)]
+    return None
+
+
+def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Arms that are compared with each other: all, and where some stripe their transfers, the others."""
+    plain = [arm for arm in arms if not parse_collective(view.plans[arm].jobs[0].loop.collective).striped]
+    return (
+        {"one wavelength for a transfer": plain, "any number of them": arms}
+        if 0 < len(plain) < len(arms)
+        else {"": arms}
+    )
+
+
+def _amount(value: object) -> str:
+    """All values of an axis in one form, 100 kB beside 10 kB, however the file writes them."""
+    found = quantity(value)
+    if found is None:
+        return said(value)
+    number, unit = found
+    return EngFormatter({"bytes": "B", "1": ""}.get(unit, unit)).format_data(number)
+
+
+def _fastest(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> Figure:
+    across, up, *third = paths
+    panels = list(itertools.product(*(spec.over[path] for path in third)))
+    arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
+    subject = next(at.subject for at in view.each("job", arms))
+    colours = dict(zip(arms, (*PALETTE, *_MORE), strict=False))
+    classes = _classes(view, arms)
+    columns, rows = (
+        sorted(spec.over[path], key=lambda value: quantity(value) or (0.0, "")) for path in (across, up)
+    )
+    every = max(1, len(columns) // 6)
+    named = [_amount(x) if k % every == 0 else "" for k, x in enumerate(columns)]
+    figure, axes = sheet(
+        0.9 + 1.75 * len(classes),
+        rows=len(classes),
+        columns=len(panels),
+        left=0.8,
+        top=0.3,
+        gap=(0.85, 0.45),
+    )
+    drawn: set[str] = set()
+    for line, (name, among) in zip(axes, classes.items(), strict=True):
+        for axis, panel in zip(line, panels, strict=True):
+            cells = []
+            for y in rows:
+                row = []
+                for x in columns:
+                    values = {across: x, up: y, **dict(zip(third, panel, strict=True))}
+                    point = {path: values[path] for path in spec.over}
+                    found = {arm: view.at(arm, subject, point).number(metric) for arm in among}
+                    times = {arm: value for arm, value in found.items() if value is not None}
+                    # At a tie the first of the file, so that the map does not flicker.
+                    best = min(times, key=lambda arm: round(times[arm], 15)) if times else None
+                    drawn |= {best} if best else set()
+                    row.append(to_rgb(colours[best]) if best else (1.0, 1.0, 1.0))
+                cells.append(row)
+            shaded(axis, named, [said(y) for y in rows], cells, words=[])
+            axis.set_title(", ".join(filter(None, [name, *map(said, panel)])), fontsize=8)
+        for axis in line:
+            axis.set_ylabel(short(up, spec.over))
+    for axis in axes[-1]:
+        axis.set_xlabel(short(across, spec.over))
+    patches = [Patch(color=colours[arm], label=view.title(arm)) for arm in arms if arm in drawn]
+    legend(figure, "fastest arm", patches, columns=4)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Map:
+    """``times`` [arms][workloads]: the first compared metric that is a time, None where a run gave none."""
+
+    arms: Sequence[str]
+    workloads: Sequence[str]
+    metric: str
+    times: Sequence[Sequence[Figures]]
+
+    def ratio(self, row: int, column: int) -> float | None:
+        """Time of an arm over the least time for the same workload."""
+        found = [line[column].number(self.metric) for line in self.times]
+        least = min((time for time in found if time is not None), default=None)
+        time = found[row]
+        return None if time is None or not least else time / least
+
+
+def _map_of(view: View) -> _Map | None:
+    """Map of winners: sweeps over one job's workload alone, and the arms that ran any of them."""
+    spec = view.experiment.spec
+    compared = [name for compare in spec.compare[:1] for name in compare.metrics if name in metrics()]
+    metric = next((name for name in compared if metrics()[name].unit == "s"), None)
+    alone = [
+        sweep for sweep in spec.sweep if len(sweep.over) == 1 and next(iter(sweep.over)).endswith(".workload")
+    ]
+    if not alone or metric is None:
+        return None
+    path = next(iter(alone[0].over))
+    swept = [sweep for sweep in alone if path in sweep.over]
+    workloads = list(dict.fromkeys(str(name) for sweep in swept for name in sweep.over[path]))
+    arms = [arm for arm in view.arms if any(sweep.arms is None or arm in sweep.arms for sweep in swept)]
+    if len(arms) < _ARMS or len(workloads) < _WORKLOADS:
+        return None
+    subject = f"job {path.split('.')[1]}"
+    times = [[view.at(arm, subject, {path: name}) for name in workloads] for arm in arms]
+    return _sorted(_Map(arms, workloads, metric, times))
+
+
+def _sorted(found: _Map) -> _Map:
+    """The best on the whole first: by the geometric mean over what all arms ran, as others do not compare."""
+    rows, columns = range(len(found.arms)), range(len(found.workloads))
+    of_all = [k for k in columns if all(found.ratio(row, k) is not None for row in rows)]
+
+    def key(row: int) -> tuple[float, int]:
+        ratios = [found.ratio(row, column) for column in of_all or columns]
+        there = [math.log(ratio) for ratio in ratios if ratio is not None]
+        return sum(there) / max(len(there), 1), ratios.count(None)
+
+    order = sorted(rows, key=key)
+    return replace(found, arms=[found.arms[k] for k in order], times=[found.times[k] for k in order])
+
+
+@section(7, "Who wins where")
+def winners(view: View, draw: Draw) -> str:
+    """Map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
+    if (found := _map_of(view)) is None:
+        return ""
+    what = upper_first(called(found.metric))
+    caption = (
+        f"{what} over the least of any fabric at the same workload, {view.label}; in order of the geometric "
+        "mean over the workloads that all ran. A dash: not run, or failed."
+    )
+    notes = (
+        "a transceiver is the end of a fibre at a GPU or a packet switch, whatever its rate and however many "
+        "its wavelengths; every electrical link counts as a fibre with two."
+    )
+    return (
+        view.paragraph("winners")
+        + draw("winners", caption, _winners, view, found)
+        + f"<h3>{text(what)}, and what each fabric is built of, per GPU</h3>"
+        + _table(view, found)
+        + quiet(f"Counts are of parts, not of prices: {notes}")
+    )
+
+
+def _winners(view: View, found: _Map) -> Figure:
+    rows, columns = len(found.arms), len(found.workloads)
+    figure, ((axis,),) = sheet(0.9 + 0.3 * rows, left=2.3, right=0.3, top=0.1, bottom=0.6)
+    shades = colormaps["YlOrRd"]
+    cells, words = [], []
+    for row in reversed(range(rows)):
+        ratios = [found.ratio(row, column) for column in range(columns)]
+        depths = [None if r is None else min(math.log(r) / math.log(_DARKEST), 1.0) for r in ratios]
+        cells.append([(0.93, 0.93, 0.93) if d is None else shades(0.85 * d)[:3] for d in depths])
+        words.append([NOTHING if r is None else "best" if r < 1.0005 else _times(r) for r in ratios])
+    titles = [view.title(arm) for arm in reversed(found.arms)]
+    shaded(axis, [said(name) for name in found.workloads], titles, cells, words)
+    axis.set_xlabel(f"workload; in each cell: {called(found.metric)} over the least of any fabric")
+    return figure
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def _table(view: View, found: _Map) -> str:
+    def counted(row: int, part: str) -> str:
+        at = next((at for at in found.times[row] if at.number(found.metric) is not None), found.times[row][0])
+        name = f"fabric {view.plans[at.arm].setting.name}"
+        count = view.at(at.arm, name, at.point).number(f"{part}_per_gpu")
+        return "" if count is None else f"{count:.3g}"
+
+    def taken(row: int, column: int) -> str:
+        ratio = found.ratio(row, column)
+        return (
+            NOTHING if ratio is None else f"{found.times[row][column].figure(found.metric)} ({_times(ratio)})"
+        )
+
+    columns: Columns[int] = [
+        ("fabric", lambda row: text(view.title(found.arms[row]))),
+        *((said(name), partial(taken, column=k)) for k, name in enumerate(found.workloads)),
+        *((part.replace("_", " "), partial(counted, part=part)) for part in PARTS),
+    ]
+    return table_of(range(len(found.arms)), columns, 1) + tag(view.label)

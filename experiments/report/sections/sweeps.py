@@ -1,0 +1,451 @@
+"""Arms that ran at many points: pictures and tables over swept values, and the best value of one of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from ringlight.experiments.analysis.metrics import metrics
+from ringlight.experiments.analysis.rows import Row, key_of
+from ringlight.experiments.analysis.statistics import is_number
+from ringlight.experiments.language.spec import CompareSpec, SearchSpec, SweepSpec, quantity
+from ringlight.experiments.report.charts import (
+    LOOKS,
+    along,
+    chart,
+    curves,
+    legend,
+    prefixed,
+    scaled,
+    shaded,
+    sheet,
+)
+from ringlight.experiments.report.page import NOTHING, Columns, folded, mark, quiet, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import (
+    JOB,
+    Compared,
+    Draw,
+    Figures,
+    Point,
+    View,
+    figures,
+    of_points,
+    short,
+    swept,
+    swept_columns,
+)
+from ringlight.experiments.report.words import called, figure, is_share, said, upper_first
+
+#: A table of more rows is folded away; more lines than these cannot be told apart; values from which on two
+#: swept paths make a map; so many values of a second path stand side by side.
+_MOST_ROWS, _MOST_LINES, _MAP, _MOST_PANELS = 12, 12, 4, 4
+#: With more arms than these, tables are folded.
+_MOST_TABLES = 3
+#: Where the largest value is more than so many times the smallest, the y axis is logarithmic.
+_MUCH = 15
+#: Beside the metric there is room for these where there are few arms; few panels have room for more ticks.
+_BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
+_FEW = 2
+_DEFAULT = ("jct", "iteration", "allreduce")
+_UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
+
+
+# Sweeps that have a title: a picture and a table each.
+
+
+@dataclass(frozen=True)
+class _Series:
+    """``path``: on the axis; ``beside``: the path whose values stand side by side; ``fixed``: all others."""
+
+    view: View
+    spec: SweepSpec
+    arms: Sequence[str]
+    subject: str
+    metric: str
+    path: str
+    beside: str | None
+    fixed: Point
+
+    def at(self, arm: str, changed: Point) -> Figures:
+        return self.view.at(arm, self.subject, self.point(changed))
+
+    def point(self, changed: Point) -> Point:
+        """Point with changed values, its paths in the order in which the file sweeps them."""
+        values = {**self.fixed, **changed}
+        return {path: values[path] for path in self.spec.over}
+
+    def name(self, path: str) -> str:
+        return short(path, self.spec.over)
+
+
+@section(10, "What was swept")
+def series(view: View, draw: Draw) -> str:
+    """Sweeps that have a title: one picture and one table each, a line and a column for each arm."""
+    parts = []
+    for number, spec in enumerate(view.experiment.spec.sweep, start=1):
+        arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
+        if spec.title is None or not arms:
+            continue
+        parts.append(f"<h3>{text(spec.title)}</h3>")
+        for metric in spec.metrics or [_usual(view)]:
+            one = _series(view, spec, arms, metric)
+            kept = [f"{one.name(path)} {said(value)}" for path, value in one.fixed.items()]
+            # A metric that the file asks for is told, the usual ones are known.
+            what = metrics()[metric].help if spec.metrics else upper_first(called(metric))
+            label = next((row.label for row in view.rows if row.metric == metric), view.label)
+            caption = f"{what}, {label}{''.join(f'; {words}' for words in kept)}."
+            file = f"series-{number}{f'-{metric}' if len(spec.metrics) > 1 else ''}"
+            parts += [draw(file, caption, _panels, one), _points(one)]
+    return "".join([view.paragraph("series"), *parts]) if parts else ""
+
+
+def _usual(view: View) -> str:
+    """The metric of a picture, where the file does not say."""
+    compares = view.experiment.spec.compare
+    usual = "jct" if "jct" in view.metrics else "allreduce"
+    return compares[0].metrics[0] if compares else usual
+
+
+def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _Series:
+    base = view.base
+    sizes = {path: len(values) for path, values in spec.over.items()}
+    numeric = {path: all(quantity(value) for value in values) for path, values in spec.over.items()}
+    path = max(sizes, key=lambda path: (sizes[path], numeric[path]))
+    few = [other for other in sizes if other != path and 1 < sizes[other] <= _MOST_PANELS]
+    beside = min(few, key=lambda other: (numeric[other], sizes[other]), default=None)
+    fixed = {
+        other: base.value(other) if base.value(other) in values else values[0]
+        for other, values in spec.over.items()
+        if other not in (path, beside)
+    }
+    subject = next(at.subject for at in view.each("job", arms))
+    return _Series(view, spec, arms, subject, metric, path, beside, fixed)
+
+
+def _panels(one: _Series) -> Figure:
+    panels = one.spec.over[one.beside] if one.beside else [None]
+    bottom = 0.6 if scaled(one.spec.over[one.path]) else 0.85
+    margins: Any = {"left": 0.8, "bottom": bottom, "gap": (0.8, 0.55)}
+    figure, (axes,) = sheet(3.2, columns=len(panels), **margins)
+    heights: list[float] = []
+    zero = False
+    for axis, panel in zip(axes, panels, strict=True):
+        values = one.spec.over[one.path]
+        most = 10 if len(panels) <= _FEW else 4
+        at_x = along(axis, values, [said(value) for value in values], one.name(one.path), most)
+        points = [{one.path: value} | ({one.beside: panel} if one.beside else {}) for value in values]
+        found = [[one.at(arm, point).number(one.metric) for point in points] for arm in one.arms]
+        heights += [y for ys in found for y in ys if y]
+        zero |= any(0 in ys for ys in found)
+        curves(axis, at_x, zip(map(one.view.title, one.arms), found, strict=True))
+        if one.beside:
+            axis.set_title(f"{one.name(one.beside)} {said(panel)}", fontsize=8)
+    unit = next((row.unit for row in one.view.rows if row.metric == one.metric), "")
+    for axis in axes:
+        if heights and max(heights) > _MUCH * min(heights) and zero:
+            # Below the least there is only 0: straight from there.
+            axis.set_yscale("symlog", linthresh=min(heights), linscale=0.5)
+            axis.set_ylim(-min(heights) / 3, max(heights) * 2)
+            powers = [10.0**power for power in range(-12, 13)]
+            axis.set_yticks([0.0, *(one for one in powers if min(heights) < one <= 2 * max(heights))])
+        elif heights and max(heights) > _MUCH * min(heights):
+            axis.set_yscale("log")
+            axis.set_ylim(min(heights) / 1.4, max(heights) * 1.4)
+        if is_share(one.metric):
+            axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+            axis.yaxis.set_minor_locator(NullLocator())
+        else:
+            prefixed(axis.yaxis, unit)
+    for axis in axes:
+        axis.set_ylabel(called(one.metric))
+    legend(figure, "arm", axes[0].get_legend_handles_labels()[0], columns=4)
+    return figure
+
+
+def _points(one: _Series) -> str:
+    """Table of all points; with few arms, of further figures too."""
+    points = [
+        one.point(dict(zip(one.spec.over, p, strict=True)))
+        for p in itertools.product(*one.spec.over.values())
+    ]
+    columns: Columns[Point] = of_points(list(one.spec.over))
+    for arm in one.arms:
+        columns = [*columns, (text(one.view.title(arm)), _of_arm(one, arm))]
+        for metric in _BESIDE if len(one.arms) <= _FEW else ():
+            of = f", {text(one.view.title(arm))}" if len(one.arms) > 1 else ""
+            columns = [*columns, (f"{called(metric)}{of}", _beside(one, arm, metric))]
+    shown = table_of(points, columns, len(one.spec.over))
+    return folded(f"All {len(points):,} points", shown) if len(points) > _MOST_ROWS else shown
+
+
+def _beside(one: _Series, arm: str, metric: str) -> Callable[[Point], str]:
+    return lambda point: one.at(arm, point).figure(metric)
+
+
+def _of_arm(one: _Series, arm: str) -> Callable[[Point], str]:
+    """The arm's figure, marked where it is the least of all."""
+
+    def shown(point: Point) -> str:
+        found = {other: one.at(other, point).number(one.metric) for other in one.arms}
+        return _marked(one.at(arm, point).figure(one.metric), found[arm], found.values())
+
+    return shown
+
+
+def _marked(words: str, mine: float | None, of_all: Iterable[float | None]) -> str:
+    """Words of an arm's figure, marked where it is the least of several arms."""
+    found = list(of_all)
+    least = min((value for value in found if value is not None), default=None)
+    best = len(found) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
+    return mark("good", words) if best else words
+
+
+# Other sweeps: the ratios of comparisons, or a metric of arms that are not compared.
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A metric of an arm's job at each of its points that the same paths are swept at. ``axis``: what it is,
+    with its unit."""
+
+    axis: str
+    metric: str
+    points: Sequence[Figures]
+
+    @property
+    def arm(self) -> str:
+        return self.points[0].arm
+
+    @property
+    def name(self) -> str:
+        return self.points[0].name
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(self.points[0].point)
+
+
+@section(11, "Sweep")
+def sweep(view: View, draw: Draw) -> str:
+    """Arms that ran at many points: compared metrics over swept values, as picture and table."""
+    if not (arms := _untitled(view)):
+        return ""
+    pictures = []
+    for number, found in enumerate(_pictures(view, arms), start=1):
+        caption = (
+            f"{upper_first(found[0].axis)}, of {found[0].name}, over the swept values. "
+            f"{view.label.capitalize()}, as emulated; swept values are those of the real fabric."
+        )
+        pictures.append(draw(f"sweep-{number}", caption, _figure, found))
+    tables = (_table(view, arm, len(arms) > _MOST_TABLES) for arm in arms)
+    return "".join([view.paragraph("sweep"), *pictures, *tables])
+
+
+def _untitled(view: View) -> Sequence[str]:
+    """Arms that ran at several points, but for those of sweeps that have a title."""
+    titled = [sweep.arms or view.arms for sweep in view.experiment.spec.sweep if sweep.title]
+    return [arm for arm in view.arms if len(view.points(arm)) > 1 and not any(arm in of for of in titled)]
+
+
+def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
+    """The curves of each: the ratios of each comparison, or the first metric where nothing is compared."""
+    spec, shown = view.experiment.spec, set[str]()
+    for compare in spec.compare:
+        ratio = f"{compare.metrics[0]}_ratio"
+        axis = f"{called(compare.metrics[0])} over that of {compare.baseline}"
+        found = list(_curves(axis, ratio, view.compared(compare)))
+        shown |= {compare.baseline, *(curve.arm for curve in found)} if found else set()
+        for paths in dict.fromkeys(curve.paths for curve in found):
+            yield [curve for curve in found if curve.paths == paths]
+    if spec.break_even is not None:
+        # There is a section on these.
+        shown |= {spec.break_even.arm, spec.break_even.baseline}
+    metric = _metric(view)
+    unit = _UNITS.get(next((row.unit for row in view.rows if row.metric == metric), ""), "")
+    axis = f"{called(metric)}{f', {unit}' if unit else ''}"
+    alone: dict[tuple[str, frozenset[str]], list[_Curve]] = {}
+    for arm in [arm for arm in arms if arm not in shown]:
+        jobs = [view.at(arm, at.subject, p) for at in view.each("job", [arm]) for p in view.points(arm)]
+        for curve in _curves(axis, metric, jobs):
+            alone.setdefault((curve.name, curve.paths), []).append(curve)
+    yield from alone.values()
+
+
+def _curves(axis: str, metric: str, found: Iterator[Figures] | Sequence[Figures]) -> Iterator[_Curve]:
+    groups: dict[tuple[object, ...], list[Figures]] = {}
+    for at in found:
+        if at.row(metric) is not None:
+            groups.setdefault((at.arm, at.subject, frozenset(at.point)), []).append(at)
+    return (_Curve(axis, metric, points) for points in groups.values() if len(points) > 1)
+
+
+def _metric(view: View) -> str:
+    """What is shown of arms that are not compared."""
+    spec = view.experiment.spec
+    if spec.break_even is not None:
+        return spec.break_even.metric
+    return spec.compare[0].metrics[0] if spec.compare else _DEFAULT[0]
+
+
+def _table(view: View, arm: str, many: bool) -> str:
+    points, paths, jobs = view.points(arm), swept(view.points(arm)), list(view.each("job", [arm]))
+    compares = view.experiment.spec.compare
+    asked = [metric for compare in compares for metric in compare.metrics] or list(_DEFAULT)
+    words = [*swept_columns(paths), *([JOB] if len(jobs) > 1 else [])]
+    columns = [*words, *((called(m), m) for m in dict.fromkeys([*asked, _metric(view)]))]
+    for compare in compares:
+        columns += [(f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics]
+    items = [view.at(arm, job.subject, point) for point in points for job in jobs]
+    shown = figures(items, columns, len(words)) + quiet(f"All {tag(view.label)}, times as emulated.")
+    if len(items) > _MOST_ROWS or many:
+        return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown)
+    return f"<h3>{text(view.title(arm))}</h3>{shown}"
+
+
+def _ratio(metric: str, compare: CompareSpec) -> Callable[[Figures], str]:
+    def found(at: Figures) -> str:
+        return Compared(at.view, at.arm, at.subject, at.point, compare).figure(f"{metric}_ratio")
+
+    return found
+
+
+def _figure(lines: Sequence[_Curve]) -> Figure:
+    points = [at.point for curve in lines for at in curve.points]
+    paths = swept(points)
+    values = {path: list(dict.fromkeys(str(point.get(path)) for point in points)) for path in paths}
+    numeric = {path: all(quantity(point.get(path)) for point in points) for path in paths}
+    first = max(paths, key=lambda path: (numeric[path], len(values[path])))
+    others = [path for path in paths if path != first and len(values[path]) > 1]
+    if len(lines) == 1 and len(others) == 1 and min(len(values[p]) for p in (first, *others)) >= _MAP:
+        return _map(lines[0], first, others[0], values)
+    return _lines(lines, first, others)
+
+
+def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
+    figure, axis = chart(3.2, left=0.75)
+    points = [at.point for curve in lines for at in curve.points]
+    paths, values = swept(points), list({said(point.get(path)): point.get(path) for point in points}.items())
+    at_x = along(axis, [value for _, value in values], [words for words, _ in values], short(path, paths))
+    x_of = dict(zip((words for words, _ in values), at_x, strict=True))
+    groups: dict[str, list[tuple[float, float, float]]] = {}
+    for curve in lines:
+        names = [curve.arm] if len({c.arm for c in lines}) > 1 else []
+        names += [curve.name] if len({c.name for c in lines}) > 1 else []
+        for at in curve.points:
+            label = ", ".join([*names, *(f"{short(other, paths)} {at.point.get(other)}" for other in others)])
+            row = at.row(curve.metric)
+            if row is not None and is_number(row.value):
+                x = x_of[said(at.point.get(path))]
+                groups.setdefault(label, []).append((x, row.value, row.spread or 0.0))
+    for (label, mine), (dash, colour) in zip(list(groups.items())[:_MOST_LINES], LOOKS, strict=False):
+        xs, ys, spread = zip(*sorted(mine), strict=True)
+        bars = spread if any(spread) else None
+        axis.errorbar(xs, ys, yerr=bars, capsize=2, color=colour, linestyle=dash, marker="o", label=label)
+    axis.set_ylabel(lines[0].axis)
+    if len(groups) > 1:
+        legend(figure, _told_apart(lines, paths, others), columns=4)
+    return figure
+
+
+def _told_apart(lines: Sequence[_Curve], paths: Sequence[str], others: Sequence[str]) -> str:
+    """What the lines differ in: arms, jobs, swept paths."""
+    names = ["arm"] if len({curve.arm for curve in lines}) > 1 else []
+    names += ["job"] if len({curve.name for curve in lines}) > 1 else []
+    return ", ".join([*names, *(short(other, paths) for other in others)])
+
+
+def _map(curve: _Curve, across: str, up: str, values: Mapping[str, Sequence[str]]) -> Figure:
+    """A value for each pair of swept values."""
+    figure, axis = chart(3.6, left=1.0, top=0.4)
+    cells = [[float("nan")] * len(values[across]) for _ in values[up]]
+    for at in curve.points:
+        x, y = (values[path].index(str(at.point.get(path))) for path in (across, up))
+        cells[y][x] = float("nan") if (value := at.number(curve.metric)) is None else value
+    words = [["" if math.isnan(value) else f"{value:.3g}" for value in line] for line in cells]
+    shaded(axis, values[across], values[up], cells, words, curve.axis)
+    axis.set(xlabel=short(across, list(values)), ylabel=short(up, list(values)))
+    return figure
+
+
+# The best value of a swept path.
+
+
+@section(19, "Best against best")
+def search(view: View, draw: Draw) -> str:
+    """The best value of a swept path on each fabric: a picture side by side, and what won where."""
+    spec = view.experiment.spec.search
+    made = "" if spec is None else spec.made[0]
+    rows = [row for row in view.rows if row.metric == made and row.label == view.label]
+    if spec is None or not rows:
+        return ""
+    paths = swept(row.point for row in rows)
+    what, where = upper_first(called(spec.metric)), short(spec.along, [spec.along, *paths])
+    caption = f"{what} with the best {where} of each arm, {view.label}."
+    x = _across(rows, paths)
+    picture = draw("search", caption, _side_by_side, view, rows, paths, x) if x else ""
+    whole = {key_of(row.point): row.point for row in rows if len(row.point) == len(paths)}
+    arms = [arm for arm in view.arms if any(row.arm == arm for row in rows)]
+    columns: Columns[Point] = of_points(paths)
+    columns = [*columns, *((text(view.title(arm)), _best(view, spec, rows, arm, arms)) for arm in arms)]
+    return (
+        f"<p>{text(what)} of each arm where its {text(where)} is best, in brackets which {tag(view.label)}."
+        f"</p>{view.paragraph('search')}{picture}{table_of(list(whole.values()), columns, len(paths))}"
+    )
+
+
+def _best(
+    view: View, spec: SearchSpec, rows: Sequence[Row], arm: str, arms: Sequence[str]
+) -> Callable[[Point], str]:
+    best, where = spec.made
+
+    def at(other: str, point: Point) -> Figures:
+        mine = (row.point for row in rows if row.arm == other and row.point.items() <= point.items())
+        return view.at(other, f"job {view.plans[other].jobs[0].name}", next(mine, point))
+
+    def shown(point: Point) -> str:
+        mine = at(arm, point)
+        if (value := mine.number(best)) is None:
+            return NOTHING
+        least = min(found for other in arms if (found := at(other, point).number(best)) is not None)
+        words = f"{mine.figure(best)} ({figure(mine.row(where))})"
+        return mark("good", words) if value <= least * (1 + 1e-9) else words
+
+    return shown
+
+
+def _across(rows: Sequence[Row], paths: Sequence[str]) -> str | None:
+    """The path of numbers with the most values, two at least."""
+    values = {path: {str(row.point[path]) for row in rows if path in row.point} for path in paths}
+    long = [path for path in paths if len(values[path]) > 1 and all(map(quantity, values[path]))]
+    return max(long, key=lambda path: len(values[path]), default=None)
+
+
+def _side_by_side(view: View, rows: Sequence[Row], paths: Sequence[str], x: str) -> Figure:
+    """Side by side for the values of what else is swept; an arm that is not swept is a level line."""
+    xs = list({str(row.point[x]): row.point[x] for row in rows if x in row.point}.values())
+    others = [{path: value for path, value in row.point.items() if path != x} for row in rows]
+    rests = {key_of(rest): rest for rest in others}
+    arms = [arm for arm in view.arms if any(row.arm == arm for row in rows)]
+    values = {(row.arm, key_of(row.point)): float(row.value) for row in rows if is_number(row.value)}
+    top = 0.3 + 0.19 * -(-len(arms) // 4)
+    margins: Any = {"left": 0.8, "top": top + 0.15, "bottom": 0.6, "gap": (0.6, 0.5)}
+    figure, (axes,) = sheet(2.9 + top, columns=len(rests), **margins)
+    for axis, rest in zip(axes, rests.values(), strict=True):
+        at_x = along(axis, xs, [said(value) for value in xs], short(x, paths), 4)
+        keys = [key_of({**rest, x: value}) for value in xs]
+        found = [[values.get((arm, key), values.get((arm, key_of(rest)))) for key in keys] for arm in arms]
+        curves(axis, at_x, zip(map(view.title, arms), found, strict=True))
+        axis.set_title(", ".join(said(value) for value in rest.values()), fontsize=8)
+        axis.set_yscale("log")
+        prefixed(axis.yaxis, rows[0].unit)
+    axes[0].set_ylabel(called(rows[0].metric))
+    handles = axes[0].get_legend_handles_labels()[0]
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.02, 1.0), ncols=4, fontsize=7.5)
+    return figure

@@ -1,0 +1,430 @@
+"""A fork server: forks a lab's Python processes from one that has imported what they need.
+
+A process then starts in some milliseconds, in place of 0.1 s (an optical switch) to 1 s (a testbed). It has
+its own session, standard streams, environment, arguments and network namespace, as if it had been executed,
+and ``/proc`` shows them, so that labs find it by their label. It is the server's child: the server takes its
+exit code and passes it on. Where no server answers, :func:`start_process` executes the command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import runpy
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ringlight import IMPORT_PATH
+
+#: Environment variable with the path of the server's socket: who starts a process has it forked there.
+SOCKET = "RINGLIGHT_FORKSERVER"
+
+#: Longest request, bytes; of the server's own arguments and environment, whose place those of others take.
+_LONGEST = 1 << 15
+_ANSWER_S = 60.0
+#: Exit code that is told of a process whose server has ended before it.
+_UNKNOWN = 255
+_PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.sbrk.restype = ctypes.c_void_p
+
+
+class _UnableError(Exception):
+    """No server can fork this one."""
+
+
+class Forked:
+    """A process that a fork server has forked; has what is used of ``subprocess.Popen``."""
+
+    def __init__(self, args: Sequence[str], connection: socket.socket, pid: int, pidfd: int) -> None:
+        self.args, self.pid = args, pid
+        # None while it runs, as of a Popen.
+        self.returncode: int | Any = None
+        # The server sends the exit code, and sees by the connection's end that nobody waits for it any more.
+        self._connection, self._pidfd = connection, pidfd
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        self._connection.close()
+        os.close(self._pidfd)
+
+    def poll(self) -> int | None:
+        """Exit code, or minus the signal's number; None while it runs."""
+        with self._lock:
+            if self.returncode is None and _readable(self._connection.fileno(), 0):
+                told = _received(self._connection)
+                if told or _readable(self._pidfd, 0):
+                    self.returncode = int(told) if told else _UNKNOWN
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit code or minus the signal's number, at its end. Raises subprocess.TimeoutExpired."""
+        if not _readable(self._pidfd, timeout):
+            raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
+        _readable(self._connection.fileno(), None)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        with self._lock:
+            if self.returncode is None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+#: A process of a lab.
+Process = subprocess.Popen[bytes] | Forked
+
+
+def start_process(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: BinaryIO,
+    *,
+    errors: BinaryIO | None = None,
+    directory: Path = IMPORT_PATH,
+    follow: signal.Signals | None = None,
+) -> Process:
+    """Start a process in a session of its own, in the network namespace of the calling thread.
+
+    ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
+    ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
+    signal that it gets when this one ends. Raises OSError.
+    """
+    if (path := environment.get(SOCKET)) and command[0] == sys.executable and "-m" in command:
+        with suppress(_UnableError):
+            return _ask(path, command, environment, (output, errors or output), directory, follow)
+    return subprocess.Popen(
+        [*dying_with_starter(follow), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors or output,
+        env=environment,
+        cwd=directory,
+        # Ctrl-C then reaches only this process, which ends the others in order.
+        start_new_session=True,
+    )
+
+
+def dying_with_starter(number: signal.Signals | None) -> list[str]:
+    """Words before a command: its process gets a signal when the thread that started it ends.
+
+    No words where the machine has no setpriv.
+    """
+    setpriv = shutil.which("setpriv") if number is not None else None
+    return [setpriv, "--pdeathsig", number.name.removeprefix("SIG")] if setpriv and number else []
+
+
+class ForkServer:
+    """A server, which ends with the process that started it or at :meth:`close`; what it forked goes on.
+
+    ``path``: its socket, which lives as long as this. ``modules``: what it imports first. Raises OSError.
+    """
+
+    def __init__(self, path: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.path = path
+        # Who calls before all is imported waits.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            path.unlink(missing_ok=True)
+            listener.bind(str(path))
+            listener.listen(128)
+            room = "-" * _LONGEST
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(listener.fileno()), *modules, room],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                env={**environment, "RINGLIGHT_ROOM": room},
+                cwd=IMPORT_PATH,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5.0)
+
+
+# -- asking for a process
+
+
+@dataclass(frozen=True)
+class _Request:
+    """``mounts``: the mount namespace that the process belongs in. ``files``: limits of its open files."""
+
+    command: list[str]
+    environment: dict[str, str]
+    directory: str
+    follow: int
+    mounts: str
+    files: tuple[int, int]
+
+
+def _ask(
+    path: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    outputs: tuple[BinaryIO, BinaryIO],
+    directory: Path,
+    follow: signal.Signals | None,
+) -> Forked:
+    request = _Request(
+        list(command),
+        dict(environment),
+        str(directory),
+        int(follow or 0),
+        _mounts(),
+        resource.getrlimit(resource.RLIMIT_NOFILE),
+    )
+    told = json.dumps(asdict(request)).encode()
+    if len(told) > _LONGEST:
+        raise _UnableError
+    with ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        undo.callback(os.close, namespace)
+        connection.settimeout(_ANSWER_S)
+        try:
+            connection.connect(path)
+            socket.send_fds(connection, [told], [*(output.fileno() for output in outputs), namespace])
+            answer, (pidfd, *_), _, _ = socket.recv_fds(connection, 64, 1)
+        except (OSError, ValueError):
+            # There is no server, or it has ended, or it is elsewhere.
+            raise _UnableError from None
+        connection.settimeout(None)
+        undo.pop_all()
+    os.close(namespace)
+    return Forked(command, connection, int(answer), pidfd)
+
+
+def _mounts() -> str:
+    return os.readlink("/proc/self/ns/mnt")
+
+
+def _readable(descriptor: int, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+
+
+def _received(connection: socket.socket) -> bytes:
+    """What was sent, nothing where the other end is no more."""
+    try:
+        return connection.recv(64)
+    except ConnectionError:
+        return b""
+
+
+# -- the server
+
+
+@dataclass
+class _Child:
+    """``left``: whoever asked for it has ended, or needs it no more."""
+
+    pid: int
+    pidfd: int
+    connection: socket.socket
+    follow: int
+    left: bool = False
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        self.connection.close()
+
+
+#: What a process is to be, and the descriptors that came with it: of output, errors and network namespace.
+_Forked = tuple[_Request, list[int]]
+
+
+def _serve(listener: socket.socket) -> _Forked | None:
+    """Fork and take exit codes until standard input ends. Returns in each process that it has forked, too."""
+    children: list[_Child] = []
+    while True:
+        callers = [child.connection for child in children if not child.left]
+        pidfds = [child.pidfd for child in children]
+        watched: list[Any] = [0, listener, *pidfds, *callers]
+        ready, _, _ = select.select(watched, [], [])
+        if 0 in ready:
+            return None
+        for child in [child for child in children if child.pidfd in ready]:
+            code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+            with suppress(OSError):
+                child.connection.send(str(code).encode())
+            child.close()
+            children.remove(child)
+        for child in [child for child in children if child.connection in ready]:
+            child.left = True
+            if child.follow:
+                signal.pidfd_send_signal(child.pidfd, child.follow)
+        if listener in ready:
+            connection, _ = listener.accept()
+            made = _fork(connection)
+            if made is None:
+                # Whoever asked sees it, and executes the command.
+                connection.close()
+            elif isinstance(made, _Child):
+                children.append(made)
+            else:
+                connection.close()
+                listener.close()
+                for child in children:
+                    child.close()
+                return made
+
+
+def _fork(connection: socket.socket) -> _Child | _Forked | None:
+    """The new process, where it is not this one; None if it cannot be."""
+    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+    try:
+        request = _Request(**json.loads(told))
+        pid = os.fork() if request.mounts == _mounts() else None
+    except (OSError, ValueError):
+        pid = None
+    if pid == 0:
+        return request, descriptors
+    _close(descriptors)
+    if pid is None:
+        return None
+    child = _Child(pid, os.pidfd_open(pid), connection, request.follow)
+    with suppress(OSError):
+        socket.send_fds(connection, [str(pid).encode()], [child.pidfd])
+    return child
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+# -- a process that was forked
+
+
+def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
+    """Take over all that an executed process would have of its own."""
+    output, errors, namespace = descriptors
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, place in ((nothing, 0), (output, 1), (errors, 2)):
+        os.dup2(source, place)
+    _reopen_streams(unbuffered=bool(request.environment.get("PYTHONUNBUFFERED")))
+    # It takes privileges, which nobody needs to stay where he is.
+    here = os.stat("/proc/self/ns/net").st_ino == os.fstat(namespace).st_ino
+    if not here and _libc.setns(namespace, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
+    _close([nothing, *descriptors])
+    resource.setrlimit(resource.RLIMIT_NOFILE, request.files)
+    os.chdir(request.directory)
+    sys.path[0] = request.directory
+    # Emptied first, as the C library has no copies of what it was given at the start.
+    os.environ.clear()
+    os.environ.update(request.environment)
+    room.show(request.command, request.environment)
+    if request.follow:
+        _libc.prctl(_PR_SET_PDEATHSIG, request.follow, 0, 0, 0)
+
+
+def _reopen_streams(unbuffered: bool) -> None:
+    """Make the standard streams anew, as the old ones know what the server's were: seekable, for example."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        mode, by_line = ("w", name == "stderr" or unbuffered) if number else ("r", False)
+        stream = os.fdopen(
+            number, mode, 1 if by_line else -1, encoding=old.encoding, errors=old.errors, closefd=False
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+class _Room:
+    """Where the kernel shows a process's arguments and environment: as long as those it was executed with."""
+
+    def __init__(self) -> None:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        # As proc(5) numbers them, less three: ends of code and start of the stack, ends of data and start of
+        # the heap, ends of arguments, ends of environment.
+        self._code, self._data = [*map(int, fields[23:26])], [*map(int, fields[42:45])]
+        first, last, first_variable, last_variable = map(int, fields[45:49])
+        self._words, self._variables = (first, last), (first_variable, last_variable)
+
+    def show(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Have ``/proc`` show these. Where the kernel does not let the ends be moved, empty ones follow."""
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        ends = [*_put(words, *self._words), *_put(variables, *self._variables)]
+        code, code_end, stack = self._code
+        layout = (code, code_end, *self._data, _libc.sbrk(ctypes.c_long(0)), stack, *ends)
+        # struct prctl_mm_map, with no auxiliary vector and no executable to change
+        told = struct.pack("=12QIi", *layout, 0, 0, -1)
+        _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, told, ctypes.c_ulong(len(told)), ctypes.c_ulong(0))
+
+
+def _put(texts: Sequence[str], first: int, last: int) -> tuple[int, int]:
+    """Write texts to where others are; first and last address of what was written."""
+    data = b"".join(os.fsencode(text) + b"\0" for text in texts)[: last - first]
+    ctypes.memset(first, 0, last - first)
+    ctypes.memmove(first, data, len(data))
+    return first, first + len(data)
+
+
+def _execute(command: Sequence[str]) -> None:
+    """Do what ``python -m`` does; what the server imported is there, except for the program itself."""
+    at = command.index("-m") + 1
+    module = command[at]
+    sys.argv[:] = command[at:]
+    for name in (module, f"{module}.__main__"):
+        if "__path__" not in vars(sys.modules.get(name, object)):
+            sys.modules.pop(name, None)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    room = _Room()
+    _, listener, *modules, _ = sys.argv
+    environment = {name: value for name, value in os.environ.items() if name != "RINGLIGHT_ROOM"}
+    os.environ.clear()
+    os.environ.update(environment)
+    room.show([sys.executable, "-m", "ringlight.testbed.forkserver", *modules], environment)
+    for module in modules:
+        import_module(module)
+    # Collections need not look at what was imported, and so do not copy its pages.
+    gc.collect()
+    gc.freeze()
+    if (forked := _serve(socket.socket(fileno=int(listener)))) is not None:
+        _become(*forked, room)
+        _execute(forked[0].command)
+
+
+if __name__ == "__main__":
+    main()

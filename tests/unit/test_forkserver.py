@@ -1,0 +1,126 @@
+"""A forked process is as an executed one to whoever looks at it, waits for it or kills it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, start_process
+
+PROGRAM = """
+import json, os, signal, sys, time
+if __name__ == "__main__":
+    facts = os.environ.get("RINGLIGHT_LAB"), os.getcwd(), os.getsid(0) == os.getpid()
+    print(json.dumps([sys.argv[1:], *facts]))
+    print("wrong", file=sys.stderr, flush=True)
+    time.sleep(float(sys.argv[1]))
+    sys.exit(int(sys.argv[2]))
+"""
+
+
+class Place:
+    """A folder with a program, and with what its processes say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, folder / "said"
+        (folder / "forked_program.py").write_text(PROGRAM)
+        self.server = ForkServer(folder / "socket", ["json"], os.environ)
+
+    def start(self, *words: str, lab: str = "abcd", follow: signal.Signals | None = None) -> Process:
+        environment = {**os.environ, SOCKET: str(self.server.path), "RINGLIGHT_LAB": lab}
+        command = [sys.executable, "-m", "forked_program", *words]
+        with self.said.open("wb") as output:
+            return start_process(command, environment, output, directory=self.folder, follow=follow)
+
+    def until_said(self) -> str:
+        until(lambda: b"wrong" in self.said.read_bytes())
+        return self.said.read_text()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.server.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def shown(pid: int, name: str) -> list[str]:
+    return Path(f"/proc/{pid}/{name}").read_bytes().decode().split("\0")[:-1]
+
+
+def test_it_is_shown_with_its_own_words_and_label_and_ends_with_its_own_code(place: Place) -> None:
+    first = place.start("60", "0", lab="wxyz")
+    assert isinstance(first, Forked)
+    place.until_said()
+    second = place.start("1", "3", "a b", "", lab="abcd")
+    assert place.until_said().startswith(f'[["1", "3", "a b", ""], "abcd", "{place.folder}", true]')
+    assert shown(second.pid, "cmdline")[1:] == ["-m", "forked_program", "1", "3", "a b", ""]
+    for process, lab in ((first, "wxyz"), (second, "abcd")):
+        assert f"RINGLIGHT_LAB={lab}" in shown(process.pid, "environ")
+        assert process.poll() is None
+    assert (second.wait(20), second.poll()) == (3, 3)
+    with pytest.raises(subprocess.TimeoutExpired):
+        first.wait(0.05)
+    first.kill()
+    assert first.wait(20) == -signal.SIGKILL
+    first.terminate()
+
+
+def test_its_output_is_known_for_the_pipe_that_it_is(place: Place) -> None:
+    (place.folder / "seeks.py").write_text("import sys; print(sys.stdout.seekable(), sys.stdin.read())")
+    environment = {**os.environ, SOCKET: str(place.server.path)}
+    output, into = os.pipe()
+    with open(output) as said, open(into, "wb") as given:
+        process = start_process([sys.executable, "-m", "seeks"], environment, given, directory=place.folder)
+        given.close()
+        assert isinstance(process, Forked)
+        assert said.read() == "False \n"
+    assert process.wait(20) == 0
+
+
+def test_it_ends_with_whoever_asked_for_it_only_where_it_is_to(place: Place) -> None:
+    left, followed = place.start("60", "0"), place.start("60", "0", follow=signal.SIGTERM)
+    pids = left.pid, followed.pid
+    try:
+        del left, followed
+        until(lambda: gone(pids[1]))
+        assert not gone(pids[0])
+    finally:
+        os.kill(pids[0], signal.SIGKILL)
+
+
+def test_it_outlives_its_server_which_ends_in_order(place: Place) -> None:
+    process = place.start("60", "0")
+    place.server.close()
+    try:
+        assert process.poll() is None
+        assert not gone(process.pid)
+    finally:
+        process.kill()
+    assert process.wait(20) == 255
+
+
+def test_without_a_server_it_is_executed(place: Place) -> None:
+    place.server.close()
+    process = place.start("0", "4")
+    assert not isinstance(process, Forked)
+    assert process.wait(20) == 4
+    assert '"abcd"' in place.until_said()
