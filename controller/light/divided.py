@@ -53,7 +53,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     # A job's light
 
     def plan(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> DividedLight:
-        """Raises InvalidError also where light is divided once, and not all of a job's GPUs can have some at a
+        """Raises InvalidError also where light is divided once, and some GPUs of a job cannot have it at a
         time to whom they send."""
         gpus = list(self._fabric.gpus)
         demand = self.demand_of(settings, len(nodes), plane)
