@@ -166,7 +166,7 @@ class View:
         return f" {text(said)}" if said else ""
 
     def paragraph(self, part: str) -> str:
-        """The same as a paragraph of its own."""
+        """What :meth:`says` gives, as a paragraph of its own."""
         return f"<p>{said}</p>" if (said := self.says(part)) else ""
 
     # Runs.
@@ -305,7 +305,7 @@ def of_points(paths: Sequence[str]) -> list[tuple[str, Callable[[Point], str]]]:
 
 
 def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
-    """The same columns of a table of figures."""
+    """Columns of a table of figures: the values of swept paths."""
 
     def value(at: Figures, path: str) -> str:
         return _swept(at.point, path)

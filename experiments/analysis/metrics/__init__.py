@@ -91,7 +91,7 @@ class Context:
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
-        """The same of each job as if it were the only one."""
+        """What the models say of each job that had GPUs as if it were the only one."""
         if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
