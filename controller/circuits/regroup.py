@@ -152,20 +152,9 @@ class RegroupManager:
     ) -> dict[str, Any]:
         rings = [ring_job(job) for job in jobs]
         return {
-            "moves": [
-                {
-                    "gpu": move.gpu,
-                    "from": None if move.source is None else str(move.source),
-                    "to": str(move.destination),
-                }
-                for move in plan.moved
-            ],
+            **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
             "circuits": [self._names(pair) for pair in plan.circuits],
-            "crossing_bytes_before": plan.crossing_bytes_before,
-            "crossing_bytes_after": plan.crossing_bytes_after,
-            "fibres_moved": len(plan.moved),
-            "optimal": plan.optimal,
             "predicted": self._predicted(rings, before, after),
             "cross_connects": {
                 name: {

@@ -159,7 +159,7 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
     run.release(red)
     run.wait(lambda: run.events(red, "iteration"), "no iterations")
     before = {gpu: status(run, gpu) for gpu in NODES}
-    run.processes.kill_controller()
+    run.kill_controller()
     worker = run.state / "workers" / f"{red}-0" / "events.jsonl"
 
     def iterations() -> int:

@@ -130,7 +130,7 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: D
     run.wait(lambda: len(run.events(red, "iteration")) >= 4, "no iterations")
     # And one in the middle of which it may die.
     first = len(run.decisions()) + 1
-    run.processes.kill_controller()
+    run.kill_controller()
     # It is away for longer than a decision and what follows from it take.
     time.sleep(1.0)
     run.start_controller()

@@ -155,7 +155,7 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: R
     reference = expected(run, red)
     run.release(red)
     run.wait(lambda: len(run.events(red, "iteration")) > 20, "no iterations")
-    run.processes.kill_controller()
+    run.kill_controller()
     # It is away for longer than one try of anything takes.
     time.sleep(5.0)
     run.start_controller()
