@@ -29,10 +29,10 @@ from ringlight.controller.jobs.job import (
     note_workers,
     progress,
 )
-from ringlight.controller.jobs.light import Light, LightProvider
+from ringlight.controller.jobs.light_provider import Light, LightProvider
 from ringlight.controller.jobs.losses import go_on, lose, note_release, pending_losses
 from ringlight.controller.jobs.reservation import placed, planes_for, reserve, spares_for
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.planes.averagers.averaging import averaging_of
