@@ -121,7 +121,7 @@ class Action:
 
     @property
     def said(self) -> str:
-        """``kill agent n1``."""
+        """The event in words: ``kill agent n1``."""
         return f"{self.plan.do} {self.plan.target or ''}".strip()
 
 

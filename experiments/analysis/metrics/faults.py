@@ -25,7 +25,7 @@ _WHEN = ("before", "during", "after")
 
 
 def when(action: Action, it: Iteration) -> str:
-    """before, during or after the event."""
+    """Whether an iteration ran ``before``, ``during`` or ``after`` an event."""
     begin, end = window(action)
     if it.allreduce_end <= begin + _SAME_S:
         return "before"
