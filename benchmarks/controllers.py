@@ -36,7 +36,7 @@ import yaml
 
 from benchmarks.harness import ROOT, check_known, need_root, running, tell, until
 from ringlight.experiments.backends.emulation.backend import processes_of
-from ringlight.experiments.cli.machine import setting_of
+from ringlight.experiments.cli.options import Place
 from ringlight.testbed.emulation.console.attached import Attached, of_lab
 from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
@@ -313,7 +313,7 @@ def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: s
     controller = arm if arm in ("ringlight", "app", "none") else theirs
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringlight-controllers-")))
-        setting = setting_of(scenario(dict.fromkeys(("p0", "p1"), controller), folder), None)
+        setting = Place().setting(scenario(dict.fromkeys(("p0", "p1"), controller), folder))
         places = [f"127.0.0.1:{free_port()}" for _ in range(4)]
         addresses = replace(
             Addresses(), rest=places[0], openflow=places[1], app_openflow=places[2], app_rest=places[3]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ringlight.controller.errors import StartError
-from ringlight.controller.grids.onics import OnicEntry
+from ringlight.controller.light.onics import OnicEntry
 from ringlight.controller.onic.agent import FLOW_SOCKET
 from ringlight.fabric.topology import Fabric
 

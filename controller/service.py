@@ -15,13 +15,15 @@ from ringlight.controller.circuits.manager import CircuitManager
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.regroup import RegroupManager
-from ringlight.controller.demand.site import DemandSite
 from ringlight.controller.errors import ControllerError, InvalidError, StartError
-from ringlight.controller.grids.arbiter import Arbiter
-from ringlight.controller.grids.onics import OnicSite
 from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
+from ringlight.controller.light.divided import DividedProvider
+from ringlight.controller.light.grid import GridProvider
+from ringlight.controller.light.onics import OnicSite
+from ringlight.controller.light.provider import Provider
+from ringlight.controller.light.ring import RingProvider
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.registry import make_driver
@@ -29,7 +31,6 @@ from ringlight.controller.packets.announcing import Announcer
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.packets.watching import TableWatch
-from ringlight.controller.rings.site import RingSite
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.paths import Router
@@ -80,12 +81,18 @@ class Controller:
         )
         onics = inventory.onic_entries()
         self.onics = OnicSite({gpu: onics[gpu] for gpu in fabric.onics if gpu in onics}, self.bus)
-        self.arbiter = Arbiter(fabric, self.circuits, self.site, self.onics, self.bus)
-        self.rings = RingSite(fabric, self.site, agent, inventory.flow_sockets(), self.bus)
         workloads = WorkloadFiles(state / "controller" / "workloads")
-        self.demand = DemandSite(
-            fabric, self.site, agent, self.bus, workloads.traffic, inventory.time_dilation
-        )
+        #: Who lights planes, by their kind.
+        self.lights: dict[str, Provider[Any]] = {
+            provider.kind: provider
+            for provider in (
+                DividedProvider(
+                    fabric, self.site, agent, self.bus, workloads.traffic, inventory.time_dilation
+                ),
+                RingProvider(fabric, self.site, agent, inventory.flow_sockets(), self.bus),
+                GridProvider(fabric, self.circuits, self.site, self.onics, self.bus),
+            )
+        }
         self.jobs = JobManager(
             fabric,
             agent,
@@ -93,7 +100,7 @@ class Controller:
             self.bus,
             self._switch_of,
             workloads=workloads,
-            lights={"interconnect": self.demand, "ring": self.rings, "grid": self.arbiter},
+            lights=self.lights,
             reaches=self._reaches,
             flow_sockets={
                 gpu: place.flow for gpu, place in inventory.onics.items() if place.flow is not None
@@ -131,7 +138,8 @@ class Controller:
             self.jobs.start()
         except (ValueError, KeyError, TypeError, InvalidError) as error:
             raise StartError(f"the saved state cannot be used: {error}") from error
-        self.arbiter.start()
+        for provider in self.lights.values():
+            provider.start()
         self.reconciler.start()
         self.statistics.start()
         self.bus.publish("controller", state="up", lab=self.inventory.lab)
@@ -150,11 +158,11 @@ class Controller:
         self.regroups.stop()
         self.announcer.stop()
         self.statistics.stop()
-        # Before the jobs, which hang up on the agent: a division that has begun needs it to end.
-        self.demand.stop()
         self.jobs.stop()
-        self.arbiter.stop()
-        self.rings.stop()
+        for provider in self.lights.values():
+            provider.stop()
+        if self._agent is not None:
+            self._agent.close()
         self.reconciler.stop()
         self.site.close()
         self.plane.stop()
@@ -184,8 +192,7 @@ class Controller:
         reasons += sorted(f"the link from {link.a} to {link.b} is down" for link in links)
         onics = self.onics.views()
         reasons += [view.error for view in onics.values() if view.error is not None]
-        reasons += self.rings.troubles()
-        reasons += self.demand.troubles()
+        reasons += [trouble for provider in self.lights.values() for trouble in provider.troubles()]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         others = self._others()

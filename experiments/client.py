@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -101,35 +102,29 @@ class Api:
         return self._answer(method, path, json=body, params=parameters)
 
     def _answer(self, method: str, path: str, **more: Any) -> Any:
-        try:
+        with self._asking():
             answer = self._client.request(method, path, **more)
-        except _NO_ANSWER as error:
-            raise self._unreachable(error) from None
-        if answer.is_error:
-            raise ApiError(answer.status_code, _detail(answer), _document(answer))
+        _check(answer)
         return self._decoded(answer.content) if answer.content else None
 
     def events(self, after: int) -> list[dict[str, Any]]:
         """The kept events with higher ids, as there are now. Raises as :meth:`call`."""
-        try:
-            answer = self._client.get("/v1/events", params={"after": after, "seconds": 0})
-        except _NO_ANSWER as error:
-            raise self._unreachable(error) from None
-        if answer.is_error:
-            raise ApiError(answer.status_code, _detail(answer))
-        lines = answer.text.splitlines()
-        return [self._decoded(line[5:]) for line in lines if line.startswith("data:")]
+        return list(self.stream(f"/v1/events?after={after}&seconds=0"))
 
     def stream(self, path: str) -> Iterator[dict[str, Any]]:
-        """Server-sent events until the controller or the caller ends it."""
+        """Server-sent events until the controller or the caller ends it. Raises as :meth:`call`."""
+        patience = httpx.Timeout(CALL_TIMEOUT_S, read=None)
+        with self._asking(), self._client.stream("GET", path, timeout=patience) as answer:
+            _check(answer)
+            for line in answer.iter_lines():
+                if line.startswith("data:"):
+                    yield self._decoded(line[5:])
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turns the absence of an answer into Unreachable."""
         try:
-            with self._client.stream("GET", path, timeout=httpx.Timeout(CALL_TIMEOUT_S, read=None)) as answer:
-                if answer.is_error:
-                    answer.read()
-                    raise ApiError(answer.status_code, _detail(answer))
-                for line in answer.iter_lines():
-                    if line.startswith("data:"):
-                        yield self._decoded(line[5:])
+            yield
         except _NO_ANSWER as error:
             raise self._unreachable(error) from None
 
@@ -144,12 +139,9 @@ class Api:
         if isinstance(error, httpx.InvalidURL | UnicodeError):
             return Unreachable(f"{self.url}: this is no address, such as 127.0.0.1:8080")
         if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-            reason = str(error).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or str(
-                error
-            )
-            return Unreachable(
-                f"the {self._what} at {self.url} has a certificate that is not trusted: {reason}"
-            )
+            reason = str(error).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or error
+            what = f"the {self._what} at {self.url} has a certificate that is not trusted"
+            return Unreachable(f"{what}: {reason}")
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"no {self._what} answers at {self.url}{self._remedy()}")
         return Unreachable(f"the {self._what} at {self.url} did not answer: {error or type(error).__name__}")
@@ -163,16 +155,17 @@ class Api:
         return f"; {what_helps(self.url.partition('://')[2])}"
 
 
-def _document(answer: httpx.Response) -> Any:
+def _check(answer: httpx.Response) -> None:
+    """Raises ApiError for a refusal."""
+    if not answer.is_error:
+        return
+    answer.read()
     try:
-        return answer.json()
+        document = answer.json()
     except ValueError:
-        return None
-
-
-def _detail(answer: httpx.Response) -> str:
-    try:
-        detail = answer.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        detail = answer.text.strip().splitlines()[0] if answer.text.strip() else answer.reason_phrase
-    return " ".join(str(detail).split())
+        document = None
+    if isinstance(document, dict) and "detail" in document:
+        detail = str(document["detail"])
+    else:
+        detail = answer.text.strip().partition("\n")[0] or answer.reason_phrase
+    raise ApiError(answer.status_code, " ".join(detail.split()), document)

@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,19 @@ class Regrouping:
     crossing_bytes_after: float
     crossing_bytes_bound: float
     optimal: bool
+
+    def document(self) -> dict[str, Any]:
+        """What moves and what that changes, as the controller's resource has it."""
+        return {
+            "moves": [
+                {"gpu": m.gpu, "from": None if m.source is None else str(m.source), "to": str(m.destination)}
+                for m in self.moved
+            ],
+            "crossing_bytes_before": self.crossing_bytes_before,
+            "crossing_bytes_after": self.crossing_bytes_after,
+            "fibres_moved": len(self.moved),
+            "optimal": self.optimal,
+        }
 
 
 def regroup(

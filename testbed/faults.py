@@ -17,6 +17,8 @@ Do = Literal["cut", "kill", "lose", "disturb"]
 State = Literal["asked", "in force", "over", "failed"]
 #: Longest wait for one answer, seconds: the service answers at once.
 ANSWER_S = 10.0
+#: And where an idle host is made for every GPU first.
+HOSTS_S = 30.0
 
 
 class FaultError(RuntimeError):
@@ -60,7 +62,7 @@ class FaultClient:
         self.agent = agent
         # Nothing is encrypted there, and to read certificates takes longer than to ask.
         transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"), verify=False)
-        self._http = httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S)
+        self._http = httpx.Client(transport=transport, base_url="http://agent")
 
     @classmethod
     def of_inventory(cls, inventory: Path) -> FaultClient:
@@ -139,18 +141,24 @@ class FaultClient:
 
     def light_counters(self) -> dict[str, Any]:
         """What the O-NICs and WSSs have counted in the kernel since they were made."""
-        return self._call("GET", "/v1/onics")
+        found: dict[str, Any] = self._call("GET", "/v1/onics")
+        return found
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
+        """What is at each GPU's NIC; ``fill``: an idle host where there was nothing."""
+        found: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
+        return found
+
+    def _call(self, method: str, path: str, body: Any = None, timeout_s: float = ANSWER_S) -> Any:
         import httpx
 
         try:
-            answer = self._http.request(method, path, json=body)
+            answer = self._http.request(method, path, json=body, timeout=timeout_s)
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise FaultError(None, f"the server agent at {self.agent} does not answer: {reason}") from None
         try:
-            found: dict[str, Any] = answer.json()
+            found = answer.json()
         except ValueError:
             found = {"detail": answer.text.strip()}
         if answer.is_error:

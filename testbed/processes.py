@@ -1,10 +1,9 @@
-"""The two processes of a lab, its testbed and its controller: started, watched and ended by one owner."""
+"""The processes of a lab, as one who has it built sees them: its testbed, which keeps its controller."""
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import signal
 import socket
@@ -22,9 +21,9 @@ from typing import Any
 import httpx
 
 from ringlight.containers.image import image_present, image_tag
-from ringlight.testbed import services
+from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
-from ringlight.testbed.deaths import Death
+from ringlight.testbed.deaths import DeathLog
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import ended
@@ -33,8 +32,6 @@ log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
 UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 30.0
-#: How often a controller that died is started again.
-RESTARTS = 3
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
@@ -196,13 +193,13 @@ def labs_at(ports: Iterable[int]) -> list[str]:
 
 
 class LabProcesses:
-    """One lab with its testbed and controller; use as a context manager.
+    """One lab with its testbed, which starts the controller and starts it again whenever it dies; use as a
+    context manager.
 
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``kept``: the testbed starts the controller and starts it again whenever it dies, instead of
-    :meth:`tend`. ``notice`` is told, in one line, what a person should know.
+    of their own. ``notice`` is told, in one line, what a person should know.
     """
 
     def __init__(
@@ -215,7 +212,6 @@ class LabProcesses:
         logs: Path | None = None,
         follow: bool = True,
         apps: Sequence[Path] = (),
-        kept: bool = False,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
         self.runtime, self.addresses = runtime, addresses
@@ -223,24 +219,19 @@ class LabProcesses:
         self.state = self.lab.state_dir
         self.logs = logs or self.state
         self.inventory: dict[str, Any] = {}
-        self.restarts = 0
-        #: Ends of the controller that nobody has taken up yet (:meth:`take_deaths`).
-        self._deaths: list[Death] = []
+        #: Its processes that ended and came back, from where they were read last.
+        self.deaths = DeathLog(self.state / deaths.FILE)
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]
-        self._kept = kept
-        self._away_until = 0.0
-        #: Held by who starts or kills the controller while jobs run.
-        self._tending = threading.Lock()
-        self._running: dict[str, Process] = {}
+        self._testbed: Process | None = None
         self._lock: Any = None
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of ``testbed`` and ``controller``."""
+        """Process ids of ``testbed`` and ``controller``, as the inventory was read last."""
         kept = {name: entry["pid"] for name, entry in self.inventory.get("processes", {}).items()}
-        return {name: process.pid for name, process in self._running.items()} | kept
+        return ({} if self._testbed is None else {"testbed": self._testbed.pid}) | kept
 
     def __enter__(self) -> LabProcesses:
         self.start()
@@ -252,7 +243,7 @@ class LabProcesses:
         self.stop()
 
     def start(self) -> None:
-        """Start both and wait until the controller is healthy. Raises LabError, OSError; nothing is left."""
+        """Start them and wait until the controller is healthy. Raises LabError, OSError; nothing is left."""
         check_ready(self.runtime, self.addresses, self._apps)
         try:
             self._lock = self.lab.hold()
@@ -263,33 +254,29 @@ class LabProcesses:
                 token.write_text(self.addresses.token, encoding="utf-8")
             if self._apps:
                 self._plan_apps()
-            if self._kept:
-                plan = {
-                    "command": self._command("controller"),
-                    "rest": self.addresses.rest,
-                    "follow": self._follow,
-                }
-                log_file = str(self.logs / "controller.log")
-                (self.state / _KEEPS).write_text(json.dumps({**plan, "log": log_file}), encoding="utf-8")
-            self._spawn("testbed")
-            if not self._kept:
-                self._spawn("controller")
-            self._wait_for("inventory.json", "testbed")
+            keeps = {
+                "command": self._controller(),
+                "rest": self.addresses.rest,
+                "log": str(self.logs / "controller.log"),
+                "follow": self._follow,
+            }
+            (self.state / _KEEPS).write_text(json.dumps(keeps), encoding="utf-8")
+            self._start_testbed()
+            self._wait_for("inventory.json")
             self.read_inventory()
             self.wait_healthy()
         except BaseException:
             self.stop()
             raise
 
-    def _command(self, name: str) -> list[str]:
-        both = ["--fabric", str(self.state / "fabric.json"), "--openflow", self.addresses.openflow]
-        if name == "testbed":
-            lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
-            apps = ["--apps", str(self.state / _APPS)] if self._apps else []
-            apps += ["--keep", str(self.state / _KEEPS)] if self._kept else []
-            return [sys.executable, "-m", "ringlight.testbed.emulation", *both, *lab, *apps, *self._options]
+    @property
+    def _both(self) -> list[str]:
+        """Options of testbed and controller."""
+        return ["--fabric", str(self.state / "fabric.json"), "--openflow", self.addresses.openflow]
+
+    def _controller(self) -> list[str]:
         command = [
-            *(sys.executable, "-m", "ringlight.controller", *both, "--rest", self.addresses.rest),
+            *(sys.executable, "-m", "ringlight.controller", *self._both, "--rest", self.addresses.rest),
             *("--inventory", str(self.state / "inventory.json")),
             *("--state", str(self.state / "controller")),
         ]
@@ -299,12 +286,14 @@ class LabProcesses:
             command += ["--tls-cert", cert, "--tls-key", key]
         return [*command, "--token-file", str(self.state / "token")] if self.addresses.token else command
 
-    def _spawn(self, name: str) -> None:
-        with (self.logs / f"{name}.log").open("ab") as output:
-            follow = signal.SIGTERM if self._follow else None
-            self._running[name] = start_process(
-                self._command(name), self.lab.environment(), output, follow=follow
-            )
+    def _start_testbed(self) -> None:
+        lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
+        apps = ["--apps", str(self.state / _APPS)] if self._apps else []
+        module = [sys.executable, "-m", "ringlight.testbed.emulation", *self._both, *lab]
+        command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options]
+        follow = signal.SIGTERM if self._follow else None
+        with (self.logs / "testbed.log").open("ab") as output:
+            self._testbed = start_process(command, self.lab.environment(), output, follow=follow)
 
     def _plan_apps(self) -> None:
         """What the testbed is to run of applications of others, in a file."""
@@ -320,16 +309,14 @@ class LabProcesses:
             token_file=self.state / "token" if self.addresses.token else None,
         ).write(self.state / _APPS)
 
-    def _wait_for(self, file: str, name: str) -> None:
-        """Wait until a process has written a file of the lab's state."""
+    def _wait_for(self, file: str) -> None:
+        """Wait until the testbed has written a file of the lab's state."""
         path = self.state / file
         deadline = time.monotonic() + UP_S
         while not path.exists():
             self.check()
             if time.monotonic() > deadline:
-                raise LabError(
-                    f"the {name} was not up after {UP_S:.0f} s; its last words: {self._last(name)}"
-                )
+                raise LabError(f"the testbed was not up after {UP_S:.0f} s; its last words: {self._last()}")
             time.sleep(0.02)
 
     def read_inventory(self) -> dict[str, Any]:
@@ -360,85 +347,24 @@ class LabProcesses:
         return None if found["status"] == "ok" else "; ".join(found.get("reasons") or [str(found)])
 
     def check(self) -> None:
-        """Raise LabError when the testbed or the controller has ended."""
-        for name in self._running:
-            self._check(name)
-
-    def _check(self, name: str) -> None:
-        process = self._running[name]
-        if process.poll() is not None:
+        """Raise LabError when the testbed has ended."""
+        if self._testbed is not None and (code := self._testbed.poll()) is not None:
             # A process that was killed had no say in it; what it last logged explains nothing.
-            said = f": {self._last(name)}" if process.returncode >= 0 else ""
-            raise LabError(f"the {name} ended ({ended(process.returncode)}){said}")
-
-    def kill_controller(self, absence_s: float = math.inf) -> None:
-        """Kill the controller (SIGKILL); :meth:`tend` starts it again, but not before ``absence_s``."""
-        with self._tending:
-            controller = self._running["controller"]
-            if controller.poll() is not None:
-                raise LabError("there is no controller to kill")
-            controller.kill()
-            self._died(ended(controller.wait(5.0)), asked=True)
-            self._away_until = time.monotonic() + absence_s
-
-    def let_controller_back(self) -> None:
-        """:meth:`tend` starts the killed controller again when it is called next.
-
-        Not here: a process that is to die with its parent dies with the thread that started it.
-        """
-        with self._tending:
-            self._away_until = min(self._away_until, time.monotonic())
-
-    @property
-    def controller_away(self) -> bool:
-        """Whether the controller was killed on purpose and is to stay away for now."""
-        return time.monotonic() < self._away_until
-
-    def tend(self) -> None:
-        """Start a controller that died again, so that jobs are watched to their end; does not wait for it.
-
-        Raises LabError when the testbed has ended, or the controller too often.
-        """
-        self._check("testbed")
-        with self._tending:
-            controller = self._running["controller"]
-            if controller.poll() is None or self.controller_away:
-                return
-            if not self._away_until:
-                self._unasked_end(controller)
-            self._away_until = 0.0
-            self._spawn("controller")
-
-    def take_deaths(self) -> list[Death]:
-        """How the controller ended since the last call."""
-        with self._tending:
-            found, self._deaths = self._deaths, []
-        return found
-
-    def _died(self, how: str, *, asked: bool) -> None:
-        self._deaths.append(Death(time.monotonic(), "controller", "controller", how, asked))
-
-    def _unasked_end(self, controller: Process) -> None:
-        """A controller ended by itself. Raises LabError when it has done so too often."""
-        said = f": {self._last('controller')}" if controller.returncode > 0 else ""
-        reason = ended(controller.returncode) + said
-        self._died(reason, asked=False)
-        if self.restarts >= RESTARTS:
-            raise LabError(f"the controller ended for the {self.restarts + 1}th time ({reason})")
-        self.restarts += 1
+            said = f": {self._last()}" if code >= 0 else ""
+            raise LabError(f"the testbed ended ({ended(code)}){said}")
 
     def stop(self) -> None:
-        """End both in order, then remove whatever of this lab is left. May be called again."""
+        """End the testbed, which ends the controller, and remove what is left. May be called again."""
         with _uninterrupted():
-            for name, process in reversed(self._running.items()):
-                process.terminate()
+            if self._testbed is not None:
+                self._testbed.terminate()
                 try:
-                    process.wait(DOWN_S)
+                    self._testbed.wait(DOWN_S)
                 except subprocess.TimeoutExpired:
-                    self._notice(_slow(name))
-                    process.kill()
-                    process.wait(5.0)
-            self._running.clear()
+                    self._notice(_slow("testbed"))
+                    self._testbed.kill()
+                    self._testbed.wait(5.0)
+            self._testbed = None
             if self._lock is not None:
                 # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
                 _remove(self.lab)
@@ -459,14 +385,13 @@ class LabProcesses:
             **facts,
         }
         (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
-        self._running.clear()
-        self._lock = None
+        self._testbed = self._lock = None
         return document
 
-    def _last(self, name: str) -> str:
-        """The last line that a process wrote; of a structured log line its message."""
+    def _last(self) -> str:
+        """The last line that the testbed wrote; of a structured log line its message."""
         try:
-            lines = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = (self.logs / "testbed.log").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")

@@ -18,13 +18,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 from ringlight.containers.image import ROOT
 from ringlight.controller.bus import EventBus
-from ringlight.controller.demand.site import DemandSite
 from ringlight.controller.errors import ConflictError, InvalidError
-from ringlight.controller.grids.arbiter import Arbiter, plan_document
-from ringlight.controller.rings.site import RingSite, ring_document
+from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.light.divided import DividedProvider
+from ringlight.controller.light.grid import GridProvider
+from ringlight.controller.light.provider import Provider
+from ringlight.controller.light.ring import RingProvider
 from ringlight.experiments.analysis.result import analyse
 from ringlight.experiments.backends.emulation.requests import job_request
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -110,6 +113,8 @@ def _emulated(plan: RunPlan, refused: Mapping[str, str]) -> dict[str, Any]:
     for job in plan.jobs:
         request = job_request(plan, job)
         light = {kind: _digest(document) for kind, document in _lights(fabric, job, request)}
+        if name := request.pop("plane", None):
+            request[job.plane(fabric).kind] = name
         jobs[job.name] = {"request": _digest(request), "light": light}
     return {"emulated": jobs}
 
@@ -119,26 +124,34 @@ def _lights(fabric: Fabric, job: JobPlan, request: Mapping[str, Any]) -> Iterato
     wanted = request.get("ranks") or request["gpus"]
     nowhere: Any = SimpleNamespace(entries={})
     rates: Any = lambda _: sent(job.workload) if job.workload is not None else None  # noqa: E731
-    demand = DemandSite(fabric, nowhere, None, EventBus(), rates, 1.0)
-    rings = RingSite(fabric, nowhere, None, {}, EventBus())
-    arbiter = Arbiter(fabric, nowhere, nowhere, nowhere, EventBus())
-    documents: dict[str, tuple[Any, Any]] = {
-        "interconnect": (demand, demand.plan_document),
-        "ring": (rings, ring_document),
-        "grid": (arbiter, plan_document),
-    }
-    for kind, (provider, document) in documents.items():
+    providers: tuple[Provider[Any], ...] = (
+        DividedProvider(fabric, nowhere, None, EventBus(), rates, 1.0),
+        RingProvider(fabric, nowhere, None, {}, EventBus()),
+        GridProvider(fabric, nowhere, nowhere, nowhere, EventBus()),
+    )
+    lights = {provider.kind: provider for provider in providers}
+    for plane in planes_for(fabric, wanted, request.get("plane")):
+        provider = lights[plane.kind]
         try:
-            light = provider.plan(wanted, request, {}, request.get(kind))
+            nodes = placed(plane, wanted, {}, alone=provider.alone)
+            light = provider.plan(plane, nodes, request)
         except (InvalidError, ConflictError) as error:
-            yield kind, str(error)
+            yield plane.kind, str(error)
         else:
-            if light is not None:
-                yield kind, document(light)
+            yield plane.kind, _planned(provider, light)
     if job.training is not None and parse_collective(job.training.collective).averaged:
         found = averaging_of(fabric, job.ranks)
         names = [one.name for one in found.first]
         yield "averagers", [names, found.servers, [str(hop) for hop in found.hops]]
+
+
+def _planned(provider: Provider[Any], light: Any) -> dict[str, Any]:
+    """A plan with its plane under the name of its kind, and a grid's light under its switches."""
+    found = TypeAdapter(Any).dump_python(provider.plan_document(light), mode="json")
+    found[found.pop("kind")] = found.pop("plane")
+    if "cross_connects" in found:
+        found["switches"] = found.pop("cross_connects")
+    return found
 
 
 def _digest(document: Any) -> Any:

@@ -76,10 +76,9 @@ class RegroupManager:
         began = time.monotonic()
         jobs = self._jobs.running(job_ids)
         for job in jobs:
-            if job.place is not None and job_ids is not None:
-                where = " ".join(job.place)
-                raise InvalidError(f"job {job.id} runs on {where}, where nothing is regrouped")
-        jobs = [job for job in jobs if job.place is None]
+            if job.plane is not None and job_ids is not None:
+                raise InvalidError(f"job {job.id} runs on {job.plane}, where nothing is regrouped")
+        jobs = [job for job in jobs if job.plane is None]
         others = {gpu for job in self._jobs.running() if job not in jobs for gpu in job.gpus}
         before = self._circuits.cross_connects()
         try:
@@ -153,20 +152,9 @@ class RegroupManager:
     ) -> dict[str, Any]:
         rings = [ring_job(job) for job in jobs]
         return {
-            "moves": [
-                {
-                    "gpu": move.gpu,
-                    "from": None if move.source is None else str(move.source),
-                    "to": str(move.destination),
-                }
-                for move in plan.moved
-            ],
+            **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
             "circuits": [self._names(pair) for pair in plan.circuits],
-            "crossing_bytes_before": plan.crossing_bytes_before,
-            "crossing_bytes_after": plan.crossing_bytes_after,
-            "fibres_moved": len(plan.moved),
-            "optimal": plan.optimal,
             "predicted": self._predicted(rings, before, after),
             "cross_connects": {
                 name: {

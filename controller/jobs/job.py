@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from ringlight.controller.jobs.light import KINDS, Place
-
+#: Keys by which jobs stored by earlier versions name their plane.
+FORMER_KEYS = ("grid", "ring", "interconnect")
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
 LOST_PEER = 3
 #: How long to wait for the cause once only consequences have been seen, seconds.
@@ -89,10 +89,11 @@ class Loss:
 class Job:
     """A job and its history. Times are CLOCK_MONOTONIC seconds.
 
-    ``place``: the grid or ring that it runs on, and ``switches``: the WSSs that carry the job's light; None
-    and none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers are removed
-    and its GPUs free. ``on_loss``: fail, swap or shrink; ``spares``: GPUs kept for it; ``attempt``: how often
-    its workers were started anew. ``told``: events that come from no worker, with their place in ``events``.
+    ``plane``: the name of the one with light that it runs on, and ``switches``: those that carry the job's
+    light; None and none elsewhere. ``started``: the agent has confirmed all workers. ``clean``: its workers
+    are removed and its GPUs free. ``on_loss``: fail, swap or shrink; ``spares``: GPUs kept for it;
+    ``attempt``: how often its workers were started anew. ``told``: events that come from no worker, with
+    their place in ``events``.
     """
 
     id: str
@@ -107,7 +108,7 @@ class Job:
     clean: bool = False
     t_released: float | None = None
     t_ended: float | None = None
-    place: Place | None = None
+    plane: str | None = None
     switches: list[str] = field(default_factory=list)
     on_loss: str = "fail"
     spares: list[str] = field(default_factory=list)
@@ -159,7 +160,7 @@ class Job:
             "state": self.state.value,
             "error": self.error,
             "hold": self.hold,
-            **{kind: self.place.name if self.place and self.place.kind == kind else None for kind in KINDS},
+            "plane": self.plane,
             "switches": self.switches,
             "ranks": ranks,
             "spec": self.spec,
@@ -179,7 +180,7 @@ class Job:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
-        places = [Place(kind, record[kind]) for kind in KINDS if record.get(kind) is not None]
+        named = (record[key] for key in ("plane", *FORMER_KEYS) if record.get(key) is not None)
         return cls(
             id=record["id"],
             name=record["name"],
@@ -193,7 +194,7 @@ class Job:
             clean=record["clean"],
             t_released=record["t_released"],
             t_ended=record["t_ended"],
-            place=places[0] if places else None,
+            plane=next(named, None),
             switches=list(record.get("switches", ())),
             on_loss=record.get("on_loss", "fail"),
             spares=list(record.get("spares", ())),

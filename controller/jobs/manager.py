@@ -29,14 +29,15 @@ from ringlight.controller.jobs.job import (
     note_workers,
     progress,
 )
-from ringlight.controller.jobs.light import STANDING, Kind, Light, LightProvider, Place
+from ringlight.controller.jobs.light_provider import Light, LightProvider
 from ringlight.controller.jobs.losses import go_on, lose, note_release, pending_losses
-from ringlight.controller.jobs.reservation import reserve, spares_for
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.reservation import placed, planes_for, reserve, spares_for
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.planes.averagers.averaging import averaging_of
-from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import lit_planes, plane_of
 from ringlight.fabric.planes.packets import packets
 from ringlight.fabric.schedules import parse_collective, steps_named
 from ringlight.fabric.topology import Fabric
@@ -61,8 +62,8 @@ class JobManager:
 
     A job that the store knows is adopted: its workers go on, and the agent replays what they said.
     ``switch_of``: gives the packet switch each GPU is lit to now; ``reaches``: whether packets get from a GPU
-    to all of some others and back. ``lights``: who lights each kind of place for a job; where a request names
-    no place they are asked in this order. ``flow_sockets``: by GPU with an O-NIC, where its worker asks for
+    to all of some others and back. ``lights``: who lights planes of each kind for a job. ``flow_sockets``: by
+    GPU with an O-NIC, where its worker asks for
     light. ``workloads``: those that jobs may execute.
     """
 
@@ -75,7 +76,7 @@ class JobManager:
         switch_of: Callable[[], Mapping[str, str | None]],
         *,
         workloads: WorkloadFiles,
-        lights: Mapping[Kind, LightProvider[Any]] | None = None,
+        lights: Mapping[str, LightProvider[Any]] | None = None,
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
         busy_s: float = 0.1,
@@ -87,6 +88,7 @@ class JobManager:
         self._bus = bus
         self._switch_of = switch_of
         self._providers = lights or {}
+        self._planes = {plane.name: plane for plane in lit_planes(fabric)}
         self._flow_sockets = flow_sockets or {}
         self._reaches = reaches
         self.workloads = workloads
@@ -98,7 +100,7 @@ class JobManager:
         self._changed = threading.Condition(self._lock)
         self._starting: set[str] = set()
         self._jobs: dict[str, Job] = {}
-        #: Light of the jobs that are on a place and have not been cleaned up.
+        #: Light of the jobs that are on a plane with light and have not been cleaned up.
         self._lights: dict[str, Light] = {}
         self._cursor = 0
         #: GPUs that the agent starts no worker on.
@@ -115,22 +117,23 @@ class JobManager:
     def start(self) -> None:
         """Take over the jobs of an earlier run and follow all workers.
 
-        Raises ValueError on a bad file, InvalidError for a job that the fabric has no place for.
+        Raises ValueError on a bad file, InvalidError for a job that the fabric has no plane for.
         """
         for record in (self._store.read(_JOBS) or {"jobs": []})["jobs"]:
             job = Job.from_record(record)
             self._jobs[job.id] = job
             if not job.state.ended:
                 log.info("adopting job %s", job.id)
-            if job.place is None or job.clean:
+            if job.plane is None or job.clean:
                 continue
-            provider = self._provider(job.place)
-            light = provider.plan(job.gpus, job.spec, {}, job.place.name)
-            if light is None:
-                raise InvalidError(f"job {job.id} is not one for {' '.join(job.place)}")
+            try:
+                plane = planes_for(self._fabric, job.gpus, job.plane)[0]
+                light = self._planned(plane, job.gpus, job.spec, {})
+            except InvalidError as error:
+                raise InvalidError(f"job {job.id}: {error}") from error
             self._lights[job.id] = light
             if not job.state.ended and job.state is not JobState.PENDING:
-                provider.adopt(job.id, light)
+                self._provider(plane).adopt(job.id, light)
         self._thread.start()
 
     def stop(self) -> None:
@@ -144,8 +147,6 @@ class JobManager:
         deadline = time.monotonic() + 2.0
         for task in list(self._tasks):
             task.join(max(0.0, deadline - time.monotonic()))
-        if self._agent is not None:
-            self._agent.close()
 
     @property
     def agent_error(self) -> str | None:
@@ -161,13 +162,13 @@ class JobManager:
         spec: Mapping[str, Any],
         *,
         hold: bool,
-        place: Place | None = None,
+        plane: str | None = None,
         on_loss: str = "fail",
         spares: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Reserve GPUs and have the workers started; the job as a document.
 
-        ``wanted``: GPU names in rank order, or how many, then of ``place`` if one is named. The job is
+        ``wanted``: GPU names in rank order, or how many, then of ``plane`` if one is named. The job is
         PENDING while an ended job's workers are still being removed from its GPUs. ``on_loss``: what becomes
         of it when a worker dies while it runs (fail, swap, shrink); ``spares``: GPUs kept for that. Raises
         InvalidError, ConflictError, UnavailableError.
@@ -179,25 +180,24 @@ class JobManager:
             self._check_spares(() if isinstance(wanted, int) else wanted, spares, holders)
             if (graph := spec.get("graph")) is not None:
                 self._check_graph(graph, wanted)
-            lit = self.light_plan(wanted, spec, place, holders | dict.fromkeys(spares, name))
-            if spec.get("container") is not None and lit is not None:
-                where = " ".join(Place(lit[0], lit[1].place))
-                raise InvalidError(
-                    f"container: a program that asks nobody for light runs on packet switches and circuits, "
-                    f"not on {where}"
-                )
-            if graph is not None and lit is not None and lit[0] not in STANDING:
-                where = " ".join(Place(lit[0], lit[1].place))
-                raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {where}")
-            if lit is not None and on_loss != "fail" and self._providers[lit[0]].whole:
-                where = " ".join(Place(lit[0], lit[1].place))
-                raise InvalidError(
-                    f"on_loss {on_loss}: a job on {where} needs all its nodes; it can only fail"
-                )
+            lit = self.light_plan(wanted, spec, plane, holders | dict.fromkeys(spares, name))
+            if lit is not None:
+                self._check_lit(lit[0], spec, on_loss)
             for gpu in spares:
                 if (gpu in self._fabric.onics) != (lit is not None):
                     raise InvalidError(f"spares: GPU {gpu} is not where the job runs")
             return self._submit(name, wanted, spec, hold, lit, agent, on_loss, spares)
+
+    def _check_lit(self, plane: Plane, spec: Mapping[str, Any], on_loss: str) -> None:
+        if spec.get("container") is not None:
+            raise InvalidError(
+                f"container: a program that asks nobody for light runs on packet switches and circuits, "
+                f"not on {plane}"
+            )
+        if spec.get("graph") is not None and not plane.standing:
+            raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {plane}")
+        if on_loss != "fail" and self._provider(plane).alone:
+            raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
 
     def _check_averaged(self, wanted: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str) -> None:
         if spec.get("workload") != "train" or not parse_collective(spec.get("collective", "ring")).averaged:
@@ -233,31 +233,36 @@ class JobManager:
         self,
         wanted: Sequence[str] | int,
         spec: Mapping[str, Any],
-        place: Place | None = None,
+        name: str | None = None,
         holders: Mapping[str, str] | None = None,
-    ) -> tuple[Kind, Light] | None:
-        """The light such a job would get, and whose it is, all that it needs asked; None where none is.
+    ) -> tuple[Plane, Light] | None:
+        """The plane of such a job and the light that it would get there, all that it needs asked; None on
+        packet switches.
 
-        ``holders``: the job that has each taken GPU, if not as now. Changes nothing. Raises as
-        :meth:`submit`.
+        ``name``: the plane's, where it is given; ``holders``: the job that has each taken GPU, if not as now.
+        Changes nothing. Raises as :meth:`submit`.
         """
         holders = self.holders() if holders is None else holders
-        providers = self._providers if place is None else {place.kind: self._provider(place)}
-        name = None if place is None else place.name
         refusals: list[ControllerError] = []
-        for kind, provider in providers.items():
+        for plane in planes_for(self._fabric, wanted, name):
             try:
-                light = provider.plan(wanted, spec, holders, name)
+                light = self._planned(plane, wanted, spec, holders)
             except (InvalidError, ConflictError) as refusal:
                 refusals.append(refusal)
                 continue
-            if light is not None:
-                provider.check(light)
-                return kind, light
+            self._provider(plane).check(light)
+            return plane, light
         if refusals:
             # What cannot be now may be later.
             raise min(refusals, key=lambda refusal: not isinstance(refusal, ConflictError))
         return None
+
+    def _planned(
+        self, plane: Plane, wanted: Sequence[str] | int, spec: Mapping[str, Any], holders: Mapping[str, str]
+    ) -> Light:
+        provider = self._provider(plane)
+        light: Light = provider.plan(plane, placed(plane, wanted, holders, alone=provider.alone), spec)
+        return light
 
     def _submit(
         self,
@@ -265,14 +270,14 @@ class JobManager:
         wanted: Sequence[str] | int,
         spec: Mapping[str, Any],
         hold: bool,
-        lit: tuple[Kind, Light] | None,
+        lit: tuple[Plane, Light] | None,
         agent: AgentClient,
         on_loss: str,
         spares: Sequence[str],
     ) -> dict[str, Any]:
         with self._lock:
             if lit is None:
-                # A number of GPUs without a place means those that packet switches join.
+                # A number of GPUs without a plane means those that packet switches join.
                 out = {*self._dead_gpus, *spares} if isinstance(wanted, int) else ()
                 joined = packets(self._fabric).nodes if isinstance(wanted, int) else self._fabric.gpus
                 eligible = tuple(gpu for gpu in joined if gpu not in out)
@@ -290,9 +295,8 @@ class JobManager:
                 spares=list(spares),
             )
             if lit is not None:
-                kind, light = lit
-                job.place, job.switches = Place(kind, light.place), list(light.switches)
-                self._lights[job.id] = light
+                light = self._lights[job.id] = lit[1]
+                job.plane, job.switches = light.place, list(light.switches)
             self._jobs[job.id] = job
             self._enter(job, JobState.PENDING)
             document = job.document()
@@ -374,11 +378,15 @@ class JobManager:
             raise UnavailableError("the inventory names no server agent")
         return self._agent
 
-    def _provider(self, place: Place) -> LightProvider[Any]:
-        """Raises InvalidError where nobody lights such a place."""
-        if place.kind not in self._providers:
-            raise InvalidError(f"there is no {' '.join(place)}")
-        return self._providers[place.kind]
+    def _provider(self, plane: Plane) -> LightProvider[Any]:
+        """Raises InvalidError where nobody lights such a plane."""
+        if plane.kind not in self._providers:
+            raise InvalidError(f"nobody lights {plane}")
+        return self._providers[plane.kind]
+
+    def _lit_by(self, job: Job) -> LightProvider[Any] | None:
+        """Who lights a job that was accepted; None on packet switches."""
+        return None if job.plane is None else self._provider(self._planes[job.plane])
 
     def _job(self, job_id: str) -> Job:
         job = self._jobs.get(job_id)
@@ -392,11 +400,12 @@ class JobManager:
 
     def _vacated(self, job: Job) -> bool:
         """Whether no ended job has workers on this job's GPUs any more, or light of what it has alone."""
-        alone = job.place is not None and self._provider(job.place).whole
+        provider = self._lit_by(job)
+        alone = provider is not None and provider.alone
         return not any(
             other.state.ended
             and not other.clean
-            and (set(other.gpus) & set(job.gpus) or (alone and other.place == job.place))
+            and (set(other.gpus) & set(job.gpus) or (alone and other.plane == job.plane))
             for other in self._jobs.values()
             if other is not job
         )
@@ -427,6 +436,7 @@ class JobManager:
         """Light for the job, then its workers; it fails if that cannot be. ``_starting`` must have it."""
         peers = [self._fabric.gpus[gpu].ip for gpu in job.gpus]
         graph = job.spec.get("graph")
+        standing = job.plane is not None and self._planes[job.plane].standing
         workers = [
             {
                 "job": job.id,
@@ -436,14 +446,14 @@ class JobManager:
                 "checkpoint": job.on_loss != "fail",
                 "graph": graph,
                 "container": container_request(job),
-                "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu)),
+                "spec": worker_spec(job, r.rank, peers, self._flow_sockets.get(r.gpu), standing=standing),
             }
             for r in job.ranks
         ]
         error: ControllerError | None = None
         try:
-            if job.place is not None:
-                self._provider(job.place).light(job.id, self._lights[job.id])
+            if (provider := self._lit_by(job)) is not None:
+                provider.light(job.id, self._lights[job.id])
             if graph is not None:
                 agent.put_workload(graph, self.workloads.read(graph))
             if not job.state.ended:
@@ -510,7 +520,9 @@ class JobManager:
             return
         self._launch(job, agent)
 
-    def _gpus_after(self, job: Job, lost: Collection[int]) -> tuple[Sequence[str], tuple[Kind, Light] | None]:
+    def _gpus_after(
+        self, job: Job, lost: Collection[int]
+    ) -> tuple[Sequence[str], tuple[Plane, Light] | None]:
         """The job's GPUs in rank order after it lost these ranks, and their light. Raises ControllerError."""
         left = [rank.gpu for rank in job.ranks if rank.rank not in lost]
         with self._lock:
@@ -526,7 +538,7 @@ class JobManager:
         gone = busy.union(others, job.gpus, self._dead_gpus, (loss.gpu for loss in job.losses))
         pool = job.spares or plane_of(self._fabric, job.gpus).nodes
         spares = [gpu for gpu in pool if gpu not in gone]
-        if job.place is None:
+        if job.plane is None:
             spares = [g for g in spares_for(left, spares, self._switch_of()) if self._reaches(g, left)]
         if len(spares) < len(lost):
             among = f" of {', '.join(job.spares)}" if job.spares else ""
@@ -545,13 +557,13 @@ class JobManager:
 
     def _plan_again(
         self, job: Job, gpus: Sequence[str], others: Mapping[str, str]
-    ) -> tuple[Kind, Light] | None:
+    ) -> tuple[Plane, Light] | None:
         """The job's light on these GPUs. Raises ControllerError where its collective cannot run there."""
         try:
             steps_named(job.spec.get("collective", "ring"), len(gpus))
         except ValueError as error:
             raise InvalidError(str(error)) from error
-        return None if job.place is None else self.light_plan(gpus, job.spec, job.place, others)
+        return None if job.plane is None else self.light_plan(gpus, job.spec, job.plane, others)
 
     def _enter(self, job: Job, state: JobState) -> None:
         """A change of state: kept and told."""
@@ -588,9 +600,10 @@ class JobManager:
 
     def _clear_light(self, job: Job, timeout_s: float = math.inf) -> None:
         """Tried until it works. Raises UnavailableError after ``timeout_s``."""
-        if job.place is None:
+        provider = self._lit_by(job)
+        if provider is None:
             return
-        provider, light = self._provider(job.place), self._lights[job.id]
+        light = self._lights[job.id]
         pause_s, deadline = 0.5, time.monotonic() + timeout_s
         while not self._stop.is_set() and (problems := provider.clear(job.id, light)):
             log.warning("light of job %s not cleared: %s", job.id, problems[0])
@@ -735,10 +748,12 @@ def holder_port(port: int) -> int:
     return port - 1 if port > 1 else port + 1
 
 
-def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None) -> dict[str, Any]:
+def worker_spec(
+    job: Job, rank: int, peers: Sequence[str], flow_socket: str | None = None, *, standing: bool = False
+) -> dict[str, Any]:
     """What one worker is told: the job's settings, who it is, where its peers are, its O-NIC's socket.
 
-    Where light stands it asks for none, but says what it has begun to send.
+    Where light is ``standing`` it asks for none, but says what it has begun to send.
     """
     spec = {"job": job.id, "rank": rank, "world_size": len(peers), "peers": list(peers), **job.spec}
     # A job that was stored has its ranks written as text.
@@ -752,7 +767,7 @@ def worker_spec(job: Job, rank: int, peers: Sequence[str], flow_socket: str | No
         spec["compute_s"] = slower[rank] * spec["compute_s"]
     if job.iteration:
         spec["resume"] = job.iteration
-    if job.place is not None and job.place.kind in STANDING:
+    if standing:
         spec["posted"] = True
     elif flow_socket is not None:
         spec["onic"] = flow_socket

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ringlight.controller.errors import ConflictError, InvalidError
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import candidates, lit_planes
+from ringlight.fabric.topology import Fabric
 
 
 def reserve(
@@ -34,6 +37,67 @@ def reserve(
         if gpu in holders:
             raise ConflictError(f"rank {rank}: GPU {gpu} is reserved by job {holders[gpu]}")
     return tuple(wanted)
+
+
+def planes_for(fabric: Fabric, wanted: Sequence[str] | int, name: str | None) -> list[Plane]:
+    """The planes with light that a job may get, in the order in which they are tried: the one that is named,
+    or none where it is for packet switches. Raises InvalidError for a name that there is not."""
+    if name is None:
+        return candidates(fabric, () if isinstance(wanted, int) else wanted)
+    found = [plane for plane in lit_planes(fabric) if plane.name == name]
+    if not found:
+        raise InvalidError(f"there is no plane {name}")
+    return found
+
+
+def placed(
+    plane: Plane, wanted: Sequence[str] | int, holders: Mapping[str, str], *, alone: bool
+) -> tuple[str, ...]:
+    """The nodes of a job on a plane with light, in rank order.
+
+    ``wanted`` and ``holders`` as of :func:`reserve`; ``alone``: one job at a time has the plane. Raises
+    InvalidError for what can never be, ConflictError for what cannot be now.
+    """
+    if isinstance(wanted, int):
+        nodes = _chosen(plane, wanted, holders)
+    else:
+        nodes = reserve(tuple(plane.fabric.gpus), {}, {}, wanted)
+        for rank, gpu in enumerate(nodes):
+            if gpu not in plane.nodes:
+                raise InvalidError(f"rank {rank}: GPU {gpu} is not on {plane}; a job stays on one plane")
+        if plane.whole and nodes != plane.nodes:
+            pairs = zip(nodes, plane.nodes, strict=False)
+            other = next((f"rank {rank} is {a}" for rank, (a, b) in enumerate(pairs) if a != b), None)
+            what = other or f"{len(nodes)} ranks"
+            raise InvalidError(f"{what}: {_rule(plane)}")
+    if alone and (other := next((holders[node] for node in plane.nodes if node in holders), None)):
+        raise ConflictError(f"the light of {plane} is that of job {other}")
+    return reserve(nodes, holders, {}, nodes)
+
+
+def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, ...]:
+    if plane.built:
+        raise InvalidError(
+            f"{count} GPUs: name them (ranks); the light of {plane} is divided for what they send"
+        )
+    if plane.whole:
+        if count != len(plane.nodes):
+            raise InvalidError(f"{count} GPUs: {_rule(plane)}")
+        return plane.nodes
+    try:
+        plane.place(count, plane.nodes)
+    except ValueError as error:
+        raise InvalidError(str(error)) from error
+    try:
+        found = plane.place(count, [node for node in plane.nodes if node not in holders])
+    except ValueError as error:
+        raise ConflictError(str(error)) from error
+    return reserve(plane.nodes, holders, {}, count) if found is None else found
+
+
+def _rule(plane: Plane) -> str:
+    nodes = plane.nodes
+    return f"a job on {plane} uses all its {len(nodes)} nodes in order, {nodes[0]} to {nodes[-1]}"
 
 
 def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:

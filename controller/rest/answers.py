@@ -480,199 +480,7 @@ class SeriesSample(Answer):
     tx_bps: float
 
 
-# Grids and rings
-
-
-class GridOverview(Answer):
-    name: str
-    rows: int
-    columns: int
-    wavelengths: int
-    free: int
-    jobs: list[str]
-    cross_connects: int
-
-
-class GridNode(Answer):
-    gpu: str
-    row: int
-    column: int
-    ip: str
-    job: str | None
-    ports: list[str]
-
-
-class Lit(Answer):
-    ingress: int
-    egress: int
-    wavelength: int | None
-
-
-class LitBetween(Lit):
-    source: str | None = Field(alias="from")
-    destination: str | None = Field(alias="to")
-
-
-class GridSwitch(Answer):
-    name: str
-    kind: Literal["row", "column"]
-    reachable: bool
-    lit: list[LitBetween]
-
-
-class GridDocument(GridOverview):
-    nodes: list[GridNode]
-    switches: list[GridSwitch]
-
-
-class RingOverview(Answer):
-    """``step``: where its job is, counted over iterations."""
-
-    name: str
-    size: int
-    wavelengths: int
-    job: str | None
-    step: int | None
-
-
-class RingNode(Answer):
-    gpu: str
-    ip: str
-    switch: str
-    job: str | None
-
-
-class RingPlaying(Answer):
-    job: str
-    steps: int
-    step: int | None
-    iteration: int | None
-    setting: bool
-    trouble: str | None
-
-
-class Quantiles(Answer):
-    p50_s: float | None
-    p99_s: float | None
-    max_s: float | None
-
-
-class RingStatistics(Answer):
-    """What changing light took in the last job; ``declared_s``: what the switches say they need."""
-
-    job: str
-    count: int
-    set_ups_per_iteration: int
-    declared_s: float
-    total: Quantiles
-    write: Quantiles
-    switches: int
-
-
-class RingDocument(RingOverview):
-    nodes: list[RingNode]
-    playing: RingPlaying | None
-    statistics: RingStatistics | None
-    lit: dict[str, list[Lit]]
-
-
-class SetUpDocument(Answer):
-    t: float
-    step: int
-    switches: int
-    write_s: float
-    total_s: float
-
-
-class InterconnectStatistics(Answer):
-    """What dividing light took in the last job; ``declared_s``: what the switches say they need.
-
-    ``read``: to learn what is left, ``hold``: to have O-NICs hold everything, ``dark``: from then until they
-    sent again; ``dark_total_s``: all of that together.
-    """
-
-    job: str
-    decisions: int
-    changed: int
-    dark_total_s: float
-    declared_s: float
-    read: Quantiles
-    decide: Quantiles
-    hold: Quantiles
-    write: Quantiles
-    dark: Quantiles
-
-
-class InterconnectDocument(Answer):
-    """``interval_s``: how long a division holds, ``dark_s``: how long all is dark before it, seconds as
-    emulated. ``lightpaths``: of each GPU to each other that it has light to now, how many."""
-
-    name: str
-    gpus: list[str]
-    switches: list[str]
-    mode: Literal["once", "again"]
-    interval_s: float | None
-    dark_s: float
-    job: str | None
-    trouble: str | None
-    lightpaths: dict[str, dict[str, int]]
-    statistics: InterconnectStatistics | None
-
-
-class DecisionDocument(Answer):
-    """One division of light; ``left_bytes``: for how much. ``changed``: whether a switch then passed anything
-    else than before. Seconds as in the statistics."""
-
-    number: int
-    t: float
-    left_bytes: int
-    changed: bool
-    read_s: float
-    decide_s: float
-    hold_s: float
-    write_s: float
-    dark_s: float
-    problem: str | None
-
-
-class DemandPlanDocument(Answer):
-    """``lightpaths``: of each GPU to each other that gets light first, how many."""
-
-    interconnect: str
-    ranks: list[str]
-    switches: list[str]
-    lightpaths: dict[str, dict[str, int]]
-
-
-class Way(Answer):
-    """Through which port of the O-NIC and on which channel a peer is reached."""
-
-    port: int
-    wavelength: int
-
-
-class GridOnic(Answer):
-    """``status``: what its agent says, None when it does not answer."""
-
-    gpu: str
-    grid: str | None
-    control: str
-    row: int
-    column: int
-    reachable: bool
-    error: str | None
-    status: dict[str, Any] | None
-
-
-class RingOnic(Answer):
-    """``transmit`` by the peer's IP address."""
-
-    gpu: str
-    ring: str
-    grid: None
-    transmitters: str
-    control: None
-    transmit: dict[str, Way]
+# O-NICs
 
 
 class OnicFlows(Answer):
@@ -682,26 +490,6 @@ class OnicFlows(Answer):
     flows: list[dict[str, Any]]
     cursor: int
     dropped: int
-
-
-class GridPlan(Answer):
-    """``maps``: how each node reaches each peer."""
-
-    grid: str
-    ranks: list[str]
-    switches: dict[str, list[Lit]]
-    maps: dict[str, dict[str, Way]]
-
-
-class RingPlanDocument(Answer):
-    """``set_ups``: changes of light in an iteration."""
-
-    ring: str
-    ranks: list[str]
-    switches: list[str]
-    steps: int
-    set_ups: int
-    transmit: dict[str, dict[str, Way]]
 
 
 # Jobs
@@ -734,7 +522,8 @@ class LossDocument(Answer):
 
 
 class JobDocument(Answer):
-    """``spec``: what its workers are told. ``switches``: the WSSs that carry its light. ``spares``: GPUs that
+    """``spec``: what its workers are told. ``plane``: the one with light that it is on, whose
+    ``switches`` carry its light. ``spares``: GPUs that
     are kept for it until they are used."""
 
     id: str
@@ -742,9 +531,7 @@ class JobDocument(Answer):
     state: JobState
     error: str | None
     hold: bool
-    grid: str | None
-    ring: str | None
-    interconnect: str | None
+    plane: str | None
     switches: list[str]
     ranks: list[RankDocument]
     spec: dict[str, Any]

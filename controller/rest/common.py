@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.exceptions import HTTPException
 
 from ringlight.controller.errors import ControllerError
@@ -63,7 +63,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def answers(model: Any, *statuses: int, description: str = "") -> dict[str, Any]:
     """Arguments of a route that answers 200 with a document of this model, or one of these errors.
 
-    The model is documentation, which the tests hold the answers to; what is sent is not built from it.
+    What is sent has the model's keys; it is not checked again.
     """
     ok = {"model": model, "description": description or "Successful Response"}
     return {"response_model": None, "responses": {200: ok, **errors(*statuses)}}
@@ -75,19 +75,23 @@ def failure(status: int, detail: str, **more: Any) -> JSONResponse:
 
 
 class PlainRoute(APIRoute):
-    """Sends what an endpoint returns as it is; it need not be looked through for what is not JSON."""
+    """Sends what an endpoint returns in the form of its model, without checking it again."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
         if not iscoroutinefunction(endpoint):
-            endpoint = _plain(endpoint, more.get("status_code") or 200)
+            model = (more.get("responses") or {}).get(200, {}).get("model", Any)
+            endpoint = _plain(endpoint, TypeAdapter(model), more.get("status_code") or 200)
         super().__init__(path, endpoint, **more)
 
 
-def _plain(endpoint: Callable[..., Any], status: int) -> Callable[..., Response]:
+def _plain(endpoint: Callable[..., Any], model: TypeAdapter[Any], status: int) -> Callable[..., Response]:
     @functools.wraps(endpoint)
     def answer(*arguments: Any, **named: Any) -> Response:
         found = endpoint(*arguments, **named)
-        return found if isinstance(found, Response) else JSONResponse(found, status)
+        if isinstance(found, Response):
+            return found
+        body = model.dump_json(found, by_alias=True, warnings=False)
+        return Response(body, status, media_type="application/json")
 
     # FastAPI reads the parameters from it.
     answer.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from ringlight.controller.jobs.workloads import PACKED_BYTES
+from ringlight.controller.jobs.workload_files import PACKED_BYTES
 from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
 from ringlight.controller.rest.requests import (
@@ -49,7 +49,7 @@ def router(controller: Controller) -> APIRouter:
             body.wanted,
             body.worker_settings(),
             hold=body.hold,
-            place=body.place,
+            plane=body.plane,
             on_loss=body.on_loss,
             spares=body.spares,
         )

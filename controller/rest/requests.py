@@ -8,7 +8,6 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, WithJsonSchema, model_validator
 
 from ringlight.controller.circuits.drift import Policy
-from ringlight.controller.jobs.light import KINDS, STANDING, Place
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.schedules import parse_collective, steps_named
 
@@ -27,8 +26,7 @@ def _name(what: str, example: str) -> Any:
 PacketSwitchName = Annotated[str, _name("a packet switch", "tor0")]
 OpticalSwitchName = Annotated[str, _name("an optical switch", "ocs0")]
 FaultId = Annotated[int, Path(ge=1, le=(1 << 53) - 1, description="Id of a fault", examples=[1])]
-GridName = Annotated[str, _name("a grid", "d")]
-RingName = Annotated[str, _name("a ring", "r")]
+PlaneName = Annotated[str, _name("a plane that has light", "d")]
 GpuName = Annotated[str, _name("a GPU that has an O-NIC", "d0")]
 WorkloadDigest = Annotated[
     str, Path(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of a packed workload", examples=["0" * 64])
@@ -184,36 +182,23 @@ class LinkTest(Body):
 class Placement(Body):
     """Placement of a job, and its collective.
 
-    ``ranks``: GPUs in rank order, or ``gpus``: how many, of ``grid`` or ``ring`` if one is given.
-    ``interconnect``: the one whose light is divided by demand.
+    ``ranks``: GPUs in rank order, or ``gpus``: how many. ``plane``: the grid, ring or divided interconnect
+    that they are of; without it the controller finds one, or packet switches.
     """
 
     ranks: list[str] | None = Field(default=None, min_length=1, max_length=4096)
     gpus: int | None = Field(default=None, ge=1, le=4096)
-    grid: str | None = None
-    ring: str | None = None
-    interconnect: str | None = None
+    plane: str | None = None
     collective: str = "ring"
 
     @model_validator(mode="after")
     def _is_there(self) -> Self:
         if (self.ranks is None) == (self.gpus is None):
             raise ValueError("give either ranks (GPU names in rank order) or gpus (how many)")
-        if len(self._places) > 1:
-            raise ValueError(f"a job is on {' or on '.join(map(' '.join, self._places))}, not on both")
         # A name that there is not is told here, whatever the number of ranks.
         if not parse_collective(self.collective).averaged:
             steps_named(self.collective, 1)
         return self
-
-    @property
-    def _places(self) -> list[Place]:
-        return [Place(kind, name) for kind in KINDS if (name := getattr(self, kind)) is not None]
-
-    @property
-    def place(self) -> Place | None:
-        """The grid, ring or interconnect that is named; None where the controller is to find one."""
-        return next(iter(self._places), None)
 
     @property
     def wanted(self) -> list[str] | int:
@@ -298,16 +283,8 @@ class JobRequest(Placement):
                 raise ValueError(f"workload {self.workload} needs {name}")
         if (self.container is not None) != (self.workload == "container"):
             raise ValueError(f"workload {self.workload} and container do not go together")
-        if self.container is not None and self.place is not None:
-            raise ValueError(
-                f"workload container: it runs on packet switches and circuits, not on a {self.place.kind}"
-            )
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
-        if self.workload == "graph" and self.place is not None and self.place.kind not in STANDING:
-            raise ValueError(
-                f"workload graph: it runs on packet switches and circuits, not on a {self.place.kind}"
-            )
         if self.workload != "train" and self.on_loss != "fail":
             raise ValueError(
                 f"workload {self.workload} keeps no state to go on from, so on_loss must be fail"
@@ -330,15 +307,15 @@ class JobRequest(Placement):
 
     def worker_settings(self) -> dict[str, Any]:
         """What the workers are told; keys not given are left to the worker's own defaults."""
-        ours = {"name", "ranks", "gpus", *KINDS, "hold", "on_loss", "spares"}
+        ours = {"name", "ranks", "gpus", "plane", "hold", "on_loss", "spares"}
         return self.model_dump(exclude=ours, exclude_none=True)
 
 
 class LightRequest(Placement):
-    """``POST /v1/arbiter/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
+    """``POST /v1/planes/plan``: what a job with these keys of ``POST /v1/jobs`` would get."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"ranks": ["d0", "d1"]}, {"gpus": 3, "ring": "r"}]}
+        json_schema_extra={"examples": [{"ranks": ["d0", "d1"]}, {"gpus": 3, "plane": "r"}]}
     )
 
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringlight.experiments.analysis.prediction import nic_rate_bps, predict_jobs
+from ringlight.experiments.analysis.prediction import cross_connects, nic_rate_bps, predict_jobs
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.fabric.kinds import vector_bytes
-from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError, Router
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray, Steps
-from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import electrical_graph
 from ringlight.workloads.graph import FloatArray, Kind, Workload
 
 #: Bytes of Ethernet's payload that the headers of IP and TCP with time stamps take.
@@ -68,7 +67,7 @@ class Carried:
     steps: float
 
     def processors(self, costs: Costs = MEASURED) -> float:
-        """How many it keeps busy."""
+        """How many processors its traffic keeps busy."""
         used = self.messages * costs.message + self.frames * costs.frame + self.switched * costs.switched
         return used / self.seconds
 
@@ -200,8 +199,7 @@ class _Switches:
 
     def __init__(self, plan: RunPlan, gpus: Sequence[str]) -> None:
         fabric = plan.setting.fabric
-        lit = [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits]
-        graph = electrical_graph(fabric, circuit_cross_connects(fabric, lit))
+        graph = electrical_graph(fabric, cross_connects(fabric, plan.circuits))
         self._router = Router(fabric, graph) if fabric.packet_switches else None
         self._gpus = gpus
         # Only of pairs that send, as each takes its time to find.

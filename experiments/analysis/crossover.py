@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlight.experiments.analysis.rows import Row, key_of
+from ringlight.experiments.analysis.rows import Row, key_of, lines, without
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.spec import CrossoverSpec, quantity
@@ -36,29 +36,23 @@ class _Line:
 def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[Row]:
     """``faster_up_to.OTHER`` of each arm, in the unit of the path, or ``always`` or ``never``; in its place
     ``faster_from.OTHER`` where the other is ahead only at first."""
-    lines = list(_lines(spec, rows, plans))
-    for mine in (line for line in lines if line.arm in spec.arms):
-        for other in lines:
+    found = list(_lines(spec, rows, plans))
+    for mine in (line for line in found if line.arm in spec.arms):
+        for other in found:
             if other.arm not in spec.arms and _alike(mine, other):
                 yield from _crossing(mine, other)
 
 
 def _lines(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[_Line]:
     plan_at = {(plan.arm, key_of(plan.point)): plan for plan in plans}
-    found: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        if row.metric == spec.metric and row.repeat is None and spec.along in row.point:
-            rest = {path: value for path, value in row.point.items() if path != spec.along}
-            found.setdefault((row.arm, row.subject, key_of(rest)), []).append(row)
-    for (arm, _, _), mine in found.items():
+    for mine in lines(rows, spec.metric, spec.along):
         known = [(quantity(row.point[spec.along]), row.value) for row in mine]
         series = sorted((x[0], value) for x, value in known if x is not None and is_number(value))
         if len(series) < 2:
             continue
-        first, plan = mine[0], plan_at[arm, key_of(mine[0].point)]
-        rest = {path: value for path, value in first.point.items() if path != spec.along}
-        unit = next(x[1] for x, _ in known if x is not None)
-        yield _Line(arm, rest, plan.setting.name, len(plan.setting.fabric.gpus), series, first, unit)
+        first, plan = mine[0], plan_at[mine[0].arm, key_of(mine[0].point)]
+        rest, unit = without(first.point, spec.along), next(x[1] for x, _ in known if x is not None)
+        yield _Line(first.arm, rest, plan.setting.name, len(plan.setting.fabric.gpus), series, first, unit)
 
 
 def _alike(mine: _Line, other: _Line) -> bool:

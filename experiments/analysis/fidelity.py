@@ -89,7 +89,7 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The sentence, without a full stop."""
+        """The reason as a sentence, without a full stop."""
         said = SENTENCES[self.code].format(**self.data).replace("%", " %")
         return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
 
@@ -225,7 +225,7 @@ def timers(runs: Iterable[Run]) -> dict[str, float | None]:
 
 
 def late(timer: Mapping[str, float | None], **whose: str) -> Iterator[Reason]:
-    """A reason where they woke late. ``whose``: what the reason says of that."""
+    """A reason where timers woke late. ``whose``: the arm, where the reason is about one."""
     share = timer["p99_share_of_compute"] or 0.0
     yield from over(share, LATENESS_SHARE, "timers_late", p99_s=timer["p99_s"], share=share, **whose)
 
@@ -249,7 +249,7 @@ def processors(run: Run) -> dict[str, float | None]:
 
 
 def busy(run: Run) -> Iterator[Reason]:
-    """A reason where the lab itself took nearly all."""
+    """A reason where the lab itself took nearly all of the processors."""
     if found := loads(run):
         own = statistics.mean(load.busy - (load.others or 0.0) for load in found)
         yield from over(own, CPU_BUSY, "processors_busy", run=run.name, busy=own)

@@ -87,7 +87,7 @@ def predict_jobs(
     planes = {name: job.plane(fabric, gpus[name]) for name, job in jobs.items()}
     if not all(plane.modelled for plane in planes.values()):
         return {}
-    light = _light(fabric, plan.circuits if circuits is None else circuits)
+    light = cross_connects(fabric, plan.circuits if circuits is None else circuits)
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
         return _sharing(setting, jobs, gpus, light)
     found = {}
@@ -102,7 +102,8 @@ def predict_jobs(
     return found
 
 
-def _light(fabric: Fabric, circuits: Circuits) -> CrossConnects:
+def cross_connects(fabric: Fabric, circuits: Circuits) -> CrossConnects:
+    """The cross-connects, by optical switch, of circuits that are pairs of ports' names."""
     return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
 
 

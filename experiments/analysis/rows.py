@@ -122,6 +122,21 @@ def defines(name: str, metric: str) -> bool:
     return name == metric or name.startswith(f"{metric}.")
 
 
+def without(point: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A point but for one swept path."""
+    return {other: value for other, value in point.items() if other != path}
+
+
+def lines(rows: Iterable[Row], metric: str, along: str) -> list[list[Row]]:
+    """Rows of a metric over all repeats that are swept over a path: together those that differ in nothing but
+    its value."""
+    found: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.metric == metric and row.repeat is None and along in row.point:
+            found.setdefault((row.arm, row.subject, key_of(without(row.point, along))), []).append(row)
+    return list(found.values())
+
+
 def where(rows: Iterable[Row], **wanted: Any) -> list[Row]:
     """The rows whose fields are as wanted, in order."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]

@@ -40,7 +40,7 @@ class At:
         return (row for rows in subjects for row in rows if row.repeat is None)
 
     def defined(self, metric: str) -> Iterator[Row]:
-        """The same with the metric's definitions."""
+        """A metric and its definitions, of all subjects, over all repeats."""
         return (row for name in self._rows if defines(name, metric) for row in self.each(name))
 
 

@@ -111,7 +111,9 @@ def conformance(
         say(f"{called}: {_sum_of(found[-1])}")
         if measure:
             found[-1]["measured"] = measured(partial(make, True), _progress(called, 0.0))
-    document = {"acceptance": 1, "at": _now(), "machine": _machine(), "switches": found}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    machine = {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": now}
+    document = {"acceptance": 1, "at": now, "machine": machine, "switches": found}
     if out is not None:
         _write(document, out)
     if as_json:
@@ -171,11 +173,6 @@ def _write(document: Mapping[str, Any], out: Path) -> None:
     (out / "acceptance.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     (out / "index.html").write_text(render(document, out / "figures"), encoding="utf-8")
     say(f"wrote {out / 'index.html'}")
-
-
-def _machine() -> dict[str, str]:
-    """Describe the machine that measured."""
-    return {"kernel": platform.release(), "processors": str(os.cpu_count()), "at": _now()}
 
 
 def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping[str, Make]:
@@ -285,10 +282,6 @@ def _progress(name: str, every_s: float = _SAY_EVERY_S) -> Callable[[str], None]
             say(f"{name}: {text}")
 
     return progress
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _sum_of(switch: Mapping[str, Any]) -> str:

@@ -1,44 +1,69 @@
-"""Options for applications of others (Ryu, os-ken): which packet switches they get."""
+"""Labs whose packet switches are all driven: by our controller, or by applications of others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringlight.experiments.cli.common import fail
+from ringlight.experiments.cli.common import fail, say
+from ringlight.experiments.cli.options import OpenLab, Place, check_runtime
 
 if TYPE_CHECKING:
+    from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.language.plan import Setting
+    from ringlight.testbed.processes import LabProcesses
 
 
-def for_applications(
-    scenario: Path, settings: Sequence[Setting], apps: Sequence[Path], every: bool
-) -> list[Setting]:
-    """The settings, with all packet switches for applications (``every``).
+def processes_of_lab(scenario: Path, place: Place, lab: OpenLab, *, follow: bool) -> LabProcesses:
+    """The processes, not started yet, of a lab that stands: the testbed keeps its controller running.
+
+    ``follow``: they end when this process ends. Raises UserError and ScenarioError.
+    """
+    from ringlight.experiments.backends.emulation import backend
+    from ringlight.experiments.backends.emulation.requests import cannot_drive
+
+    setting = place.setting(scenario)
+    if (why := cannot_drive(setting.fabric)) is not None:
+        fail(f"{scenario}: {why}", 2)
+    (setting,) = _for_applications(scenario, [setting], lab)
+    runtime, apps = check_runtime(lab.runtime), lab.app or []
+    return backend.processes_of(setting, runtime, lab.addresses(), follow=follow, apps=apps, notice=say)
+
+
+def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
+    """An experiment whose packet switches are left to applications where that was asked for.
+
+    Raises UserError.
+    """
+    if not (lab.app or lab.app_all):
+        return experiment
+    settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
+    made = _for_applications(Path(experiment.path), settings, lab)
+    instead = {id(before): after for before, after in zip(settings, made, strict=True)}
+    plans = tuple(replace(plan, setting=instead[id(plan.setting)]) for plan in experiment.plans)
+    return replace(experiment, plans=plans)
+
+
+def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab) -> list[Setting]:
+    """The settings, with all packet switches for applications where that was asked for.
 
     Raises UserError where there are switches for applications and none of these, or the other way round.
     """
-    from ringlight.experiments.backends.emulation.requests import all_for_applications
+    from ringlight.experiments.backends.emulation.requests import all_for_applications, for_applications
 
-    if every and not apps:
+    if lab.app_all and not lab.app:
         fail("--app-all: which application? name its file with --app", 2)
-    if every:
-        settings = [all_for_applications(setting) for setting in settings]
-    theirs = [
-        name
-        for setting in settings
-        for name, switch in setting.fabric.packet_switches.items()
-        if switch.controller == "app"
-    ]
-    if theirs and not apps:
-        where = f"{scenario}: fabric.packet_switches.{theirs[0]}.controller"
-        fail(f"{where}: app, and no application was given; name one with --app", 2)
-    if apps and not theirs:
+    found = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
+    waiting = next((why for setting in found if (why := for_applications(setting.fabric))), None)
+    if waiting is not None and not lab.app:
+        fail(f"{scenario}: {waiting}", 2)
+    if lab.app and waiting is None:
         remedy = (
             "it has no packet switches"
-            if every
+            if lab.app_all
             else "say 'controller: app' of it in the fabric, or give them all with --app-all"
         )
         fail(f"--app: no packet switch of {scenario} is for applications; {remedy}", 2)
-    return list(settings)
+    return found

@@ -37,11 +37,10 @@ Skew = Annotated[
 Simulated = Annotated[bool, typer.Option("--simulate", help="In virtual time instead of emulated.")]
 
 
+@options.with_groups
 def bench(
     scenario: options.ScenarioFile,
-    arm: options.OneArm = None,
-    point: options.OnePoint = None,
-    sets: options.Sets = None,
+    place: options.Place,
     ranks: Ranks = "",
     collective: Kind = "",
     algorithm: Algorithm = "",
@@ -50,9 +49,8 @@ def bench(
     calls: Calls = 5,
     skew: Skew = 0.0,
     simulate: Simulated = False,
-    runtime: options.Runtime = "docker",
-    rest: options.Rest = options.REST,
-    openflow: options.OpenFlow = options.OPENFLOW,
+    *,
+    lab: options.Lab,
     as_json: options.Json = False,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
@@ -69,8 +67,9 @@ def bench(
         chosen = benching.parse_sizes(sizes, factor)
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
-    experiment = load_checked(scenario, sets=sets or ())
-    first = experiment.plans_of([arm] if arm else [], [point] if point else [])[0]
+    experiment = load_checked(scenario, sets=place.sets or ())
+    arms, points = ([name] if name else [] for name in (place.arm, place.point))
+    first = experiment.plans_of(arms, points)[0]
     gpus = [word.strip() for word in ranks.split(",")] if ranks else None
     try:
         plan = benching.bench_plan(first, benching.what_of(collective, algorithm, skew), chosen, calls, gpus)
@@ -80,7 +79,7 @@ def bench(
         fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
     backend: Backend = SimulationBackend()
     if not simulate:
-        backend = EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow))
+        backend = EmulationBackend(options.check_runtime(lab.runtime), lab.addresses())
     if (why := backend.refuses(plan)) is not None:
         fail(f"{scenario}: {why}", 2)
     backend.check_ready()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.applications import for_applications
+from ringlight.experiments.cli.applications import with_applications
 from ringlight.experiments.cli.common import answer, fail, say, show_json
 
 if TYPE_CHECKING:
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.experiments.backends.protocol import Backend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.runner.experiment import Done
-    from ringlight.testbed.processes import Addresses
 
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
 Mtu = Annotated[
@@ -27,101 +28,80 @@ Mtu = Annotated[
 Latency = Annotated[
     str, typer.Option("--latency", help="Latency of a simulated transfer's first byte, emulated time.")
 ]
-Processes = Annotated[
-    int | None,
-    typer.Option("--processes", min=1, max=1024, help="Number of processes that compute a sweep's runs."),
-]
-Dask = Annotated[
-    str | None, typer.Option("--dask", metavar="ADDRESS", help="Compute on Dask: tcp://HOST:PORT, or local.")
-]
-ByEntryPoint = Annotated[
-    str | None, typer.Option("--executor", metavar="NAME:ADDRESS", help="Compute on an installed executor.")
-]
 
 
+@options.with_groups
 def demo(
-    runtime: options.Runtime = "docker",
+    lab: options.Lab,
     repeat: options.Repeat = None,
-    rest: options.Rest = options.REST,
-    openflow: options.OpenFlow = options.OPENFLOW,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
     from ringlight.testbed.setup import ensure_ready
 
-    ensure_ready(say, runtime=options.check_runtime(runtime))
-    run(BUNDLED, runtime=runtime, repeat=repeat, rest=rest, openflow=openflow, runs=runs, as_json=as_json)
+    ensure_ready(say, runtime=options.check_runtime(lab.runtime))
+    _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json)
 
 
-@options.with_addresses
+@options.with_groups
 def run(
     scenario: options.ScenarioFile,
-    arm: options.Arms = None,
-    point: options.Points = None,
-    sets: options.Sets = None,
-    runtime: options.Runtime = "docker",
-    repeat: options.Repeat = None,
-    resume: options.Resume = None,
-    *,
-    addresses: Addresses,
-    app: options.Apps = None,
-    app_all: options.AppAll = False,
+    which: options.Runs,
+    lab: options.OpenLab,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
+    _run(scenario, which, lab, runs, as_json)
+
+
+def _run(scenario: Path, which: options.Runs, lab: options.OpenLab, runs: Path, as_json: bool) -> None:
+    backend = _emulation(lab, lab.app or [])
+    experiment = with_applications(which.load(scenario), lab)
+    _carry_out(experiment, backend, which, runs, as_json)
+
+
+def _emulation(lab: options.Lab, apps: Sequence[Path] = ()) -> EmulationBackend:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
-    from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 
-    backend = EmulationBackend(options.check_runtime(runtime), addresses, app or [])
-    experiment = load_checked(scenario, repeat, resume, sets or ())
-    if app or app_all:
-        experiment = _with_applications(experiment, app or [], app_all)
-    done, result = carry_out_experiment(
-        experiment, backend, runs, arms=arm or (), points=point or (), resume=resume
-    )
-    _show(result, done, as_json)
+    return EmulationBackend(options.check_runtime(lab.runtime), lab.addresses(), apps)
 
 
-def _with_applications(experiment: Experiment, apps: list[Path], every: bool) -> Experiment:
-    """Copy of an experiment whose packet switches are left to applications."""
-    settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
-    made = for_applications(Path(experiment.path), settings, apps, every)
-    instead = {id(before): after for before, after in zip(settings, made, strict=True)}
-    plans = tuple(replace(plan, setting=instead[id(plan.setting)]) for plan in experiment.plans)
-    return replace(experiment, plans=plans)
-
-
+@options.with_groups
 def simulate(
     scenario: options.ScenarioFile,
-    arm: options.Arms = None,
-    point: options.Points = None,
-    sets: options.Sets = None,
-    repeat: options.Repeat = None,
-    resume: options.Resume = None,
+    which: options.Runs,
     mtu: Mtu = None,
     latency: Latency = "0 s",
-    processes: Processes = None,
-    dask: Dask = None,
-    executor: ByEntryPoint = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, max=1024, help="Number of processes that compute a sweep's runs."),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="Compute on Dask: tcp://HOST:PORT, or local."),
+    ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", metavar="NAME:ADDRESS", help="Compute on an installed executor."),
+    ] = None,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
-    from ringlight.experiments.runner.command import carry_out_experiment, load_checked
+    backend, spread = _simulation(mtu, latency), {"processes": processes, "dask": dask, "executor": executor}
+    _carry_out(which.load(scenario), backend, which, runs, as_json, suffix="-simulated", **spread)
 
+
+def _carry_out(
+    experiment: Experiment, backend: Backend, which: options.Runs, runs: Path, as_json: bool, **more: Any
+) -> None:
+    from ringlight.experiments.runner.command import carry_out_experiment
+
+    arms, points = which.arm or (), which.point or ()
     done, result = carry_out_experiment(
-        load_checked(scenario, repeat, resume, sets or ()),
-        _simulation(mtu, latency),
-        runs,
-        arms=arm or (),
-        points=point or (),
-        resume=resume,
-        suffix="-simulated",
-        processes=processes,
-        dask=dask,
-        executor=executor,
+        experiment, backend, runs, arms=arms, points=points, resume=which.resume, **more
     )
     _show(result, done, as_json)
 
@@ -144,6 +124,7 @@ def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
         fail(f"--latency: {error}", 2)
 
 
+@options.with_groups
 def crosscheck(
     context: typer.Context,
     scenario: options.ScenarioFile,
@@ -163,9 +144,8 @@ def crosscheck(
     ] = 10.0,
     mtu: Mtu = None,
     latency: Latency = "0 s",
-    runtime: options.Runtime = "docker",
-    rest: options.Rest = options.REST,
-    openflow: options.OpenFlow = options.OPENFLOW,
+    *,
+    lab: options.Lab,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
@@ -173,7 +153,6 @@ def crosscheck(
 
     Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
     """
-    from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.crosscheck.command import run_crosscheck, show
     from ringlight.experiments.runner.progress import Reporter
 
@@ -182,7 +161,7 @@ def crosscheck(
         _refuse(context, names, "without effect on a run made before (--emulated)")
     folder, found = run_crosscheck(
         scenario,
-        EmulationBackend(options.check_runtime(runtime), options.addresses(rest, openflow)),
+        _emulation(lab),
         _simulation(mtu, latency),
         runs,
         Reporter(),

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ringlight.experiments.cli import calls, options, rest
+from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import answer, fail, listing, say, table
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 
 if TYPE_CHECKING:
-    from ringlight.experiments.language.plan import Setting
     from ringlight.testbed.emulation.console.attached import Attached
-    from ringlight.testbed.processes import Addresses
 
 
 class _Asked:
@@ -82,7 +81,7 @@ class _Asked:
         return "the flow tables lead there, yet no answer came"
 
 
-@options.with_addresses
+@options.with_groups
 def shell(
     where: Annotated[
         str | None,
@@ -95,25 +94,18 @@ def shell(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
     ] = None,
-    arm: options.OneArm = None,
-    point: options.OnePoint = None,
-    sets: options.Sets = None,
-    runtime: options.Runtime = "docker",
     *,
-    addresses: Addresses,
-    app: options.Apps = None,
-    app_all: options.AppAll = False,
+    place: options.Place,
+    built: options.OpenLab,
 ) -> None:
     """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
-    from ringlight.experiments.cli.machine import setting_of_lab
     from ringlight.testbed.emulation.console.attached import attach
 
     lines = _lines(file)
     if where is not None and is_scenario(where):
-        setting = setting_of_lab(Path(where), arm, point, sets, app or [], every=app_all)
-        with _own_lab(setting, runtime, addresses, app or []) as lab:
+        with _own_lab(Path(where), place, built) as lab:
             errors = _prompt(lab, lines)
-    elif app or app_all:
+    elif built.app or built.app_all:
         fail("--app: only of a lab that is built now; give a scenario file, or give it to ringlight up", 2)
     else:
         lab = attach(where)
@@ -136,15 +128,12 @@ def _lines(file: Path | None) -> Iterable[str] | None:
 
 
 @contextmanager
-def _own_lab(setting: Setting, runtime: str, addresses: Addresses, apps: list[Path]) -> Iterator[Attached]:
+def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> Iterator[Attached]:
     """A lab of its own, removed afterwards."""
-    from ringlight.experiments.backends.emulation.backend import processes_of
     from ringlight.testbed.emulation.console.attached import of_lab
 
-    processes = processes_of(
-        setting, options.check_runtime(runtime), addresses, follow=True, apps=apps, kept=True, notice=say
-    )
-    with processes:
+    with processes_of_lab(scenario, place, built, follow=True) as processes:
+        addresses = processes.addresses
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
         calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)

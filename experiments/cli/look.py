@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,6 +105,7 @@ def capture(
 # --- pictures
 
 
+@options.with_groups
 def graph(
     where: Annotated[
         str | None,
@@ -114,9 +115,8 @@ def graph(
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", "-f", help="mermaid, dot or graphml.")] = "mermaid",
-    arm: options.OneArm = None,
-    point: options.OnePoint = None,
-    sets: options.Sets = None,
+    *,
+    place: options.Place,
 ) -> None:
     """A fabric as Mermaid, DOT or GraphML: nodes, cables, and the circuits that are lit."""
     from ringlight.fabric import graphs
@@ -128,7 +128,7 @@ def graph(
     }
     if form not in forms:
         fail(f"--format: {form!r} is not one of {', '.join(forms)}", 2)
-    fabric, lit = _fabric_of(where, arm, point, sets)
+    fabric, lit = _fabric_of(where, place)
     typer.echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
 
 
@@ -137,16 +137,12 @@ def is_scenario(where: str | None) -> bool:
     return where is not None and (Path(where).suffix in (".yaml", ".yml") or "/" in where)
 
 
-def _fabric_of(
-    where: str | None, arm: str | None, point: str | None, sets: Sequence[str] | None
-) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
+def _fabric_of(where: str | None, place: options.Place) -> tuple[Fabric, Iterable[tuple[Port, Port]]]:
     """A fabric and its lit circuits: those that a scenario begins with, or of a lab those of now."""
     from ringlight.fabric.planes.divided.plugged import plugged
 
     if where is not None and is_scenario(where):
-        from ringlight.experiments.cli.machine import setting_of
-
-        fabric = plugged(setting_of(Path(where), arm, point, sets).fabric)
+        fabric = plugged(place.setting(Path(where)).fabric)
         return fabric, fabric.circuits
     from ringlight.testbed.emulation.console.attached import attach
 

@@ -7,92 +7,37 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ringlight.experiments.cli import options, suite
-from ringlight.experiments.cli.applications import for_applications
+from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import Column, answer, fail, listing, say
-
-if TYPE_CHECKING:
-    from ringlight.experiments.language.plan import Setting
-    from ringlight.testbed.processes import Addresses
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@options.with_addresses
+@options.with_groups
 def up(
     scenario: options.ScenarioFile,
-    arm: options.OneArm = None,
-    point: options.OnePoint = None,
-    sets: options.Sets = None,
-    runtime: options.Runtime = "docker",
-    *,
-    addresses: Addresses,
-    app: options.Apps = None,
-    app_all: options.AppAll = False,
+    place: options.Place,
+    lab: options.OpenLab,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
-    from ringlight.experiments.backends.emulation.backend import processes_of
     from ringlight.experiments.record.writing import writing
 
-    setting = setting_of_lab(scenario, arm, point, sets, app or [], every=app_all)
-    processes = processes_of(
-        setting,
-        options.check_runtime(runtime),
-        addresses,
-        follow=False,
-        apps=app or [],
-        kept=True,
-        notice=say,
-    )
+    processes = processes_of_lab(scenario, place, lab, follow=False)
     with writing(processes.state):
         processes.start()
-        lab = processes.leave_standing(scenario=str(scenario))
-    up = f"lab {lab['lab']} is up; REST at {addresses.url}/docs; end it with: ringlight down {lab['lab']}"
-    answer(lab, as_json, lambda _: typer.echo(up))
-
-
-def setting_of(
-    scenario: Path, arm: str | None, point: str | None = None, sets: Sequence[str] | None = None
-) -> Setting:
-    """The setting of a file's arm, of a point of its sweep, or the only one, whose parts can be plugged
-    together. Raises UserError, and ScenarioError naming those to choose from."""
-    from ringlight.experiments.language.expand import load
-    from ringlight.fabric.planes.divided.plugged import plugged
-    from ringlight.fabric.schema import under
-
-    found = load(scenario, sets=sets or ()).one_setting(arm, point)
-    try:
-        plugged(found.fabric)
-    except ValueError as error:
-        fail(f"{scenario}: {under('fabric', error)}", 2)
-    return found
-
-
-def setting_of_lab(
-    scenario: Path,
-    arm: str | None,
-    point: str | None,
-    sets: Sequence[str] | None,
-    apps: list[Path],
-    *,
-    every: bool = False,
-) -> Setting:
-    """The same, for a lab whose switches all have somebody who drives them. Raises likewise."""
-    from ringlight.experiments.backends.emulation.requests import cannot_drive
-
-    setting = setting_of(scenario, arm, point, sets)
-    if (why := cannot_drive(setting.fabric)) is not None:
-        fail(f"{scenario}: {why}", 2)
-    (found,) = for_applications(scenario, [setting], apps, every)
-    return found
+        found = processes.leave_standing(scenario=str(scenario))
+    said = (
+        f"lab {found['lab']} is up; REST at {found['url']}/docs; end it with: ringlight down {found['lab']}"
+    )
+    answer(found, as_json, lambda _: typer.echo(said))
 
 
 def image(

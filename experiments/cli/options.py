@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands have, alone or as groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,55 +15,21 @@ import typer
 from ringlight.experiments.cli.common import fail
 
 if TYPE_CHECKING:
+    from ringlight.experiments.language.expand import Experiment
+    from ringlight.experiments.language.plan import Setting
     from ringlight.testbed.processes import Addresses
+
+EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
+REST = "127.0.0.1:8080"
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
 Runtime = Annotated[
     str, typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts.")
 ]
-Rest = Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")]
-OpenFlow = Annotated[str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")]
-Apps = Annotated[
-    list[Path] | None,
-    typer.Option("--app", metavar="FILE", help="Ryu or os-ken application to run, too; may be repeated."),
-]
-AppAll = Annotated[
-    bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
-]
-AppOpenFlow = Annotated[
-    str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
-]
-AppRest = Annotated[str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")]
-TlsCert = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="REST's certificate, with its chain (PEM).")
-]
-TlsKey = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
-]
-RestInsecure = Annotated[
-    bool, typer.Option("--rest-insecure", help="Let REST beyond loopback go without TLS.")
-]
-OpenFlowInsecure = Annotated[
-    bool,
-    typer.Option(
-        "--openflow-insecure", help="Let OpenFlow, which asks nobody who they are, be open beyond loopback."
-    ),
-]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Arms = Annotated[
     list[str] | None, typer.Option("--arm", metavar="ARM", help="Only this arm; may be repeated.")
-]
-OneArm = Annotated[
-    str | None,
-    typer.Option("--arm", metavar="ARM", help="The arm whose fabric to use, if there are several."),
-]
-Points = Annotated[
-    list[str] | None,
-    typer.Option("--point", metavar="NAME", help="Only this point of a sweep, as ring-3; may be repeated."),
-]
-OnePoint = Annotated[
-    str | None, typer.Option("--point", metavar="NAME", help="The point of a sweep to use, such as ring-3.")
 ]
 Sets = Annotated[
     list[str] | None,
@@ -77,60 +44,7 @@ Repeat = Annotated[
     int | None,
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
-Resume = Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")]
-
-EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
-REST, OPENFLOW, RUNS = "127.0.0.1:8080", "127.0.0.1:6653", Path("runs")
-APP_REST, APP_OPENFLOW = "127.0.0.1:8081", "127.0.0.1:6654"
-
-
-def addresses(
-    rest: Rest = REST,
-    openflow: OpenFlow = OPENFLOW,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    rest_insecure: RestInsecure = False,
-    openflow_insecure: OpenFlowInsecure = False,
-    app_openflow: AppOpenFlow = APP_OPENFLOW,
-    app_rest: AppRest = APP_REST,
-) -> Addresses:
-    """Addresses of the controller and the applications; token from the environment. Raises UserError."""
-    from ringlight.testbed.processes import Addresses
-
-    if (tls_cert is None) != (tls_key is None):
-        fail(f"--tls-{'cert' if tls_cert is None else 'key'}: missing; TLS needs certificate and key", 2)
-    return Addresses(
-        rest,
-        openflow,
-        os.environ.get("RINGLIGHT_TOKEN") or None,
-        tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
-        insecure=frozenset({"rest"} if rest_insecure else ())
-        | ({"openflow"} if openflow_insecure else set()),
-        app_openflow=app_openflow,
-        app_rest=app_rest,
-    )
-
-
-def with_addresses(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of :func:`addresses` in place of its keyword ``addresses``, which it gets
-    made of them."""
-    # The class itself is loaded only when a lab is built.
-    known = {"Addresses": object}
-    theirs = inspect.signature(addresses, eval_str=True, locals=known).parameters
-    options = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in theirs.values()]
-    parameters: list[inspect.Parameter] = []
-    for own in inspect.signature(command, eval_str=True, locals=known).parameters.values():
-        parameters += options if own.name == "addresses" else [own]
-
-    @functools.wraps(command)
-    def called(*args: Any, **given: Any) -> None:
-        chosen = {name: given.pop(name) for name in theirs if name in given}
-        command(*args, addresses=addresses(**chosen), **given)
-
-    # What is left of annotations names the class.
-    called.__annotations__ = {}
-    called.__dict__["__signature__"] = inspect.Signature(parameters)
-    return called
+RUNS = Path("runs")
 
 
 def check_runtime(runtime: str) -> str:
@@ -138,3 +52,150 @@ def check_runtime(runtime: str) -> str:
     if runtime not in ("docker", "namespace"):
         fail(f"--runtime: {runtime!r} is neither docker nor namespace", 2)
     return runtime
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Which runs of a file are made."""
+
+    arm: Arms = None
+    point: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--point", metavar="NAME", help="Only this point of a sweep, as ring-3; may be repeated."
+        ),
+    ] = None
+    sets: Sets = None
+    repeat: Repeat = None
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")
+    ] = None
+
+    def load(self, scenario: Path) -> Experiment:
+        """Raises ScenarioError."""
+        from ringlight.experiments.runner.command import load_checked
+
+        return load_checked(scenario, self.repeat, self.resume, self.sets or ())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which fabric of a file is meant."""
+
+    arm: Annotated[
+        str | None,
+        typer.Option("--arm", metavar="ARM", help="The arm whose fabric to use, if there are several."),
+    ] = None
+    point: Annotated[
+        str | None,
+        typer.Option("--point", metavar="NAME", help="The point of a sweep to use, such as ring-3."),
+    ] = None
+    sets: Sets = None
+
+    def setting(self, scenario: Path) -> Setting:
+        """The setting, whose parts can be plugged together. Raises UserError, and ScenarioError naming those
+        to choose from."""
+        from ringlight.experiments.language.expand import load
+        from ringlight.fabric.planes.divided.plugged import plugged
+        from ringlight.fabric.schema import under
+
+        found = load(scenario, sets=self.sets or ()).one_setting(self.arm, self.point)
+        try:
+            plugged(found.fabric)
+        except ValueError as error:
+            fail(f"{scenario}: {under('fabric', error)}", 2)
+        return found
+
+
+@dataclass(frozen=True)
+class Lab:
+    """How a lab is built."""
+
+    runtime: Runtime = "docker"
+    rest: Annotated[str, typer.Option("--rest", help="HOST:PORT of the controller's REST API.")] = REST
+    openflow: Annotated[
+        str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
+    ] = "127.0.0.1:6653"
+
+    def addresses(self) -> Addresses:
+        """Where the controller listens; its token is the environment's."""
+        from ringlight.testbed.processes import Addresses
+
+        return Addresses(self.rest, self.openflow, os.environ.get("RINGLIGHT_TOKEN") or None)
+
+
+@dataclass(frozen=True)
+class OpenLab(Lab):
+    """How a lab is built that others may reach, and in which their applications may run."""
+
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", metavar="FILE", help="REST's certificate, with its chain (PEM)."),
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key (PEM).")
+    ] = None
+    rest_insecure: Annotated[
+        bool, typer.Option("--rest-insecure", help="Let REST beyond loopback go without TLS.")
+    ] = False
+    openflow_insecure: Annotated[
+        bool,
+        typer.Option(
+            "--openflow-insecure",
+            help="Let OpenFlow, which asks nobody who they are, be open beyond loopback.",
+        ),
+    ] = False
+    app_openflow: Annotated[
+        str, typer.Option("--app-openflow", help="HOST:PORT where switches find the applications.")
+    ] = "127.0.0.1:6654"
+    app_rest: Annotated[
+        str, typer.Option("--app-rest", help="HOST:PORT of the applications' REST routes.")
+    ] = "127.0.0.1:8081"
+    app: Annotated[
+        list[Path] | None,
+        typer.Option("--app", metavar="FILE", help="Ryu or os-ken application to run, too; may be repeated."),
+    ] = None
+    app_all: Annotated[
+        bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
+    ] = False
+
+    def addresses(self) -> Addresses:
+        """Where controller and applications listen. Raises UserError."""
+        from dataclasses import replace
+
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "cert" if self.tls_cert is None else "key"
+            fail(f"--tls-{missing}: missing; TLS needs certificate and key", 2)
+        insecure = {"rest": self.rest_insecure, "openflow": self.openflow_insecure}
+        return replace(
+            super().addresses(),
+            tls=None if self.tls_cert is None or self.tls_key is None else (self.tls_cert, self.tls_key),
+            insecure=frozenset(door for door, may in insecure.items() if may),
+            app_openflow=self.app_openflow,
+            app_rest=self.app_rest,
+        )
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of each of its parameters that is a group, of which it gets one object."""
+    groups: dict[str, tuple[type, list[str]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        if own.annotation in (Runs, Place, Lab, OpenLab):
+            options = inspect.signature(own.annotation, eval_str=True).parameters
+            groups[own.name] = own.annotation, list(options)
+            parameters += options.values()
+        else:
+            parameters.append(own)
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        for name, (group, options) in groups.items():
+            given[name] = group(**{option: given.pop(option) for option in options})
+        command(**given)
+
+    # What is left of annotations names the groups.
+    called.__annotations__ = {}
+    only_names = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    called.__dict__["__signature__"] = inspect.Signature(only_names)
+    return called

@@ -71,7 +71,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         address.update(controller=controller, token=token, cacert=cacert)
 
-    for command in (fabric, topology, path, switches, flows, ports, grids, onics, regroup, events, series):
+    for command in (fabric, topology, path, switches, flows, ports, planes, onics, regroup, events, series):
         app.command(rich_help_panel=PANEL)(command)
     acceptance.register(ocs.commands)
     for name, group in (("ocs", ocs.commands), ("circuits", circuits), ("job", job)):
@@ -173,28 +173,28 @@ def circuits_set(
     answer(call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
 
 
-# --- grids
+# --- planes with light
 
 
-def grids(
-    name: Annotated[str, typer.Argument(metavar="[GRID]", help="One grid with its nodes and light.")] = "",
+def planes(
+    name: Annotated[str, typer.Argument(metavar="[PLANE]", help="One plane with its nodes and light.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Grids of O-NICs and wavelength-selective switches."""
+    """Grids, rings and divided interconnects: planes with light of their own."""
     if name:
-        answer(get(f"/v1/grids/{name}"), as_json, _write_grid)
+        answer(get(f"/v1/planes/{name}"), as_json, _write_plane)
         return
-    nodes: Column = ("nodes", lambda grid: f"{grid['rows']} × {grid['columns']}")
-    jobs: Column = ("jobs", lambda grid: " ".join(grid["jobs"]))
-    list_of("/v1/grids", as_json, ("grid", "name"), nodes, "wavelengths", "free", jobs)
+    jobs: Column = ("jobs", lambda plane: " ".join(plane["jobs"]))
+    list_of("/v1/planes", as_json, ("plane", "name"), "kind", ("nodes", "size"), "wavelengths", "free", jobs)
 
 
-def _write_grid(found: Mapping[str, Any]) -> None:
+def _write_plane(found: Mapping[str, Any]) -> None:
     ports: Column = ("ports", lambda node: " ".join(node["ports"]))
-    listing(found["nodes"], ("GPU", "gpu"), "row", "column", "job", ports, ("address", "ip"))
+    listing(found["nodes"], ("GPU", "gpu"), "job", ports, ("address", "ip"))
     typer.echo()
     lit = [{"switch": switch["name"], **xc} for switch in found["switches"] for xc in switch["lit"]]
-    listing(lit, "switch", "from", "to", ("on", lambda xc: f"λ{xc['wavelength']}"))
+    on: Column = ("on", lambda xc: "" if xc["wavelength"] is None else f"λ{xc['wavelength']}")
+    listing(lit, "switch", "ingress", "egress", "from", "to", on)
     for switch in found["switches"]:
         if not switch["reachable"]:
             say(f"{switch['name']} cannot be reached; its light is as last read")
@@ -215,7 +215,7 @@ def onics(
     else:
         job: Column = ("job", lambda onic: (onic["status"] or {}).get("job"))
         done: Column = ("flows done", lambda o: (o["status"] or {}).get("counters", {}).get("flows_done"))
-        where: list[Column] = [("GPU", "gpu"), "grid", "row", "column", ("answers", "reachable")]
+        where: list[Column] = [("GPU", "gpu"), "plane", ("answers", "reachable")]
         list_of("/v1/onics", as_json, *where, job, done, "error")
 
 
@@ -244,9 +244,9 @@ def job_submit(
     batch: Count = 28,
     seed: int = 7,
     collective: str = "ring",
-    grid: Annotated[str, typer.Option(help="With --gpus: on this grid.")] = "",
+    plane: Annotated[str, typer.Option(help="On this grid, ring or divided interconnect.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="On a grid: show nodes and light; change nothing.")
+        bool, typer.Option("--dry-run", help="On a plane with light: show nodes and light; change nothing.")
     ] = False,
     beacon: Annotated[str, typer.Option(help="Interval of UDP beacons between ranks; 0 s: none.")] = "0 s",
     hold: Annotated[bool, typer.Option("--hold", help="Wait for `job release` once connected.")] = False,
@@ -266,10 +266,10 @@ def job_submit(
     if bool(ranks) == bool(gpus):
         fail("give either --ranks or --gpus", 2)
     places: dict[str, Any] = {"ranks": _names(ranks)} if ranks else {"gpus": gpus}
-    if grid:
-        places["grid"] = grid
+    if plane:
+        places["plane"] = plane
     if dry_run:
-        plan = call("POST", "/v1/arbiter/plan", {"collective": collective, **places})
+        plan = call("POST", "/v1/planes/plan", {"collective": collective, **places})
         answer(plan, as_json, _write_light)
         return
     request = {
@@ -295,15 +295,26 @@ def _names(text: str) -> list[str]:
 
 
 def _write_light(found: Mapping[str, Any]) -> None:
+    ways = found.get("maps") or found.get("transmit")
+    if ways is None:
+        ways = {gpu: found["lightpaths"].get(gpu, {}) for gpu in found["ranks"]}
+
+    def way(peer: str, how: Any) -> str:
+        return f"{peer} ({how} lightpaths)" if isinstance(how, int) else _way(peer, how)
+
     rows = [
-        [rank, gpu, ", ".join(f"{p} (port {w['port']}, λ{w['wavelength']})" for p, w in ways.items())]
+        [rank, gpu, ", ".join(way(peer, how) for peer, how in ways[gpu].items())]
         for rank, gpu in enumerate(found["ranks"])
-        for ways in [found["maps"][gpu]]
     ]
     table(["rank", "GPU", "reaches"], rows)
-    count = sum(len(group) for group in found["switches"].values())
-    light = f"{count} cross-connects on {len(found['switches'])} switches"
-    typer.echo(f"grid {found['grid']}: {light}; nothing was changed")
+    light = f"light on {len(found['switches'])} switches"
+    if crossed := found.get("cross_connects"):
+        light = f"{sum(map(len, crossed.values()))} cross-connects on {len(crossed)} switches"
+    typer.echo(f"{found['kind']} {found['plane']}: {light}; nothing was changed")
+
+
+def _way(peer: str, how: Mapping[str, int]) -> str:
+    return f"{peer} (port {how['port']}, λ{how['wavelength']})"
 
 
 @job.command("list")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,7 +25,6 @@ from ringlight.experiments.language.plan import (
     Scale,
     Setting,
     Start,
-    Tcp,
     When,
 )
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
@@ -42,7 +41,7 @@ from ringlight.experiments.language.spec import (
     inside,
     keys_of,
 )
-from ringlight.experiments.language.text import first_problem, references_in, resolved
+from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
@@ -50,6 +49,7 @@ from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
 
+T = TypeVar("T")
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
 LEAST_GRADIENT_BYTES = 9640
 #: A section that is left out.
@@ -118,11 +118,7 @@ class Builder:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._resolved = _Resolver()
-        self._sections: dict[tuple[str, str], Any] = {}
-        self._fabrics: dict[str, Fabric] = {}
-        self._settings: dict[str, Setting] = {}
-        self._workloads: dict[tuple[str, int], Workload] = {}
-        self._emulated: dict[tuple[str, int, Scale], Workload] = {}
+        self._made: dict[Hashable, Any] = {}
         #: All files that workloads were read from.
         self.files: dict[Path, None] = {}
         self._looked_at: set[Any] = set()
@@ -130,22 +126,12 @@ class Builder:
     def plan(self, run: Concrete, name: str) -> RunPlan:
         """Raises ValueError, ``key: what is wrong``."""
         raw = run.raw
-        scale_spec = self._section(raw, "scale")
-        tcp, link_test = self._section(raw, "tcp"), self._section(raw, "link_test")
-        scale = Scale(scale_spec.time, scale_spec.payload)
+        scale, tcp, link_test = (self._section(raw, name) for name in ("scale", "tcp", "link_test"))
         fabric_name, where = self._chosen(raw)
         spec, section, key = self._fabric_section(raw, where)
         fabric = self._fabric(where, spec, key)
         setting = self._setting(
-            Setting(
-                fabric_name,
-                spec.title or fabric_name,
-                fabric,
-                section,
-                scale,
-                Tcp(tcp.congestion_control, tcp.rto_min),
-                link_test.duration,
-            ),
+            Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, link_test.duration),
             where,
         )
         events = self._events(raw, scale)
@@ -178,16 +164,20 @@ class Builder:
             spec, _, key = self._fabric_section(raw, where)
             self._fabric(where, spec, key)
 
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made before under this key, else what is made now."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
+
     def _section(self, raw: Mapping[str, Any], name: str) -> Any:
         """A section that may be left out, checked."""
         return self._checked(name, _KINDS[name], raw.get(name, _NOTHING), raw.get("parameters") or _NOTHING)
 
     def _checked(self, where: str, kind: Any, written: Any, parameters: Any) -> Any:
         value, text = self._resolved(written, where, parameters)
-        key = (where, text)
-        if key not in self._sections:
-            self._sections[key] = checked(kind, value, written, parameters, where)
-        return self._sections[key]
+        return self._once((where, text), lambda: checked(kind, value, written, parameters, where))
 
     def _chosen(self, raw: Mapping[str, Any]) -> tuple[str, str]:
         """Name and key of the fabric of a run."""
@@ -212,21 +202,14 @@ class Builder:
         written = raw["fabric"] if where == "fabric" else raw["fabrics"][where.removeprefix("fabrics.")]
         parameters = raw.get("parameters") or {}
         section, key = self._resolved(written, where, parameters)
-        if ("fabric", key) not in self._sections:
-            self._sections["fabric", key] = checked(TitledFabricSpec, section, written, parameters, where)
-        return (
-            self._sections["fabric", key],
-            {name: value for name, value in section.items() if name != "title"},
-            key,
+        spec = self._once(
+            ("fabric", key), lambda: checked(TitledFabricSpec, section, written, parameters, where)
         )
+        return spec, {name: value for name, value in section.items() if name != "title"}, key
 
     def _fabric(self, where: str, spec: TitledFabricSpec, key: str) -> Fabric:
-        if key not in self._fabrics:
-            try:
-                self._fabrics[key] = build_fabric(spec)
-            except ValueError as error:
-                raise ValueError(under(where, error)) from None
-        return self._fabrics[key]
+        with within(where):
+            return self._once(("built", key), lambda: build_fabric(spec))
 
     def _setting(self, found: Setting, where: str) -> Setting:
         """The first setting from which the same lab is built: the tuning of lasers is set for each run."""
@@ -236,16 +219,16 @@ class Builder:
                 found.name,
                 {**found.section, "grids": grids},
                 [found.scale.time, found.scale.payload],
-                [found.tcp.congestion_control, found.tcp.rto_min_s, found.link_test_s],
+                [found.tcp.congestion_control, found.tcp.rto_min, found.link_test_s],
             ]
         )
-        if key not in self._settings:
-            try:
+
+        def usable() -> Setting:
+            with within(where):
                 _ = found.frames
-            except ValueError as error:
-                raise ValueError(under(where, error)) from None
-            self._settings[key] = found
-        return self._settings[key]
+            return found
+
+        return self._once(("setting", key), usable)
 
     def _events(self, raw: Mapping[str, Any], scale: Scale) -> tuple[EventPlan, ...]:
         parameters = raw.get("parameters") or {}
@@ -279,10 +262,8 @@ class Builder:
             loop, workload, container = None, None, None
             if job.image is not None:
                 container, iterations = container_of(job, scale, self._directory), 1
-                try:
+                with within(where):
                     self.files |= dict.fromkeys(container_files(job, self._directory))
-                except ValueError as error:
-                    raise ValueError(under(where, error)) from None
             elif job.workload is not None:
                 try:
                     workload = self._workload(job.workload, world_size, scale)
@@ -356,13 +337,13 @@ class Builder:
         return {**jobs, **changed}, {name: f"workloads.{one}" for name, one in named.items()}
 
     def _workload(self, found: WorkloadSpec, ranks: int, scale: Scale) -> Workload:
-        key = (found.model_dump_json(exclude={"iterations"}), ranks)
-        if key not in self._workloads:
-            self._workloads[key] = workload_of(found, ranks, self._directory)
+        def make() -> Workload:
+            made = workload_of(found, ranks, self._directory)
             self.files |= dict.fromkeys(files_of(found, ranks, self._directory))
-        if (*key, scale) not in self._emulated:
-            self._emulated[*key, scale] = emulated(self._workloads[key], scale)
-        return self._emulated[*key, scale]
+            return made
+
+        key = ("workload", found.model_dump_json(exclude={"iterations"}), ranks)
+        return self._once((*key, scale), lambda: emulated(self._once(key, make), scale))
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:
         """What a job trains: the file's training, and where a job has its own key, that."""
@@ -404,10 +385,8 @@ def _gradient_bytes(training: TrainingSpec, scale: Scale, where: str) -> int:
 
 
 def _compute_s(training: TrainingSpec, where: str) -> float:
-    try:
+    with at(f"{f'{where}.' if where else ''}training.gpu"):
         return training.compute_s
-    except ValueError as error:
-        raise ValueError(f"{f'{where}.' if where else ''}training.gpu: {error}") from None
 
 
 def _iterations(training: TrainingSpec, world_size: int) -> int:

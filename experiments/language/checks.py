@@ -12,7 +12,8 @@ from typing import Any
 
 from ringlight.experiments.language.paths import like
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss
-from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec
+from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSpec, references
+from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.control_faults import ControlFaults
@@ -208,10 +209,8 @@ def _check_workload(run: Draft, job: JobPlan) -> None:
     """Whether a job's graph can be executed on its GPUs."""
     where = f"jobs.{job.name}.workload"
     plane = _plane(run, job)
-    try:
+    with at(where):
         check_standing(plane)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     if job.on_loss != "fail":
         raise ValueError(f"{where}: it keeps no state to go on from, so a lost GPU can only let the job fail")
 
@@ -240,23 +239,17 @@ def _check_fits(run: Draft, job: JobPlan) -> None:
         return
     if found.striped and not plane.lightpaths:
         raise ValueError(f"{what}: only a ring of wavelengths has several for one transfer")
-    try:
+    with at(what):
         steps = unstriped_steps(found, job.gpus)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
     if found.bits is not None and not plane.standing:
         raise ValueError(
             f"{what}: whole numbers go over packet switches and circuits; {plane.name} is neither"
         )
-    try:
+    with at(where):
         plane.check_size(job.gpus)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     if not found.striped:
-        try:
+        with at(f"{what} on {run.where}"):
             plane.check(job.ranks, steps)
-        except ValueError as error:
-            raise ValueError(f"{what} on {run.where}: {error}") from None
     if plane.shared and job.ranks:
         _check_joined(run, job)
 
@@ -270,11 +263,9 @@ def _check_joined(run: Draft, job: JobPlan) -> None:
     if any(event.do == "circuits" for event in run.events) or len(fabric.gpus) > MOST_PLANNED:
         return
     router = Router(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
-    try:
+    with at(f"{run.where}.links"):
         for a, b in itertools.pairwise((*job.ranks, job.ranks[0])):
             router.path(a, b)
-    except ValueError as error:
-        raise ValueError(f"{run.where}.links: {error}") from None
 
 
 def _check_job(run: Draft, job: JobPlan, names: set[str]) -> None:
@@ -358,14 +349,12 @@ def _check_circuits(run: Draft, event: EventPlan) -> None:
     where = f"events.{event.name}.circuits"
     if not event.circuits:
         raise ValueError(f"{where}: missing")
-    try:
+    with at(where):
         ends = [(Port.parse(a), Port.parse(b)) for a, b in event.circuits]
         for port in itertools.chain.from_iterable(ends):
             if port not in run.fabric.link_at:
                 raise ValueError(f"there is no port {port} that is plugged in")
         circuit_cross_connects(run.fabric, ends)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _check_regroup(run: Draft, event: EventPlan) -> None:
@@ -391,24 +380,24 @@ def _check_target(run: Draft, event: EventPlan) -> None:
     if target.kind not in kinds:
         allowed = f"; it has {', '.join(kinds)}" if kinds else ""
         raise ValueError(f"{where}: {event.do} has no target {target.kind}{allowed}")
+    jobs = {job.name: job for job in run.jobs}
     there: dict[str, tuple[str, Collection[str]]] = {
         "switch": ("switch", [*fabric.packet_switches, *fabric.optical_switches]),
         "averager": ("averager", fabric.averagers),
         **dict.fromkeys(("gpu", "nic"), ("GPU", fabric.gpus)),
+        **dict.fromkeys(("job", "worker"), ("job", jobs)),
     }
     if target.kind in there:
-        _known(where, there[target.kind][0], target.names[0], there[target.kind][1])
+        what, names = there[target.kind]
+        _known(where, what, target.names[0], names)
+    if target.kind == "agent" and target.names[0] not in fabric.agents:
+        raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
     if target.kind == "nic" and event.then is not None:
         raise ValueError(f"events.{event.name}.then: a job whose NIC is lost fails; only a GPU has then")
-    if target.kind == "agent":
-        if target.names[0] not in fabric.agents:
-            raise ValueError(f"{where}: there is no GPU {target.names[0]} whose O-NIC has an agent")
-    elif target.kind == "link":
+    if target.kind == "link":
         _check_link(where, fabric, target.names)
-    elif target.kind in ("job", "worker"):
-        names = [job.name for job in run.jobs]
-        _known(where, "job", target.names[0], names)
-        job = run.jobs[names.index(target.names[0])]
+    if target.kind in ("job", "worker"):
+        job = jobs[target.names[0]]
         if event.do == "start" and not job.start.by_event:
             raise ValueError(f"{where}: job {job.name} starts by itself; only one with start: event does not")
         if target.kind == "worker" and not (target.names[1].isdigit() and int(target.names[1]) < job.gpus):
@@ -416,10 +405,8 @@ def _check_target(run: Draft, event: EventPlan) -> None:
 
 
 def _check_link(where: str, fabric: Fabric, names: Sequence[str]) -> None:
-    try:
+    with at(where):
         a, b = (Port.parse(name) for name in names)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     link = fabric.link_at.get(a)
     if any(a in (cable.a, cable.b) for cable in fabric.cables):
         raise ValueError(f"{where}: the link at {a} is an averager's, which stays as it is")
@@ -480,39 +467,37 @@ def check_file(
 ) -> None:
     """What a file says of all its runs. ``jobs``: by arm. ``metrics``: of results, with their units, and
     ``parts``: gives those of a report, where they are known."""
-    if spec.search is not None:
-        _known("search.along", "swept path", spec.search.along, _swept(spec))
-        _known_metric("search.metric", spec.search.metric, metrics)
-        if metrics is not None:
+    known: dict[str, Collection[str]] = {
+        "arm": arms,
+        "swept path": [path for sweep in spec.sweep for path in sweep.over],
+    }
+    if metrics is not None:
+        if spec.search is not None:
+            _known("search.metric", "metric", spec.search.metric, metrics)
             metrics = {**metrics, spec.search.made[0]: metrics[spec.search.metric]}
+        known["metric"] = metrics
+    for where, what, name in references(spec):
+        if what in known:
+            _known(where, what, name, known[what])
     for index, compare in enumerate(spec.compare):
-        where = f"compare[{index}]"
-        _known(f"{where}.baseline", "arm", compare.baseline, arms)
-        for arm in compare.arms or ():
-            _known(f"{where}.arms", "arm", arm, arms)
-        if compare.job is not None:
-            for arm in (compare.baseline, *(compare.arms or ())):
-                if compare.job not in jobs[arm]:
-                    raise ValueError(f"{where}.job: arm {arm} has no job {compare.job}")
-        for metric in compare.metrics:
-            _known_metric(f"{where}.metrics", metric, metrics)
+        for arm in () if compare.job is None else (compare.baseline, *(compare.arms or ())):
+            if compare.job not in jobs[arm]:
+                raise ValueError(f"compare[{index}].job: arm {arm} has no job {compare.job}")
     if spec.published and spec.paper is None:
         raise ValueError("published: of which paper? The section paper is missing")
     for index, figure in enumerate(spec.published):
         where = f"published[{index}]"
-        _known(f"{where}.arm", "arm", figure.arm, arms)
-        if figure.over is not None:
-            _known(f"{where}.over", "arm", figure.over, arms)
         if figure.job is not None and figure.job not in jobs[figure.arm]:
             raise ValueError(f"{where}.job: arm {figure.arm} has no job {figure.job}")
-        _known_metric(f"{where}.metric", figure.metric, metrics)
         unit = "1" if figure.over is not None else (metrics or {}).get(figure.metric)
         for key, found in (("value", figure.value), *(("range", one) for one in figure.range or ())):
             # A share may be written in per cent.
             if found is not None and unit not in (None, {"%": "1"}.get(found.unit, found.unit), found.unit):
                 raise ValueError(f"{where}.{key}: {figure.metric} is in {unit}, this in {found.unit}")
         _check_means(where, figure, spec)
-        _check_standing_of(where, figure, spec)
+        # One from which a parameter was derived cannot be a prediction, an identity or a range.
+        for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
+            raise ValueError(f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it")
     published = [f"{figure.arm}.{figure.metric}" for figure in spec.published]
     for name, parameter in spec.parameters.items():
         for key in parameter.fitted_to:
@@ -523,29 +508,14 @@ def check_file(
                     f"{f'; the nearest is {near}' if near else ''}"
                 )
     for index, sweep in enumerate(spec.sweep):
-        for metric in sweep.metrics:
-            _known_metric(f"sweep[{index}].metrics", metric, metrics)
         if sweep.metrics and sweep.title is None:
             raise ValueError(f"sweep[{index}].metrics: they are of pictures, which only one with a title has")
-    if spec.break_even is not None:
-        _known("break_even.arm", "arm", spec.break_even.arm, arms)
-        _known("break_even.baseline", "arm", spec.break_even.baseline, arms)
-        _known_metric("break_even.metric", spec.break_even.metric, metrics)
-    if spec.crossover is not None:
-        for arm in spec.crossover.arms:
-            _known("crossover.arms", "arm", arm, arms)
-        _known("crossover.along", "swept path", spec.crossover.along, _swept(spec))
-        _known_metric("crossover.metric", spec.crossover.metric, metrics)
     if spec.paper is not None and spec.paper.says and parts is not None:
         there = parts()
         for part in spec.paper.says:
             if part not in there:
-                known = ", ".join(there)
-                raise ValueError(f"paper.says.{part}: the page has no such part; there are {known}")
-
-
-def _swept(spec: FileSpec) -> list[str]:
-    return list(dict.fromkeys(path for sweep in spec.sweep for path in sweep.over))
+                said = f"the page has no such part; there are {', '.join(there)}"
+                raise ValueError(f"paper.says.{part}: {said}")
 
 
 def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
@@ -557,21 +527,12 @@ def _check_means(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
     counts = {len(values) for values in (*figure.at.values(), *figure.over_at.values())}
     if len(counts) > 1:
         raise ValueError(f"{where}.at: its lists are of different lengths; each place is one point")
-    for key, paths in (("at", figure.at), ("over_at", figure.over_at)):
-        for path in paths:
-            _known(f"{where}.{key}", "swept path", path, _swept(spec))
     if figure.at and figure.over is None:
         for place in zip(*figure.at.values(), strict=True):
             point = dict(zip(figure.at, place, strict=True))
             if not any(_has_point(sweep, figure.arm, point) for sweep in spec.sweep):
                 said = ", ".join(f"{path} {value}" for path, value in point.items())
                 raise ValueError(f"{where}.at: arm {figure.arm} is at no point of a sweep with {said}")
-
-
-def _check_standing_of(where: str, figure: PublishedSpec, spec: FileSpec) -> None:
-    """A figure from which a parameter was derived cannot be a prediction, an identity or a range."""
-    for name in spec.fitted_by(figure) if figure.standing not in (None, "free") else ():
-        raise ValueError(f"{where}.standing: it is fitted, as parameters.{name}.fitted_to names it")
 
 
 def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
@@ -583,11 +544,6 @@ def _has_point(sweep: SweepSpec, arm: str, point: Mapping[str, Any]) -> bool:
 def _known(where: str, what: str, name: str, names: Collection[str]) -> None:
     if name not in names:
         raise ValueError(f"{where}: there is no {what} {name}{_nearest(name, names)}")
-
-
-def _known_metric(where: str, name: str, metrics: Mapping[str, str] | None) -> None:
-    if metrics is not None:
-        _known(where, "metric", name, metrics)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

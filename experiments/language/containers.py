@@ -7,11 +7,11 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ringlight.experiments.language.plan import Container, Scale
+from ringlight.experiments.language.plan import Container, Mount, Scale
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
 from ringlight.fabric.schema import Duration, Size, Strict
 
@@ -93,7 +93,7 @@ class MountSpec(Strict):
     write: bool = False
 
 
-Mount = Annotated[
+Mounted = Annotated[
     MountSpec, BeforeValidator(lambda found: {"path": found} if isinstance(found, str) else found)
 ]
 Text = Annotated[str, BeforeValidator(lambda found: str(found) if type(found) in (int, float) else found)]
@@ -109,7 +109,7 @@ class ContainerKeys(Strict):
         default_factory=dict
     )
     mounts: Annotated[
-        dict[Annotated[str, AfterValidator(_target)], Mount], BeforeValidator(_no_list("{/app: code}"))
+        dict[Annotated[str, AfterValidator(_target)], Mounted], BeforeValidator(_no_list("{/app: code}"))
     ] = Field(default_factory=dict)
     devices: tuple[Annotated[str, AfterValidator(_device)], ...] = ()
     memory: Size | None = None
@@ -132,7 +132,7 @@ def container_of(job: ContainerKeys, scale: Scale, directory: Path) -> Container
         command=job.command,
         environment=job.environment,
         mounts=tuple(
-            (str((directory / mount.path).resolve()), target, mount.write)
+            Mount(str((directory / mount.path).resolve()), target, mount.write)
             for target, mount in job.mounts.items()
         ),
         devices=job.devices,
@@ -182,23 +182,10 @@ def _files_below(path: Path) -> list[Path]:
 
 def problem_of(found: Container) -> str | None:
     """What of this machine a container is to see and is not there, ``key: reason``."""
-    for source, target, _ in found.mounts:
-        if not Path(source).exists():
-            return f"mounts.{target}: there is no {source}"
+    for mount in found.mounts:
+        if not Path(mount.source).exists():
+            return f"mounts.{mount.target}: there is no {mount.source}"
     for device in found.devices:
         if not Path(device).exists():
             return f"devices: there is no {device}"
     return None
-
-
-def as_request(found: Container) -> dict[str, Any]:
-    """Body of the request that asks the controller for it."""
-    return {
-        "image": found.image,
-        **({} if found.command is None else {"command": list(found.command)}),
-        "environment": dict(found.environment),
-        "mounts": [{"source": s, "target": t, "write": write} for s, t, write in found.mounts],
-        "devices": list(found.devices),
-        "memory_bytes": found.memory_bytes,
-        "deadline_s": found.deadline_s,
-    }

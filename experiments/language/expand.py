@@ -24,6 +24,7 @@ from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
     ScenarioError,
+    at,
     parse_yaml,
     read_sets,
     read_text,
@@ -71,7 +72,8 @@ class Experiment:
         names = {plan.point_name for plan in plans}
         for point in points:
             if point not in names:
-                of = f" of arm {', '.join(arms)}" if arms and point in map(_point_name, self.plans) else ""
+                elsewhere = arms and any(plan.point_name == point for plan in self.plans)
+                of = f" of arm {', '.join(arms)}" if elsewhere else ""
                 raise ScenarioError(f"{self.path}: there is no point {point}{of}; there are {places(plans)}")
         return [plan for plan in plans if not points or plan.point_name in points]
 
@@ -102,10 +104,6 @@ class Experiment:
     def titles(self) -> Mapping[str, str]:
         """What tables call each arm."""
         return {plan.arm: plan.title for plan in self.plans}
-
-
-def _point_name(plan: RunPlan) -> str:
-    return plan.point_name
 
 
 def places(plans: Sequence[RunPlan], most: int = 12) -> str:
@@ -263,10 +261,8 @@ class _Put:
         key = tuple(override.where for override in overrides)
         if key not in self._found:
             before, last = self(overrides[:-1]), overrides[-1]
-            try:
+            with at(last.where):
                 self._found[key] = put(before, last.path, last.value)
-            except ValueError as error:
-                raise ValueError(f"{last.where}: {error}") from None
         return self._found[key]
 
 

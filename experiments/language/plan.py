@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
+from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
 
@@ -25,13 +28,12 @@ Do = Literal[
 OnLoss = Literal["fail", "swap", "shrink"]
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Strict):
     """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided by
     ``payload``; the ratio of compute to communication stays."""
 
-    time: float = 1.0
-    payload: float = 1.0
+    time: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
 
     @property
     def rate(self) -> float:
@@ -39,12 +41,13 @@ class Scale:
         return self.time * self.payload
 
 
-@dataclass(frozen=True)
-class Tcp:
-    """``rto_min_s``: least retransmission time-out of the workers' sockets, real seconds."""
+class Tcp(Strict):
+    """``rto_min``: least retransmission time-out of the workers' sockets, real seconds. ``headers``: false
+    where a simulation is to leave them out."""
 
-    congestion_control: str = "reno"
-    rto_min_s: float = 0.2
+    congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
+    rto_min: Duration = 0.2
+    headers: bool = True
 
 
 @dataclass(frozen=True)
@@ -106,18 +109,26 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Container:
-    """What each rank of a job runs in place of our own worker.
+class Mount:
+    """A path of this machine, its path in the container, and whether it may be written to."""
 
-    ``command``: in place of the image's; None leaves that. ``mounts``: (path of this machine, path in the
-    container, whether it may be written to). ``memory_bytes`` and ``deadline_s``, emulated seconds from the
-    start, are what it may have.
+    source: str
+    target: str
+    write: bool
+
+
+@dataclass(frozen=True)
+class Container:
+    """What each rank of a job runs in place of our own worker, by the keys of the controller's REST API.
+
+    ``command``: in place of the image's; None leaves that. ``memory_bytes`` and ``deadline_s``, emulated
+    seconds from the start, are what it may have.
     """
 
     image: str
     command: tuple[str, ...] | None
     environment: Mapping[str, str]
-    mounts: tuple[tuple[str, str, bool], ...]
+    mounts: tuple[Mount, ...]
     devices: tuple[str, ...]
     memory_bytes: int
     deadline_s: float
@@ -223,6 +234,11 @@ class EventPlan:
     then: OnLoss | None = None
     circuits: tuple[tuple[str, str], ...] = ()
     control: ControlFaults | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What records of it begin with."""
+        return {"name": self.name, "do": self.do, "target": str(self.target or "")}
 
     @property
     def capability(self) -> str:

@@ -6,14 +6,15 @@ all runs. Names that refer to other entries are checked elsewhere (``checks``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from ringlight.experiments.language.containers import ContainerKeys
-from ringlight.experiments.language.plan import Do, OnLoss, Target
+from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.schedules import parse_collective
@@ -24,6 +25,26 @@ Words = Annotated[str, Field(min_length=1)]
 ParameterName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 #: Name of an experiment, an arm or an event.
 LongName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str | Mapping) else value
+
+
+@dataclass(frozen=True)
+class Names:
+    """Marks a key whose value, values or keys are names of other entries: arms, metrics or swept paths."""
+
+    what: str
+
+
+ArmName = Annotated[str, Names("arm")]
+Metric = Annotated[Words, Names("metric")]
+Metrics = Annotated[tuple[Words, ...], BeforeValidator(_listed), Names("metric")]
+Arms = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1), Names("arm")]
+SweptPath = Annotated[str, Names("swept path")]
+#: Values of swept paths, one list for each.
+Places = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Names("swept path")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -44,10 +65,6 @@ def _known_collective(name: str) -> str:
 Collective = Annotated[str, BeforeValidator(_no_file), AfterValidator(_known_collective)]
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str | Mapping) else value
-
-
 class ParameterSpec(Strict):
     """A named setting, where it comes from (``source``) and the reason for it (``why``).
 
@@ -59,14 +76,6 @@ class ParameterSpec(Strict):
     source: Literal["paper", "derived", "assumed"]
     why: Words
     fitted_to: tuple[str, ...] = ()
-
-
-class ScaleSpec(Strict):
-    """D and S: rates are divided by ``time * payload``, times multiplied by ``time``, gradients divided
-    by ``payload``; the ratio of compute to communication stays."""
-
-    time: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    payload: Annotated[float, Field(gt=0, le=1e9)] = 1.0
 
 
 class TrainingSpec(Strict):
@@ -106,15 +115,6 @@ class TrainingSpec(Strict):
             return self.compute
         assert self.gpu is not None
         return compute_seconds(self.model, self.gpu, self.batch)
-
-
-class TcpSpec(Strict):
-    """``rto_min``: least retransmission time-out of the workers' sockets. ``headers``: false where a
-    simulation is to leave them out."""
-
-    congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
-    rto_min: Duration = 0.2
-    headers: bool = True
 
 
 class LinkTestSpec(Strict):
@@ -261,12 +261,12 @@ class RunSpec(Strict):
     workload one of ``workloads``."""
 
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
-    scale: ScaleSpec = ScaleSpec()
+    scale: Scale = Scale()
     fabric: TitledFabricSpec | None = None
     fabrics: dict[Name, TitledFabricSpec] = Field(default_factory=dict)
     training: TrainingSpec | None = None
     workloads: dict[LongName, WorkloadSpec] = Field(default_factory=dict)
-    tcp: TcpSpec = TcpSpec()
+    tcp: Tcp = Tcp()
     link_test: LinkTestSpec = LinkTestSpec()
     control: ControlSpec = ControlSpec()
     costs: CostsSpec = CostsSpec()
@@ -296,14 +296,10 @@ class CompareSpec(Strict):
 
     name: LongName | None = None
     title: Words | None = None
-    baseline: str
-    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
+    baseline: ArmName
+    arms: Arms | None = None
     job: Name | None = None
-    metrics: Annotated[tuple[Words, ...], BeforeValidator(_listed), Field(min_length=1)] = (
-        "jct",
-        "iteration",
-        "allreduce",
-    )
+    metrics: Annotated[Metrics, Field(min_length=1)] = ("jct", "iteration", "allreduce")
     limit: Factor | None = None
 
 
@@ -357,12 +353,12 @@ class PublishedSpec(Strict):
     ``free`` for a row that no parameter was derived from although one is fitted to others of its metric.
     """
 
-    arm: str
-    metric: Words
+    arm: ArmName
+    metric: Metric
     job: Name | None = None
-    over: str | None = None
-    at: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    over_at: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    over: ArmName | None = None
+    at: Places = Field(default_factory=dict)
+    over_at: Places = Field(default_factory=dict)
     value: Published | None = None
     range: tuple[Published, Published] | None = None
     words: Words | None = None
@@ -384,35 +380,35 @@ class SweepSpec(Strict):
     with a ``title`` has a picture and a table of each; without them of the first that is compared."""
 
     title: Words | None = None
-    metrics: Annotated[tuple[Words, ...], BeforeValidator(_listed)] = ()
-    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None = None
-    over: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+    metrics: Metrics = ()
+    arms: Arms | None = None
+    over: Annotated[Places, Field(min_length=1)]
 
 
 class BreakEvenSpec(Strict):
     """Up to which set-up time ``metric`` of ``arm`` stays within ``tolerance`` times that of ``baseline``,
     by swept point."""
 
-    arm: str
-    baseline: str
-    metric: Words = "exchange"
+    arm: ArmName
+    baseline: ArmName
+    metric: Metric = "exchange"
     tolerance: Annotated[float, Field(gt=1)] = 1.05
 
 
 class CrossoverSpec(Strict):
     """Up to which value of the path ``along`` each of ``arms`` has less of ``metric`` than the others."""
 
-    arms: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
-    along: str
-    metric: Words = "allreduce"
+    arms: Arms
+    along: SweptPath
+    metric: Metric = "allreduce"
 
 
 class SearchSpec(Strict):
     """The value of the path ``along`` with the least ``metric``, for each arm and point of what else is
     swept."""
 
-    along: str
-    metric: Words = "jct"
+    along: SweptPath
+    metric: Metric = "jct"
 
     @property
     def made(self) -> tuple[str, str]:
@@ -465,43 +461,51 @@ def keys_of(kind: Any) -> tuple[str, ...]:
 
 def inside(kind: Any, key: str | int) -> Any:
     """The type of what stands under a key of a section; None where nothing can."""
-    if models := _models(kind):
-        if models == [JobSpec] and key == "training":
-            return TrainingSpec
-        fields = [one.model_fields[str(key)] for one in models if str(key) in one.model_fields]
-        return fields[0].annotation if fields else None
-    kind = _plain(kind)
-    if get_origin(kind) in (dict, tuple, list):
-        return get_args(kind)[1 if get_origin(kind) is dict else 0]
+    if key == "training" and JobSpec in _types(kind):
+        return TrainingSpec
+    for one in _types(kind):
+        if get_origin(one) in (dict, tuple, list):
+            return get_args(one)[1 if get_origin(one) is dict else 0]
+        if _is_model(one) and key in one.model_fields:
+            return one.model_fields[key].annotation
     return None
 
 
 def may_be_made(kind: Any, key: str) -> bool:
     """Whether a section may be left out of another and is made when something is put into it."""
-    found = inside(kind, key)
-    return _is_model(_plain(kind)) and found is not None and _is_model(_plain(found))
+    return bool(_models(kind)) and bool(_models(inside(kind, key)))
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
     """The sections that something may be: several where its ``kind`` decides."""
-    if get_origin(kind) is Annotated:
-        return _models(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return [model for one in get_args(kind) for model in _models(one)]
-    return [kind] if _is_model(kind) else []
+    return [one for one in _types(kind) if _is_model(one)]
 
 
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def _plain(kind: Any) -> Any:
-    """Without Annotated and None."""
-    while True:
-        if get_origin(kind) is Annotated:
-            kind = get_args(kind)[0]
-        elif get_origin(kind) in (Union, UnionType):
-            kinds = [one for one in get_args(kind) if one is not type(None)]
-            kind = kinds[0]
-        else:
-            return kind
+def _types(kind: Any) -> list[Any]:
+    """What something may be, without Annotated."""
+    if get_origin(kind) is Annotated:
+        return _types(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [found for one in get_args(kind) for found in _types(one)]
+    return [kind]
+
+
+def references(section: BaseModel, where: str = "") -> Iterator[tuple[str, str, str]]:
+    """Names of other entries in a section (``Names``): the key of each, what it names, and the name."""
+    for key, field in type(section).model_fields.items():
+        value, here = getattr(section, key), f"{where}.{key}" if where else key
+        inner = [mark for kind in get_args(field.annotation) for mark in getattr(kind, "__metadata__", ())]
+        what = next((mark.what for mark in (*field.metadata, *inner) if isinstance(mark, Names)), None)
+        if what is not None:
+            for name in [value] if isinstance(value, str) else value or ():
+                yield here, what, name
+        elif isinstance(value, BaseModel):
+            yield from references(value, here)
+        elif isinstance(value, tuple):
+            for index, entry in enumerate(value):
+                if isinstance(entry, BaseModel):
+                    yield from references(entry, f"{here}[{index}]")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from ringlight.fabric.schema import KIND_TAG
+from ringlight.fabric.schema import KIND_TAG, under
 from ringlight.workloads.formats.files import FILE_LIMIT, read_bytes
 
 #: Bytes of a scenario file, and the values in it.
@@ -19,6 +20,24 @@ SCENARIO_BYTES, VALUES_LIMIT = 4 << 20, 1_000_000
 
 class ScenarioError(ValueError):
     """A scenario that cannot be run; the message is one line naming the file and the key."""
+
+
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Names the place of what is wrong inside: a ValueError gets ``where: `` in front."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+@contextmanager
+def within(section: str) -> Iterator[None]:
+    """The same where what is wrong inside may name a key of the section (``fabric.schema.under``)."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(under(section, error)) from None
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -72,14 +91,7 @@ def read_text(path: str | Path, limit: int = FILE_LIMIT) -> str:
 def parse_yaml(text: str, path: str) -> dict[str, Any]:
     """The mapping that a scenario file is. Raises ScenarioError."""
     try:
-        raw = yaml.load(text, Loader=_Loader)
-    except ScenarioError as error:
-        raise ScenarioError(f"{path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: {_yaml_problem(error)}") from None
-    except RecursionError:
-        raise ScenarioError(f"{path}: its mappings and lists are nested too deep") from None
-    try:
+        raw = _read(text)
         count = _values_in(raw, {})
     except ValueError as error:
         raise ScenarioError(f"{path}: {error}") from None
@@ -90,6 +102,16 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
     return raw
 
 
+def _read(text: str, not_yaml: str = "") -> Any:
+    """The value that a text is in YAML. Raises ValueError."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{not_yaml}{_yaml_problem(error)}") from None
+    except RecursionError:
+        raise ValueError("its mappings and lists are nested too deep") from None
+
+
 def read_sets(texts: Iterable[str]) -> dict[str, Any]:
     """Values by dotted path of ``PATH=VALUE``, each value read as YAML reads it. Raises ValueError, which
     begins with ``--set``, the option of commands that gives them."""
@@ -98,14 +120,8 @@ def read_sets(texts: Iterable[str]) -> dict[str, Any]:
         path, equals, value = text.partition("=")
         if not (path and equals):
             raise ValueError(f"--set: {text!r} is not PATH=VALUE, such as training.iterations=5")
-        try:
-            found[path] = yaml.load(value, Loader=_Loader)
-        except ScenarioError as error:
-            raise ValueError(f"--set {path}: {error}") from None
-        except yaml.YAMLError as error:
-            raise ValueError(f"--set {path}: {value!r:.60} is not YAML: {_yaml_problem(error)}") from None
-        except RecursionError:
-            raise ValueError(f"--set {path}: its mappings and lists are nested too deep") from None
+        with at(f"--set {path}"):
+            found[path] = _read(value, f"{value!r:.60} is not YAML: ")
     return found
 
 

@@ -8,9 +8,8 @@ import resource
 import shlex
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -31,42 +30,14 @@ app = typer.Typer(
 )
 
 
-class Method(StrEnum):
-    """How a layer's squares come to be Sigma U."""
-
-    EXACT = "exact"
-    RETRACTION = "retraction"
-    PROJECTION = "projection"
-
-
-class Second(StrEnum):
-    """Meaning of the number G of the second stage."""
-
-    LIGHT = "light"
-    RECEIVED = "received"
-
-
-class Start(StrEnum):
-    """How the first layer begins: its units see all inputs, or one each."""
-
-    SPREAD = "spread"
-    GRID = "grid"
-
-
-class Biases(StrEnum):
-    """Which layers have a bias: without any, f(2 A) = 2 f(A), and no such network is right."""
-
-    ALL = "all"
-    FIRST = "first"
-
-
 @app.command()
 def train(
     out: Annotated[Path, typer.Option(help="Where the weights go (.npz); a note (.json) comes beside.")],
     scenario: Annotated[int, typer.Option(min=1, max=len(CASES), help="Row of the paper's Table I.")] = 1,
     method: Annotated[
-        Method, typer.Option(help="Sigma U at each step, almost, or by the paper's projection now and then.")
-    ] = Method.EXACT,
+        Literal["exact", "retraction", "projection"],
+        typer.Option(help="Sigma U at each step, almost, or by the paper's projection now and then."),
+    ] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over all inputs; 140, with projection 250.")
@@ -78,15 +49,19 @@ def train(
         str | None, typer.Option(help="W_T of Eq. 7, one number for each symbol, with commas; all 1.")
     ] = None,
     second: Annotated[
-        Second, typer.Option(help="G in the second stage: of the outputs as they are, or as received.")
-    ] = Second.LIGHT,
-    biases: Annotated[Biases, typer.Option(help="Layers with light that always shines.")] = Biases.ALL,
+        Literal["light", "received"],
+        typer.Option(help="G in the second stage: of the outputs as they are, or as received."),
+    ] = "light",
+    biases: Annotated[
+        Literal["all", "first"], typer.Option(help="Layers with light that always shines.")
+    ] = "all",
     batch: Annotated[int, typer.Option(min=1, help="Inputs in a step.")] = 512,
     rate: Annotated[float, typer.Option(min=0, help="Largest learning rate of the cycle.")] = 6e-3,
     project_every: Annotated[int, typer.Option(min=1, help="Steps between two projections.")] = 28,
     start: Annotated[
-        Start, typer.Option(help="First layer: all inputs for each unit, or one, its values as kinks.")
-    ] = Start.SPREAD,
+        Literal["spread", "grid"],
+        typer.Option(help="First layer: all inputs for each unit, or one, its values as kinks."),
+    ] = "spread",
     spared: Annotated[
         float, typer.Option(min=0, help="Levels that an output may be off, as the training goes on.")
     ] = 0.0,
@@ -110,8 +85,7 @@ def train(
     passes = epochs or EPOCHS[method]
     stage = passes if first is None else first
     recipe = Recipe(
-        method.value, seed, passes, stage, weights, second.value, biases.value, batch, rate, project_every,
-        start.value, spared,
+        method, seed, passes, stage, weights, second, biases, batch, rate, project_every, start, spared,
     )  # fmt: skip
     reporter = Reporter()
     reporter.start_run(f"scenario {scenario} ({name}), {method}, seed {seed}", {"epoch": passes})
@@ -132,7 +106,7 @@ def train(
     found = wrong_of(table_of(network, structure.coding))
     file = pack(network)
     note = Note(
-        case=name, method=method.value, seed=seed,
+        case=name, method=method, seed=seed,
         command=shlex.join(["python", "-m", "ringlight.experiments.onn", *sys.argv[1:]]),
         torch=str(torch.__version__),
         inputs=found.inputs, wrong=found.wrong, worst=round(found.worst, 4),

@@ -121,7 +121,7 @@ class Action:
 
     @property
     def said(self) -> str:
-        """``kill agent n1``."""
+        """The event in words: ``kill agent n1``."""
         return f"{self.plan.do} {self.plan.target or ''}".strip()
 
 
@@ -199,8 +199,12 @@ def _all(kind: type[AnyRecord], records: Iterable[Record]) -> tuple[AnyRecord, .
     return tuple(record for record in records if isinstance(record, kind))
 
 
+def _first(kind: type[AnyRecord], records: Iterable[Record]) -> AnyRecord | None:
+    return next(iter(_all(kind, records)), None)
+
+
 def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
-    started = next(iter(_all(RunStarted, records)), None)
+    started = _first(RunStarted, records)
     if started is None:
         raise ScenarioError(f"events.jsonl: run {name} has ended and has no event run_started")
     lit = [started.circuits, *(record.circuits for record in _all(Circuits, records))]
@@ -241,7 +245,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
     gpus = gpus or next((record.gpus for record in states if record.gpus), ())
     iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
     kept = tuple(it for it in iterations if not any(_again(it, back) for back in recoveries))
-    timed = next(iter(_all(CollectiveTimed, mine)), None)
+    timed = _first(CollectiveTimed, mine)
     succeeded = bool(states) and states[-1].state == SUCCEEDED and timed is None and plan.container is None
     if succeeded and (silent := set(range(len(gpus) or plan.gpus)) - {it.rank for it in kept}):
         raise ScenarioError(
@@ -254,7 +258,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
     elif ends and states[-1].state == SUCCEEDED:
         # A job's state is known a moment after its last command has ended.
         end = max(record.t for record in ends.values())
-    reference = next(iter(_all(Reference, mine)), None)
+    reference = _first(Reference, mine)
     return JobRun(
         plan=plan,
         gpus=tuple(gpus),
@@ -276,7 +280,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         timed=timed,
         commands=_all(CommandStarted, mine),
         ends=ends,
-        links=next(iter(_all(LinkBytes, mine)), None),
+        links=_first(LinkBytes, mine),
     )
 
 

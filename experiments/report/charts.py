@@ -78,7 +78,7 @@ def sheet(
 
 
 def chart(height: float, **margins: Any) -> tuple[Sheet, Axes]:
-    """A :func:`sheet` of one."""
+    """A figure with one axes, as :func:`sheet` makes it."""
     figure, ((axis,),) = sheet(height, **margins)
     return figure, axis
 
@@ -138,14 +138,14 @@ def vertical_grid(axis: Axes) -> None:
 
 
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
-    """One below the other, row 0 at the top; in two lines what a narrow picture has no room for in one."""
+    """Names the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
     axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
     axis.set_ylim(len(names) - 0.5, -0.5)
     vertical_grid(axis)
 
 
 def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
-    """Names of rows, in two lines where a narrow picture has no room for one at the left of its axes."""
+    """Names of rows; a narrow picture breaks those into two lines that do not fit left of its axes."""
     if not narrow():
         return list(names)
     room = fits(axis.get_position(original=True).x0 * width() - 0.08, 7)
@@ -153,7 +153,7 @@ def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
 
 
 def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, **look: Any) -> None:
-    """All spans of one colour together."""
+    """Draws spans of one colour as one collection."""
     boxes = [Rectangle((begin, y - height / 2), end - begin, height) for y, begin, end in found]
     axis.add_collection(PatchCollection(boxes, **{"facecolor": colour, "linewidth": 0, **look}))
 
@@ -226,8 +226,8 @@ _MUCH = 1e4
 
 
 def along(axis: Axes, values: Sequence[Any], words: Sequence[str], name: str, most: int = 10) -> list[float]:
-    """Makes the x axis one of swept values called ``name``, logarithmic where they span much; where each
-    stands. What is no number stands side by side, in ``words``."""
+    """Makes the x axis one of swept values called ``name``, logarithmic where they span much; gives the
+    place of each. Values that are no numbers stand side by side, in ``words``."""
     found, most = scaled(values), min(most, _FEW_TICKS) if narrow() else most
     if found is None:
         turned: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(values) > 4 else {}

@@ -139,7 +139,7 @@ def grow(figure: Figure, above: float, below: float = 0.0) -> None:
 
 
 def fitted(figure: Figure) -> Figure:
-    """The same figure, with titles and names of x axes in several lines where it is too narrow for one."""
+    """The figure, with titles and names of x axes broken into lines where it is too narrow for one."""
     above = below = 0.0
     for axis in figure.axes:
         wide = axis.get_position(original=True).width * width()

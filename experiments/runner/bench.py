@@ -88,11 +88,11 @@ def bench_plan(
 
     ``ranks``: its GPUs in rank order; without them, those of all jobs of ``plan``. Raises ValueError.
     """
-    fabric = plan.setting.fabric
+    fabric, scale = plan.setting.fabric, plan.setting.scale
     gpus = list(dict.fromkeys(gpu for job in plan.jobs for gpu in job.ranks)) or list(fabric.gpus)
     if ranks is not None:
         gpus = _checked(ranks, fabric)
-    check_standing(plane_of(plan.setting.fabric, gpus))
+    check_standing(plane_of(fabric, gpus))
     what.steps(len(gpus))
     book = Book()
     group = book.group(range(len(gpus)))
@@ -102,7 +102,7 @@ def bench_plan(
             writer.collective(format_size(size), what, size, 0)
     slots, nobody = np.full((len(gpus), 1), group), np.empty((len(gpus), 0))
     real = book.workload(what.kind, [writer.done()], np.zeros(len(gpus)), slots, nobody)
-    job = JobPlan(JOB, JOB, tuple(gpus), len(gpus), 1, workload=scaled(real, *_scales(plan)))
+    job = JobPlan(JOB, JOB, tuple(gpus), len(gpus), 1, workload=scaled(real, scale.time, scale.payload))
     return replace(plan, name=JOB, title=what.kind, jobs=(job,), events=())
 
 
@@ -142,10 +142,6 @@ def _called(made: RunPlan) -> str:
     if what.own is not None:
         return f"{what.kind} as {what.own.name}, {len(what.own.rows)} steps"
     return f"{what.kind} by {what.algorithm or KINDS[what.kind][0]}"
-
-
-def _scales(plan: RunPlan) -> tuple[float, float]:
-    return plan.setting.scale.time, plan.setting.scale.payload
 
 
 def measured(

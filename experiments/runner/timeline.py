@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ringlight.experiments.analysis.prediction import expected_s
 from ringlight.experiments.backends.protocol import Backend, BackendError, Lab
@@ -180,26 +181,21 @@ class _Run:
         plan, lab = self._plan, self._lab
         self._reporter.start_run(plan.title, {job.name: job.iterations for job in plan.jobs})
         lab.begin(plan)
-        started = RunStarted(
-            t=lab.now_s(),
-            run=plan.name,
-            arm=plan.arm,
-            point=dict(plan.point),
-            repeat=plan.repeat,
-            fabric=plan.setting.name,
-            jobs={job.name: list(job.ranks) for job in plan.jobs},
-            circuits=[list(pair) for pair in plan.circuits],
-        )
-        self._keep([started])
+        of_plan: dict[str, Any] = {"arm": plan.arm, "point": dict(plan.point), "repeat": plan.repeat}
+        jobs, circuits = {job.name: list(job.ranks) for job in plan.jobs}, [*map(list, plan.circuits)]
+        self._note(RunStarted, **of_plan, fabric=plan.setting.name, jobs=jobs, circuits=circuits)
         first = [job.name for job in plan.jobs if job.start.at_once]
         self._submit_all(first)
         self._fire(lambda when: when.start)
         self._wait(self._begun_are_over, "the events at the start")
         self._release(first)
-        self._zero_s = self._common_start_s(first)
+        ended = self._at.ended
+        self._wait(lambda: self._at.start_s is not None or ended.keys() >= set(first), "the jobs' release")
+        #: Start of the first jobs, from which times count; now if there are none.
+        self._zero_s = lab.now_s() if self._at.start_s is None else self._at.start_s
         self._follow()
         self._keep(lab.end())
-        self._keep([RunEnded(t=lab.now_s(), run=plan.name)])
+        self._note(RunEnded)
         self._reporter.end_run()
         return Outcome(plan, tuple(self._records), tuple(self._failures()))
 
@@ -223,7 +219,7 @@ class _Run:
 
     def _arrive(self, name: str) -> None:
         self._queue.append(self._to_come.pop(name))
-        self._keep([JobArrived(t=self._lab.now_s(), run=self._plan.name, job=name)])
+        self._note(JobArrived, job=name)
 
     def _admit(self, patience_s: float = 0.0) -> None:
         """First come, first served: a job that finds no room holds up those behind it."""
@@ -231,8 +227,7 @@ class _Run:
         while self._queue:
             self._no_room = self._lab.submit(self._queue[0])
             if self._no_room is None:
-                job = self._queue.popleft()
-                self._keep([GpusGranted(t=self._lab.now_s(), run=self._plan.name, job=job.name)])
+                self._note(GpusGranted, job=self._queue.popleft().name)
             elif self._lab.now_s() >= deadline_s:
                 return
             else:
@@ -242,13 +237,6 @@ class _Run:
         if new := [name for name in jobs if name not in self._released]:
             self._released.update(new)
             self._lab.release(new)
-
-    def _common_start_s(self, first: Sequence[str]) -> float:
-        """Start of the first jobs, from which times count; now if there are none."""
-        self._wait(
-            lambda: self._at.start_s is not None or self._at.ended.keys() >= set(first), "the jobs' release"
-        )
-        return self._lab.now_s() if self._at.start_s is None else self._at.start_s
 
     # The timeline.
 
@@ -322,14 +310,12 @@ class _Run:
         return bool(found)
 
     def _perform(self, event: EventPlan) -> None:
-        target = str(event.target or "")
-        self._reporter.say(f"  {event.do} {target}".rstrip())
+        self._reporter.say(f"  {event.do} {event.target or ''}".rstrip())
         self._begun_s[event.name] = self._lab.now_s()
         self._note_late(event, self._due_s(event.when), self._begun_s[event.name])
         if event.do == "start" and event.target is not None:
             self._arrive(event.target.names[0])
-            now_s, run = self._lab.now_s(), self._plan.name
-            self._keep([ActionEnded(t=now_s, run=run, name=event.name, do=event.do, target=target)])
+            self._note(ActionEnded, **event.told)
         else:
             self._lab.perform(event)
 
@@ -356,20 +342,8 @@ class _Run:
             planned = f"iteration {when.iteration} of {when.job}"
             at = f"in iteration {self._at.iterations(when.job)}"
         self._late.add(event.name)
-        late = EventLate(
-            t=came,
-            run=self._plan.name,
-            name=event.name,
-            do=event.do,
-            target=str(event.target or ""),
-            planned=planned,
-            came=at,
-            due=due,
-            late_s=came - due,
-            away_s=away_s,
-            asked=asked,
-        )
-        self._keep([late])
+        how_late: dict[str, Any] = {"due": due, "late_s": came - due, "away_s": away_s, "asked": asked}
+        self._note(EventLate, t=came, **event.told, planned=planned, came=at, **how_late)
 
     def _begun_are_over(self) -> bool:
         return self._begun <= self._at.actions.keys()
@@ -392,6 +366,9 @@ class _Run:
 
     # Records.
 
+    def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
+        self._keep([kind(t=self._lab.now_s() if t is None else t, run=self._plan.name, **fields)])
+
     def _keep(self, records: Sequence[Record]) -> None:
         self._records += records
         if records:
@@ -401,7 +378,13 @@ class _Run:
             if isinstance(record, JobState) and record.state == "FAILED":
                 self._reporter.say(f"  job {record.job} {self._at.said(record.job)}", style="red")
             if isinstance(record, ProcessEnded):
-                self._say_ended(record)
+                planned = record.planned
+                how = (
+                    f"died as planned ({record.how})"
+                    if planned
+                    else f"died ({record.how}), which no event asked for"
+                )
+                self._reporter.say(f"  {record.process} {how}", style=None if planned else "red")
             if isinstance(record, ProcessBack):
                 called = process_called(record.kind, record.name)
                 self._reporter.say(f"  {called} is back after {record.away_s:.1f} s")
@@ -410,24 +393,13 @@ class _Run:
             if isinstance(record, SwitchMended):
                 what = f"{record.what} of {record.switch}"
                 self._reporter.say(f"  {what} is as it should be again after {record.after_s:.2f} s")
-            if isinstance(record, ActionEnded) and self._waits_for_controller(record):
+            of_controller = isinstance(record, ActionEnded) and record.do in _OF_CONTROLLER
+            if isinstance(record, ActionEnded) and of_controller and record.name not in self._late:
                 # It was begun in time, and waited for whom it was asked of.
                 (event,) = [event for event in self._plan.events if event.name == record.name]
                 self._note_late(event, self._begun_s.get(record.name), record.t)
             if isinstance(record, ActionEnded) and record.error is not None:
                 self._reporter.say(f"  {record.do} {record.target}: {record.error}", style="red")
-
-    def _waits_for_controller(self, record: ActionEnded) -> bool:
-        """Whether an event has ended that the controller carried out, and it was not said to be late."""
-        return record.do in _OF_CONTROLLER and record.name not in self._late
-
-    def _say_ended(self, record: ProcessEnded) -> None:
-        if record.planned:
-            self._reporter.say(f"  {record.process} died as planned ({record.how})")
-        else:
-            self._reporter.say(
-                f"  {record.process} died ({record.how}), which no event asked for", style="red"
-            )
 
     def _failures(self) -> Iterator[str]:
         for job in self._plan.jobs:

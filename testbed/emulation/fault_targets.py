@@ -19,6 +19,7 @@ Kind = Literal[
     "agent",
     "averager",
     "worker",
+    "controller",
     "server agent",
     "gpu",
     "nic",
@@ -27,8 +28,8 @@ Kind = Literal[
 #: At most so many names are told when one is wrong.
 _TOLD = 12
 _KNOWN = (
-    "'link PORT PORT', 'switch NAME', 'agent GPU', 'averager NAME', 'worker JOB RANK', 'server agent', "
-    "'gpu NAME', 'nic NAME' and 'control network'"
+    "'link PORT PORT', 'switch NAME', 'agent GPU', 'averager NAME', 'worker JOB RANK', 'controller', "
+    "'server agent', 'gpu NAME', 'nic NAME' and 'control network'"
 )
 
 
@@ -119,6 +120,9 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
         case ["averager", name]:
             _allow(request, "kill", "an averager can be killed and restored")
             return _process("averager", name, fabric.averagers)
+        case ["controller"]:
+            _allow(request, "kill", "the controller can be killed and restored")
+            return Target("controller", "controller", ("controller",))
         case ["server", "agent"]:
             _allow(request, "kill", "the server agent can be killed")
             return _server_agent(request)

@@ -236,8 +236,10 @@ class Faults:
                 return self._dead_switch(target.names[0], darken, lighten)
             case "optical switch" if self._fabric.optical_switches[target.names[0]].driver == "openflow":
                 return self._silent_switch(target.names[0])
-            case "optical switch" | "agent" | "averager":
-                return self._dead_process(self._kept[target.kind], target.names[0])
+            case "optical switch" | "agent" | "averager" | "controller":
+                if (kept := self._kept.get(target.kind)) is None:
+                    raise TargetError(409, f"{target.text}: it is not this testbed's")
+                return self._dead_process(kept, target.names[0])
             case "control network":
                 assert control is not None
                 return self._disturbed(control)

@@ -37,7 +37,7 @@ from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
-from ringlight.testbed.emulation.averagers import Averagers
+from ringlight.testbed.emulation.averager_processes import Averagers
 from ringlight.testbed.emulation.fault_targets import Kind
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
 from ringlight.testbed.emulation.netlink import NetworkError
@@ -111,6 +111,12 @@ class KeptController:
         """Read a JSON file with these keys. Raises OSError, ValueError."""
         found = json.loads(path.read_text(encoding="utf-8"))
         return cls(tuple(found["command"]), found["rest"], Path(found["log"]), found["follow"])
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of ``rest``."""
+        host, _, port = self.rest.rpartition(":")
+        return host.strip("[]"), int(port)
 
 
 @dataclass(frozen=True)
@@ -342,20 +348,16 @@ class Testbed:
         """Start it, where it is ours to keep; it waits for the inventory."""
         if (keeps := self.settings.keeps) is None:
             return
-        self.controller = Supervisor(
-            "the",
-            {CONTROLLER: partial(self._spawn, keeps.command, keeps.log, keeps.follow)},
-            partial(self._on_restart, "processes"),
-            lambda _: last_line(keeps.log),
-            CONTROLLER_END_S,
+        starts = {CONTROLLER: partial(self._spawn, keeps.command, keeps.log, keeps.follow)}
+        self.controller = self._supervised(
+            "controller", "the", starts, "processes", lambda _: last_line(keeps.log), CONTROLLER_END_S
         )
 
     def _await_controller(self) -> None:
         """Wait until the controller listens at its port."""
         if (keeps := self.settings.keeps) is not None:
             assert self.controller is not None
-            host, _, port = keeps.rest.rpartition(":")
-            ready = partial(answers, (host.strip("[]"), int(port)))
+            ready = partial(answers, keeps.address)
             self._await(self.controller, CONTROLLER, ready, keeps.log, time.monotonic() + START_S)
 
     # -- optical switches
@@ -556,7 +558,10 @@ class Testbed:
             ("averager", "averagers", self._averagers.answers),
         )
         there = self.supervisors
-        return {kind: Kept(there[part], answers_) for kind, part, answers_ in serves if part in there}
+        kept = {kind: Kept(there[part], answers_) for kind, part, answers_ in serves if part in there}
+        if self.controller is not None and (keeps := self.settings.keeps) is not None:
+            kept["controller"] = Kept(self.controller, lambda _: answers(keeps.address))
+        return kept
 
     def _disturbable(self) -> dict[str, Path] | None:
         if not self.settings.onic_faults:
@@ -569,17 +574,21 @@ class Testbed:
     # -- inventory and files
 
     def _keep(self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str) -> None:
-        """Start processes, if any, and keep them running; each end is noted. ``part``: of the inventory."""
-        if not starts:
-            return
+        """Start processes, if any, and keep them running until the lab goes. ``part``: of the inventory."""
+        if starts:
+            kept = self.supervisors[part] = self._supervised(kind, called, starts, part)
+            self._undo.callback(kept.stop)
+
+    def _supervised(
+        self, kind: deaths.ProcessKind, called: str, starts: Mapping[str, Start], part: str, *more: Any
+    ) -> Supervisor:
+        """Processes that are started again; each end is noted. ``more``: arguments of ``Supervisor``."""
 
         def on_restart(name: str, pid: int, asked: bool) -> None:
             self._deaths.back(kind, name)
             self._on_restart(part, name, pid, asked)
 
-        kept = Supervisor(called, starts, on_restart, on_end=partial(self._deaths.ended, kind))
-        self.supervisors[part] = kept
-        self._undo.callback(kept.stop)
+        return Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
 
     def _lives(self, part: str) -> Mapping[str, Life]:
         """Lives of the processes of a part of the inventory."""

@@ -56,7 +56,7 @@ def submit(run: Run, name: str, **more: Any) -> str:
 def refusal(run: Run, **body: Any) -> tuple[int, str]:
     """The same answer from the plan and from a job that was to be submitted."""
     body = {"collective": "halving-doubling"} | body
-    plan = run.api.post("/v1/arbiter/plan", json=body)
+    plan = run.api.post("/v1/planes/plan", json=body)
     train = {"name": "no", "gradient_bytes": 96400, "compute_s": 0.0, "iterations": 1}
     answer = run.api.post("/v1/jobs", json=train | body)
     assert (plan.status_code, plan.json()["detail"]) == (answer.status_code, answer.json()["detail"])
@@ -69,7 +69,7 @@ def lit(run: Run) -> dict[str, list[tuple[str, str, int]]]:
     for name in LIT:
         # The grid shows what was last read, and this reads.
         run.api.get(f"/v1/optical-switches/{name}/cross-connects").raise_for_status()
-    switches = run.api.get("/v1/grids/n").json()["switches"]
+    switches = run.api.get("/v1/planes/n").json()["switches"]
     return {
         s["name"]: [(e["from"], e["to"], e["wavelength"]) for e in s["lit"]] for s in switches if s["lit"]
     }
@@ -92,14 +92,14 @@ LIT = {
 def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
     before = run.light_lost()
     assert lit(run) == {}
-    plan = run.api.post("/v1/arbiter/plan", json={"gpus": 4, "collective": "halving-doubling"}).json()
-    assert (plan["grid"], plan["ranks"]) == ("n", NODES)
+    plan = run.api.post("/v1/planes/plan", json={"gpus": 4, "collective": "halving-doubling"}).json()
+    assert (plan["plane"], plan["ranks"]) == ("n", NODES)
     assert lit(run) == {}, "a plan changed something"
     red = submit(run, "red")
     job = run.wait_state(red, "READY")
-    assert (job["grid"], job["switches"]) == ("n", ["n-c0", "n-c1", "n-r0", "n-r1"])
+    assert (job["plane"], job["switches"]) == ("n", ["n-c0", "n-c1", "n-r0", "n-r1"])
     assert lit(run) == LIT
-    name_of = {node["ip"]: node["gpu"] for node in run.api.get("/v1/grids/n").json()["nodes"]}
+    name_of = {node["ip"]: node["gpu"] for node in run.api.get("/v1/planes/n").json()["nodes"]}
     for gpu in NODES:
         peers = status(run, gpu)["peers"]
         held = {name_of[ip]: (way["port"], way["wavelength"]) for ip, way in peers.items()}
@@ -122,7 +122,7 @@ def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
         ({"gpus": 3}, 422, "3 nodes do not make a rectangle in grid n of 2 × 2"),
         ({"ranks": ["n0", "n3"]}, 422, "(n0, n3) share neither row nor column"),
         ({"gpus": 4, "collective": "ring"}, 422, "ranks 1 and 2 (n1, n2)"),
-        ({"gpus": 2, "grid": "m"}, 422, "there is no grid m"),
+        ({"gpus": 2, "plane": "m"}, 422, "there is no plane m"),
     ],
 )
 def test_what_the_grid_cannot_carry_is_refused(run: Run, body: dict[str, Any], code: int, said: str) -> None:
@@ -159,7 +159,7 @@ def test_training_goes_on_without_a_controller_and_a_new_one_changes_nothing(run
     run.release(red)
     run.wait(lambda: run.events(red, "iteration"), "no iterations")
     before = {gpu: status(run, gpu) for gpu in NODES}
-    run.processes.kill_controller()
+    run.kill_controller()
     worker = run.state / "workers" / f"{red}-0" / "events.jsonl"
 
     def iterations() -> int:

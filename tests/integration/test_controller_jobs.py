@@ -7,13 +7,14 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import Addresses, LabProcesses
 from ringlight.workloads.graph import Book, Collective, Split, Writer
 from ringlight.workloads.packed import pack
@@ -44,11 +45,19 @@ class Run:
         self.api = httpx.Client(base_url=f"http://{addresses.rest}", timeout=20.0, trust_env=False)
         self.processes.start()
 
+    def kill_controller(self) -> None:
+        """It stays away until :meth:`start_controller`."""
+        self._fault(lambda faults: faults.kill("controller"), "in force")
+
     def start_controller(self) -> None:
         """Again, once it was killed."""
-        self.processes.let_controller_back()
-        self.processes.tend()
+        self._fault(lambda faults: faults.restore("controller"), "over")
         self.processes.wait_healthy()
+
+    def _fault(self, ask: Callable[[FaultClient], str], state: str) -> None:
+        with FaultClient(self.processes.inventory["agent"]) as faults:
+            fault = ask(faults)
+            self.wait(lambda: faults.fault(fault).state == state, f"{fault} is not {state}")
 
     def logs(self) -> str:
         return " | ".join(path.read_text()[-1500:] for path in self.state.glob("*.log"))
@@ -62,7 +71,7 @@ class Run:
 
     def light_lost(self) -> dict[str, int]:
         """What no correct run may count on its wavelengths: packets lost since the testbed began."""
-        totals = self.api.get("/v1/arbiter/counters").json()["totals"]
+        totals = self.api.get("/v1/light-counters").json()["totals"]
         return {name: totals[name] for name in LIGHT_LOST}
 
     def assert_all_light_arrived(self, before: dict[str, int], *jobs: str) -> None:
@@ -258,7 +267,7 @@ def test_jobs_go_on_when_the_controller_is_killed_and_started_again(run: Run) ->
     run.wait_state(red, "READY")
     run.release(red)
     run.wait(lambda: run.events(red, "iteration"), "no iterations")
-    run.processes.kill_controller()
+    run.kill_controller()
     run.start_controller()
     assert run.job(red)["state"] in ("RUNNING", "SUCCEEDED")
     run.wait_state(red, "SUCCEEDED")

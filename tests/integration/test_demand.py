@@ -28,11 +28,12 @@ FABRICS: dict[str, dict[str, Any]] = {
 
 
 class DemandRun(Run):
-    def interconnect(self) -> dict[str, Any]:
-        return dict(self.api.get("/v1/interconnect").json())
+    def plane(self) -> dict[str, Any]:
+        (plane,) = self.api.get("/v1/planes").json()
+        return dict(self.api.get(f"/v1/planes/{plane['name']}").json())
 
     def decisions(self) -> list[dict[str, Any]]:
-        return list(self.api.get("/v1/interconnect/decisions").json())
+        return list(self.api.get(f"/v1/planes/{self.plane()['name']}/changes").json())
 
 
 def graph() -> bytes:
@@ -66,9 +67,10 @@ def run(shared: DemandRun) -> Iterator[DemandRun]:
 
 
 def idle(run: DemandRun) -> bool:
-    if run.interconnect()["job"] is not None:
+    plane = run.plane()
+    if plane["own"]["job"] is not None:
         return False
-    names = run.interconnect()["switches"]
+    names = [switch["name"] for switch in plane["switches"]]
     return not any(run.api.get(f"/v1/optical-switches/{name}/cross-connects").json() for name in names)
 
 
@@ -101,11 +103,14 @@ def test_a_graph_is_executed_while_its_light_follows_what_is_left(run: DemandRun
     before = run.light_lost()
     red = submit(run, "red", 6)
     job = run.wait_state(red, "READY")
-    there = run.interconnect()
-    assert job["interconnect"] == there["name"]
+    plane = run.plane()
+    there = plane["own"]
+    assert job["plane"] == plane["name"]
+    assert plane["jobs"] == [red]
     assert (there["job"], there["mode"], there["trouble"]) == (red, "again", None)
     assert there["lightpaths"].keys() == set(RANKS)
-    refused = run.api.put(f"/v1/optical-switches/{there['switches'][0]}/cross-connects/1", json={"egress": 6})
+    switch = plane["switches"][0]["name"]
+    refused = run.api.put(f"/v1/optical-switches/{switch}/cross-connects/1", json={"egress": 6})
     assert refused.status_code in (409, 422)
     run.release(red)
     run.wait_state(red, "SUCCEEDED")
@@ -125,7 +130,7 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: D
     run.wait(lambda: len(run.events(red, "iteration")) >= 4, "no iterations")
     # And one in the middle of which it may die.
     first = len(run.decisions()) + 1
-    run.processes.kill_controller()
+    run.kill_controller()
     # It is away for longer than a decision and what follows from it take.
     time.sleep(1.0)
     run.start_controller()

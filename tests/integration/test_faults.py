@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ringlight.controller.grids.onics import OnicEntry, ask
+from ringlight.controller.light.onics import OnicEntry, ask
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.schema import FabricSpec, build_fabric

@@ -138,7 +138,7 @@ def test_gpus_are_lost_again_and_the_controller_dies_meanwhile(run: Run, faults:
     red = going(run, "red", RED, on_loss="swap", spares=["g5", "g2"], iterations=60)
     faults.lose("gpu g3")
     run.wait(lambda: run.job(red)["state"] == "RECOVERING", "not recovering")
-    run.processes.kill_controller()
+    run.kill_controller()
     run.start_controller()
     run.wait(lambda: iterations(run, red, 1), "red does not go on")
     assert [rank["gpu"] for rank in run.job(red)["ranks"]] == ["g0", "g2", "g1"], "all are on one switch"

@@ -43,9 +43,6 @@ MAY_NOT_SUCCEED = {
     "POST /stats/meterentry/modify",
     "POST /v1/jobs/release",
     "GET /v1/regroup/{regroup_id}",
-    # A fabric that is an interconnect has nothing else.
-    "GET /v1/interconnect",
-    "GET /v1/interconnect/decisions",
     # A fault of this number exists only by chance.
     "DELETE /v1/optical-switches/{name}/faults/{fault}",
     # Only a command in a container has output, and GPUs here are namespaces.

@@ -18,12 +18,12 @@ from ringlight.containers.worker.flows import Flow, Flows
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.lights import Lights
 from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.light import conducting as ring_conductor
+from ringlight.controller.light.conducting import RingConductor
+from ringlight.controller.light.ring import plan_light
+from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.registry import make_driver
-from ringlight.controller.rings import conductor as ring_conductor
-from ringlight.controller.rings.conductor import RingConductor
-from ringlight.controller.rings.light import plan_light, steps_of_job
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from tests.integration.test_controller_jobs import Run
@@ -59,7 +59,7 @@ def submit(run: Run, name: str, **more: Any) -> str:
 
 
 def ring(run: Run) -> dict[str, Any]:
-    return dict(run.api.get("/v1/rings/r").json())
+    return dict(run.api.get("/v1/planes/r").json())
 
 
 def lit(run: Run) -> dict[str, set[CrossConnect]]:
@@ -77,7 +77,7 @@ def flow_socket(run: Run, gpu: str) -> Path:
 
 def idle(run: Run) -> bool:
     return (
-        ring(run)["playing"] is None
+        ring(run)["own"]["playing"] is None
         and not any(lit(run).values())
         and not any(flow_socket(run, gpu).exists() for gpu in NODES)
     )
@@ -96,13 +96,13 @@ def check_training(run: Run, job: str, iterations: int, reference: str) -> None:
 
 def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     before = run.light_lost()
-    plan = run.api.post("/v1/arbiter/plan", json={"gpus": 5, "collective": "wrht"}).json()
-    assert (plan["ring"], plan["ranks"], plan["steps"], plan["set_ups"]) == ("r", list(NODES), 4, 4)
+    plan = run.api.post("/v1/planes/plan", json={"gpus": 5, "collective": "wrht"}).json()
+    assert (plan["plane"], plan["ranks"], plan["steps"], plan["set_ups"]) == ("r", list(NODES), 4, 4)
     assert idle(run), "a plan changed something"
     red = submit(run, "red")
     job = run.wait_state(red, "READY")
-    assert (job["ring"], job["grid"], job["switches"]) == ("r", None, list(SWITCHES))
-    assert run.api.get("/v1/rings").json()[0]["job"] == red
+    assert (job["plane"], job["switches"]) == ("r", list(SWITCHES))
+    assert run.api.get("/v1/planes").json()[0]["jobs"] == [red]
     assert run.api.get("/v1/onics/r1").json()["transmit"].keys() == {
         FABRIC.gpus[peer].ip for peer in plan["transmit"]["r1"]
     }
@@ -114,19 +114,19 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
         "optical switch r-w0 is kept for job red",
     )
     again = run.api.post("/v1/jobs", json={"name": "blue", "gpus": 5, **TRAIN})
-    assert (again.status_code, again.json()["detail"]) == (409, "rank 0: GPU r0 is reserved by job red")
+    assert (again.status_code, again.json()["detail"]) == (409, "the light of ring r is that of job red")
     assert run.api.post("/v1/regroup", json={"jobs": [red]}).status_code == 422
     reference = expected(run, red)
     run.release(red)
     run.wait_state(red, "SUCCEEDED")
     check_training(run, red, 10, reference)
-    statistics = ring(run)["statistics"]
+    statistics = ring(run)["own"]["statistics"]
     assert statistics["job"] == red
     assert statistics["set_ups_per_iteration"] == 4
     assert statistics["count"] == 39, "the light of the first step stands already"
     for figures in (statistics["total"], statistics["write"]):
         assert 0 < figures["p50_s"] <= figures["p99_s"] <= figures["max_s"]
-    assert [one["step"] for one in run.api.get("/v1/rings/r/set-ups").json()] == list(range(1, 40))
+    assert [one["step"] for one in run.api.get("/v1/planes/r/changes").json()] == list(range(1, 40))
     run.assert_all_light_arrived(before, red)
     run.wait(lambda: idle(run), "light or sockets were left")
 
@@ -137,7 +137,7 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
         ({"collective": "wrht-2"}, "collective wrht-2 on ring r: step 0: wavelength 1 does not fit"),
         ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes in order, r0 to r4"),
         ({"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]}, "rank 0 is r1: a job on ring r uses all"),
-        ({"ring": "q"}, "there is no ring q"),
+        ({"plane": "q"}, "there is no plane q"),
         ({"on_loss": "swap"}, "on_loss swap: a job on ring r needs all its nodes; it can only fail"),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_controller_that_dies_is_taken_over_from_in_the_middle_of_a_job(run: R
     reference = expected(run, red)
     run.release(red)
     run.wait(lambda: len(run.events(red, "iteration")) > 20, "no iterations")
-    run.processes.kill_controller()
+    run.kill_controller()
     # It is away for longer than one try of anything takes.
     time.sleep(5.0)
     run.start_controller()
@@ -200,7 +200,7 @@ def test_a_cancelled_job_leaves_the_ring_to_the_next_one(run: Run) -> None:
     run.wait_state(blue, "READY")
     run.release(blue)
     run.wait_state(blue, "SUCCEEDED")
-    assert ring(run)["statistics"]["set_ups_per_iteration"] == 0
+    assert ring(run)["own"]["statistics"]["set_ups_per_iteration"] == 0
 
 
 def test_a_link_test_has_its_light_all_the_time(run: Run) -> None:
@@ -234,8 +234,7 @@ class Script:
         stack.callback(self.site.close)
         # Before the conductor is made, so after it has stopped: it would set light anew.
         stack.callback(self.darken)
-        ring = FABRIC.rings["r"]
-        self.plan = plan_light(FABRIC, ring, steps_of_job(ring, {"collective": collective}))
+        self.plan = plan_light(FABRIC, FABRIC.rings["r"], {"collective": collective})
         self.steps = [step.pairs for step in self.plan.steps]
         self.ips = {gpu: FABRIC.gpus[gpu].ip for gpu in NODES}
         self.sockets = {gpu: directory / gpu for gpu in NODES}
@@ -294,7 +293,7 @@ def test_each_step_finds_its_light_set_when_it_is_told(script: Script) -> None:
         for (sender, _), flow in flows.items():
             script.workers[sender].close(flow)
         flows = ahead
-    assert script.conductor.statistics()["count"] >= 2 * len(steps) - 1
+    assert script.conductor.statistics().count >= 2 * len(steps) - 1
 
 
 def test_light_that_went_is_found_and_set_again(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.demand.decision import left, stranded
+from ringlight.controller.light.demand import left, stranded
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.server_agent import AgentClient, AgentRefusedError
 from ringlight.fabric.crossconnect import Mode

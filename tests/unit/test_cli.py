@@ -284,13 +284,13 @@ jobs: {{red: {{ranks: all}}}}
 
 
 @pytest.mark.parametrize("command", ["up", "shell"])
-def test_a_lab_that_stands_has_its_controller_kept_at_the_addresses_asked_for(
+def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Any] = []
 
     def made(_: object, runtime: str, addresses: Addresses, **how: Any) -> None:
-        asked.extend((runtime, addresses, how["kept"], how["follow"]))
+        asked.extend((runtime, addresses, how["follow"]))
         raise LabError("enough")
 
     monkeypatch.setattr(backend, "processes_of", made)
@@ -305,7 +305,7 @@ def test_a_lab_that_stands_has_its_controller_kept_at_the_addresses_asked_for(
     wanted = Addresses(
         *where[:2], "secret", *where[2:], tls=(cert, key), insecure=frozenset({"rest", "openflow"})
     )
-    assert asked == ["namespace", wanted, True, command == "shell"]
+    assert asked == ["namespace", wanted, command == "shell"]
 
 
 def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,7 +89,7 @@ jobs:
     experiment = parse(text, str(tmp_path / "own.yaml"))
     (plan,) = experiment.plans
     request = job_request(plan, plan.job("own"))
-    assert request["container"] == {
+    assert json.loads(json.dumps(request["container"])) == {
         "image": "my/own:1",
         "command": ["python3", "/app/a.py", "--name", "two words"],
         "environment": {"STEPS": "3", "NAME": "x"},

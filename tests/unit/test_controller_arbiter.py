@@ -18,11 +18,13 @@ from ringlight.controller.circuits.intent import IntentDatabase
 from ringlight.controller.circuits.manager import CircuitManager, Target
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from ringlight.controller.grids.arbiter import Arbiter, GridPlan, choose, plan_document, plan_light
-from ringlight.controller.grids.onics import OnicEntry, OnicSite
 from ringlight.controller.jobs.job import JobState
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.jobs.workload_files import WorkloadFiles
+from ringlight.controller.light.documents import PlaneDocument
+from ringlight.controller.light.grid import GridPlan, GridProvider, plan_light
+from ringlight.controller.light.onics import OnicEntry, OnicSite
 from ringlight.controller.onic.wire import VERSION
 from ringlight.controller.optical.base import (
     Capabilities,
@@ -36,6 +38,8 @@ from ringlight.controller.optical.errors import Unreachable
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+from ringlight.fabric.planes.choice import lit_planes
+from ringlight.fabric.planes.grid.wavelengths import Reach
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from tests.unit.test_controller_job import ScriptedAgent
@@ -163,7 +167,9 @@ class Bench:
             for i, (gpu, agent) in enumerate(self.agents.items())
         }
         self.onics = OnicSite(entries, self.bus)
-        self.arbiter = Arbiter(self.fabric, self.circuits, self.site, self.onics, self.bus, period_s=0.05)
+        self.arbiter = GridProvider(
+            self.fabric, self.circuits, self.site, self.onics, self.bus, period_s=0.05
+        )
         self.jobs = JobManager(
             self.fabric,
             self.server,  # type: ignore[arg-type]
@@ -190,6 +196,10 @@ class Bench:
 
     def plan(self, *nodes: str) -> GridPlan:
         return plan_light(self.fabric, self.fabric.grids["n"], nodes)
+
+    def document(self) -> PlaneDocument:
+        (plane,) = lit_planes(self.fabric)
+        return self.arbiter.document(plane, self.jobs.holders())
 
     def lit(self) -> dict[str, set[CrossConnect]]:
         return {name: set(wss.stand) for name, wss in self.wss.items() if wss.stand}
@@ -248,17 +258,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def test_a_counted_job_gets_a_free_rectangle_or_a_reason(held: set[str], count: int) -> None:
     grid, holders = GRID.grids["n"], dict.fromkeys(held, "blue")
     fits = {h * w for h in range(1, 5) for w in range(1, 5)}
+    (plane,) = planes_for(GRID, count, None)
     try:
-        chosen = choose(GRID, holders, count)
+        chosen = placed(plane, count, holders, alone=False)
     except InvalidError:
         assert count not in fits
     except ConflictError:
         assert count in fits
         assert held
     else:
-        assert chosen is not None
-        places = [divmod(grid.nodes.index(node), 4) for node in chosen[1]]
-        assert not set(chosen[1]) & held
+        places = [divmod(grid.nodes.index(node), 4) for node in chosen]
+        assert not set(chosen) & held
         rows, columns = {r for r, _ in places}, {c for _, c in places}
         assert len(places) == count == len(rows) * len(columns)
         assert places == sorted(places)
@@ -273,17 +283,17 @@ MIXED = {
 
 def test_a_number_without_a_grid_is_for_the_grids_only_where_there_is_nothing_else() -> None:
     mixed = grid_fabric(2, 2, **MIXED)
-    assert choose(mixed, {}, 2) is None
-    assert choose(mixed, {}, ["g0", "g1"]) is None
-    found = choose(mixed, {}, 4, "n")
-    assert found is not None
-    assert found[1] == ("n0", "n1", "n2", "n3")
-    with pytest.raises(InvalidError, match=r"ranks 0 and 1 \(n0, g1\): on grid n and on no grid"):
-        choose(mixed, {}, ["n0", "g1"])
+    assert planes_for(mixed, 2, None) == []
+    assert planes_for(mixed, ["g0", "g1"], None) == []
+    (plane,) = planes_for(mixed, 4, "n")
+    assert placed(plane, 4, {}, alone=False) == ("n0", "n1", "n2", "n3")
+    assert planes_for(mixed, ["n0", "g1"], None) == [plane]
+    with pytest.raises(InvalidError, match="rank 1: GPU g1 is not on grid n; a job stays on one plane"):
+        placed(plane, ["n0", "g1"], {}, alone=False)
     with pytest.raises(InvalidError, match="rank 0: GPU g0 is not on grid n"):
-        choose(mixed, {}, ["g0"], "n")
-    with pytest.raises(InvalidError, match="there is no grid m"):
-        choose(mixed, {}, 2, "m")
+        placed(plane, ["g0"], {}, alone=False)
+    with pytest.raises(InvalidError, match="there is no plane m"):
+        planes_for(mixed, 2, "m")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +318,7 @@ def test_what_a_grid_cannot_carry_is_refused(
     bench: Bench, wanted: Any, settings: dict[str, Any], error: type[ControllerError], said: str
 ) -> None:
     with pytest.raises(error, match=said) as caught:
-        bench.arbiter.plan(wanted, settings, {"n15": "blue"})
+        bench.jobs.light_plan(wanted, settings, None, {"n15": "blue"})
     assert "\n" not in str(caught.value)
 
 
@@ -320,10 +330,9 @@ def test_plans_of_two_jobs_share_no_light_and_reach_nobody_else(bench: Bench) ->
     for plan in (red, blue):
         for name, group in plan.cross_connects.items():
             assert {p for xc in group for p in (xc.ingress, xc.egress)} <= plan.ports[name]
-    assert plan_document(red)["maps"]["n0"] == {
-        "n1": {"port": 0, "wavelength": 1},
-        "n4": {"port": 1, "wavelength": 1},
-    }
+    shown = bench.arbiter.plan_document(red)
+    assert (shown.plane, shown.kind, shown.ranks) == ("n", "grid", list(red.nodes))
+    assert shown.maps["n0"] == {"n1": Reach(0, 1), "n4": Reach(1, 1)}
 
 
 # Light and maps
@@ -403,7 +412,7 @@ def test_a_job_is_refused_where_its_switch_or_agent_cannot_be_used(bench: Bench)
     assert bench.jobs.jobs() == []
     assert (bench.log, bench.writes()) == ([], 0), "a refused job wrote something"
     bench.agents["n5"].start()
-    assert bench.submit("red", 4)["grid"] == "n"
+    assert bench.submit("red", 4)["plane"] == "n"
 
 
 def test_a_job_from_submit_to_end(bench: Bench) -> None:
@@ -412,16 +421,17 @@ def test_a_job_from_submit_to_end(bench: Bench) -> None:
     assert bench.server.specs["red-2"]["onic"] == "/onic/n4"
     assert bench.has_map(plan, "red")
     job = bench.jobs.job("red")
-    assert (job["grid"], job["switches"]) == ("n", ["n-c0", "n-c1", "n-r0", "n-r1"])
+    assert (job["plane"], job["switches"]) == ("n", ["n-c0", "n-c1", "n-r0", "n-r1"])
     with pytest.raises(ConflictError, match="rank 0: GPU n0 is reserved by job red"):
         bench.submit("blue", ["n0", "n1"])
     assert [rank["gpu"] for rank in bench.submit("blue", 4)["ranks"]] == ["n2", "n3", "n6", "n7"]
     bench.jobs.cancel("blue")
     bench.wait(lambda: bench.jobs._jobs["blue"].clean)
-    grid = bench.arbiter.grid("n", bench.jobs.holders())
-    assert (grid["jobs"], grid["free"]) == (["red"], 12)
-    row = next(switch for switch in grid["switches"] if switch["name"] == "n-r1")
-    assert {(e["from"], e["to"], e["wavelength"]) for e in row["lit"]} == {("n4", "n5", 1), ("n5", "n4", 3)}
+    grid = bench.document()
+    assert (grid.jobs, grid.free) == (["red"], 12)
+    assert next(node.ports for node in grid.nodes if node.gpu == "n5") == ["n-r1:2", "n-c1:2"]
+    row = next(switch for switch in grid.switches if switch.name == "n-r1")
+    assert {(e.source, e.destination, e.wavelength) for e in row.lit} == {("n4", "n5", 1), ("n5", "n4", 3)}
     bench.finish("red")
     bench.wait(lambda: not bench.lit())
     assert bench.agents["n0"].state["job"] is None
@@ -497,9 +507,9 @@ def test_two_jobs_on_one_wss_use_the_same_wavelengths_and_never_meet(tmp_path: P
             bench.run(name, nodes)
         bench.halt()
         bench.start()
-        bench.wait(lambda: set(bench.arbiter.grid("n", bench.jobs.holders())["jobs"]) == set(jobs))
-        (switch,) = bench.arbiter.grid("n", bench.jobs.holders())["switches"]
-        lit = {(xc["from"], xc["to"], xc["wavelength"]) for xc in switch["lit"]}
+        bench.wait(lambda: set(bench.document().jobs) == set(jobs))
+        (switch,) = bench.document().switches
+        lit = {(xc.source, xc.destination, xc.wavelength) for xc in switch.lit}
         assert lit == {
             (nodes[i], nodes[i ^ partner], wavelength)
             for nodes in jobs.values()

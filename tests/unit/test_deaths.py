@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from ringlight.experiments.backends.emulation.lab import WITHOUT_SWITCH_S, EmulatedLab, is_planned
+from ringlight.experiments.backends.emulation.lab import RESTARTS, WITHOUT_SWITCH_S, EmulatedLab, is_planned
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.events import ProcessBack, ProcessEnded
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -26,8 +26,8 @@ from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.nodes import docker_reason
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
-from ringlight.testbed.lab import Lab, LabError
-from ringlight.testbed.processes import RESTARTS, Addresses, LabProcesses, check_ready
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.processes import Addresses, check_ready
 from ringlight.testbed.supervision import Supervisor
 from tests.simulated import experiment
 from tests.unit.fabrics import six_gpus
@@ -99,9 +99,10 @@ def lab_of_run(more: str, processes: object = None) -> EmulatedLab:
     """An emulated lab in a run, of which nothing is there but what notes deaths."""
     (plan,) = experiment(more).plans
     lab = EmulatedLab.__new__(EmulatedLab)
-    nobody: Any = SimpleNamespace(plan=plan, away={})
+    nobody: Any = SimpleNamespace(plan=plan, away={}, killed=False)
     told: Any = processes
     lab._now, lab._found, lab.processes = nobody, [], told
+    lab._facts = {"controller_restarts": 0}
     return lab
 
 
@@ -111,12 +112,11 @@ def test_a_death_is_on_record_with_its_return_and_planned_only_if_the_run_asked_
 ) -> None:
     """A stranger may kill what an event of the run kills later, and the fault service what no event does."""
     file = tmp_path / "deaths"
-    ends = [Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))]
-    lab = lab_of_run(event, SimpleNamespace(tend=lambda: None, logs=tmp_path, take_deaths=ends.copy))
-    lab._deaths = DeathLog(file)
+    lab = lab_of_run(event, SimpleNamespace(check=lambda: None, deaths=DeathLog(file)))
     Deaths(file).ended("averager", "avg0", "killed by SIGSEGV", False)
     lab._tend()
-    lab._note_deaths([Death(2.5, "controller", "controller")])
+    lab._note_deaths([Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))])
+    lab._note_back("controller", "controller", 2.5)
     averager, controller, back = lab._found
     assert isinstance(averager, ProcessEnded)
     assert (averager.kind, averager.name, averager.how) == ("averager", "avg0", "killed by SIGSEGV")
@@ -136,46 +136,24 @@ def test_without_open_vswitch_a_run_ends_and_says_what_helps() -> None:
         lab._note_deaths([])
 
 
-def test_the_controller_of_a_run_is_started_again_and_its_ends_are_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def spawn(lab: LabProcesses, name: str) -> None:
-        lab._running[name] = _sleeper()
+def test_a_controller_that_ends_again_and_again_ends_the_run() -> None:
+    lab = lab_of_run("")
+    ends = Death(2.0, "controller", "controller", "killed by SIGKILL")
+    lab._note_deaths([ends] * RESTARTS)
+    assert lab._facts["controller_restarts"] == RESTARTS
+    with pytest.raises(BackendError, match=f"ended for the {RESTARTS + 1}th time"):
+        lab._note_deaths([ends])
 
-    monkeypatch.setattr(LabProcesses, "_spawn", spawn)
-    lab = LabProcesses({}, "namespace", Addresses(), logs=tmp_path)
-    for name in ("testbed", "controller"):
-        lab._spawn(name)
 
-    def dies() -> None:
-        lab._running["controller"].kill()
-        lab._running["controller"].wait(5)
-
-    def runs() -> bool:
-        lab.tend()
-        return lab._running["controller"].poll() is None
-
-    try:
-        dies()
-        assert runs()
-        lab.kill_controller()
-        assert not runs()
-        lab.let_controller_back()
-        assert runs()
-        found = lab.take_deaths()
-        assert [(one.kind, one.how, one.asked) for one in found] == [
-            ("controller", "killed by SIGKILL", False),
-            ("controller", "killed by SIGKILL", True),
-        ]
-        assert lab.take_deaths() == []
-        for _ in range(RESTARTS - 1):
-            dies()
-            assert runs()
-        dies()
-        with pytest.raises(LabError, match=f"ended for the {RESTARTS + 1}th time"):
-            lab.tend()
-    finally:
-        lab.stop()
+def test_a_controller_is_asked_again_once_it_is_started_again() -> None:
+    lab = lab_of_run(KILLS)
+    lab._note_deaths([Death(2.0, "controller", "controller", "killed by SIGKILL", asked=True)])
+    assert lab._run.killed
+    lab._note_deaths([Death(2.5, "controller", "controller")])
+    assert not lab._run.killed
+    assert not any(isinstance(record, ProcessBack) for record in lab._found)
+    lab._note_back("controller", "controller", 3.0)
+    assert lab._found[-1].away_s == 1.0
 
 
 def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
@@ -184,7 +162,7 @@ def test_what_a_testbed_keeps_running_is_noted_when_it_ends_and_when_it_is_back(
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.01)
     fabric = build_fabric(FabricSpec.model_validate(six_gpus()))
     testbed = emulated.Testbed(emulated.Settings(Lab("zz9z"), fabric, tmp_path))
-    kept = testbed._keep("O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics")
+    kept = testbed._supervised("O-NIC agent", "the agent of O-NIC", {"g0": _sleeper}, "onics")
     try:
         os.kill(kept.lives()["g0"].pid, 9)
         _wait(lambda: kept.lives()["g0"].restarts == 1)

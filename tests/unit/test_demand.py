@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,6 @@ import pytest
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
-from ringlight.controller.demand import loop as demand_loop
-from ringlight.controller.demand.decision import FRAME_BYTES, left, stranded
-from ringlight.controller.demand.light import demand_of, passed, tables
-from ringlight.controller.demand.site import DemandSite
 from ringlight.controller.errors import (
     ConflictError,
     ControllerError,
@@ -24,12 +21,17 @@ from ringlight.controller.errors import (
     NotFoundError,
     UnavailableError,
 )
+from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.light import dividing as demand_loop
+from ringlight.controller.light.demand import FRAME_BYTES, DividedLight, left, passed, stranded, tables
+from ringlight.controller.light.divided import DividedProvider
+from ringlight.controller.light.documents import DividedPart
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.attachment import lit_circuits
-from ringlight.controller.rest import answers as shapes
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -54,8 +56,13 @@ PLANES = fabric(kind="parallel-ocs", switches=2, **AGAIN)
 WAVES = fabric(kind="demand-ring", wavelength="50 Gbit/s", **AGAIN)
 
 
+def nothing(_: str) -> FloatArray:
+    """What a graph sends."""
+    return np.zeros((4, 4))
+
+
 class Stage:
-    """A fabric's switches, its agent, and a :class:`DemandSite` between them. ``log``: what happened."""
+    """A fabric's switches, its agent, and a :class:`DividedProvider` between them. ``log``: what happened."""
 
     def __init__(self, made: Fabric, stack: ExitStack) -> None:
         self.fabric = made
@@ -87,15 +94,30 @@ class Stage:
         self.stack = stack
         self.site = self.begin()
 
-    def begin(self) -> DemandSite:
+    def begin(self) -> DividedProvider:
         """A controller's part, as at its start."""
-        site = DemandSite(self.fabric, self.optical, self.client, EventBus(), lambda _: np.zeros((4, 4)), 1.0)
+        site = DividedProvider(self.fabric, self.optical, self.client, EventBus(), nothing, 1.0)
         self.stack.callback(site.stop)
         return site
 
+    def plan(
+        self,
+        wanted: Sequence[str] | int,
+        settings: dict[str, Any] = RING,
+        holders: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> DividedLight:
+        (plane,) = planes_for(self.fabric, wanted, name)
+        return self.site.plan(plane, placed(plane, wanted, holders or {}, alone=True), settings)
+
+    def own(self) -> DividedPart:
+        (plane,) = lit_planes(self.fabric)
+        own = self.site.document(plane, {}).own
+        assert isinstance(own, DividedPart)
+        return own
+
     def light(self, settings: dict[str, Any] = RING) -> Any:
-        light = self.site.plan(RANKS, settings, {})
-        assert light is not None
+        light = self.plan(RANKS, settings)
         self.site.check(light)
         self.site.light("red", light)
         return light
@@ -104,8 +126,7 @@ class Stage:
         """What the next controller does, after the end of the one before."""
         self.optical.release("red")
         self.site = self.begin()
-        light = self.site.plan(RANKS, RING, {})
-        assert light is not None
+        light = self.plan(RANKS)
         self.site.adopt("red", light)
         return light
 
@@ -136,7 +157,8 @@ class Stage:
         self.wait(lambda: self.agent.lit().keys() == set(pairs))
 
     def decisions(self) -> list[dict[str, Any]]:
-        return self.site.decisions()
+        (plane,) = lit_planes(self.fabric)
+        return [asdict(one) for one in self.site.changes(plane)]
 
 
 @pytest.fixture
@@ -149,17 +171,16 @@ def stack() -> Iterator[ExitStack]:
 
 
 def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
-    site = Stage(PLANES, stack).site
+    stage = Stage(PLANES, stack)
     with pytest.raises(InvalidError, match=r"^4 GPUs: name them \(ranks\); the light of parallel-ocs is"):
-        site.plan(4, RING, {})
+        stage.plan(4)
     with pytest.raises(ConflictError, match=r"^the light of parallel-ocs is that of job train$"):
-        site.plan(["g0", "g1"], RING, {"g3": "train"})
-    with pytest.raises(InvalidError, match=r"^there is no interconnect moon$"):
-        site.plan(RANKS, RING, {}, "moon")
+        stage.plan(["g0", "g1"], RING, {"g3": "train"})
+    with pytest.raises(InvalidError, match=r"^there is no plane moon$"):
+        stage.plan(RANKS, name="moon")
     with pytest.raises(InvalidError, match=r"^rank 1: there is no GPU g9$"):
-        site.plan(["g0", "g9"], RING, {})
-    light = site.plan(["g3", "g1"], RING, {}, "parallel-ocs")
-    assert light is not None
+        stage.plan(["g0", "g9"])
+    light = stage.plan(["g3", "g1"], name="parallel-ocs")
     assert (light.nodes, light.switches) == (("g3", "g1"), ("q0", "q1"))
     assert (light.interval_s, light.dark_s) == (0.02, 0.01)
     assert light.demand[3, 1] == light.demand[1, 3] == light.demand.sum() / 2 == 4000
@@ -167,9 +188,8 @@ def test_a_job_names_its_gpus_and_has_the_light_alone(stack: ExitStack) -> None:
 
 def test_times_are_as_emulated(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    slow = DemandSite(PLANES, stage.optical, None, EventBus(), lambda _: np.zeros((4, 4)), 200.0)
-    light = slow.plan(RANKS, RING, {})
-    assert light is not None
+    stage.site = slow = DividedProvider(PLANES, stage.optical, None, EventBus(), nothing, 200.0)
+    light = stage.plan(RANKS)
     assert light.interval_s == pytest.approx(4.0)
     assert light.dark_s == pytest.approx(2.0)
     with pytest.raises(UnavailableError, match="names no server agent"):
@@ -177,19 +197,17 @@ def test_times_are_as_emulated(stack: ExitStack) -> None:
 
 
 def test_a_link_test_measures_light_that_stands(stack: ExitStack) -> None:
-    light = Stage(PLANES, stack).site.plan(
-        ["g0", "g1"], {"workload": "linktest", "linktest": {"to": [1, None]}}, {}
-    )
-    assert light is not None
+    test = {"workload": "linktest", "linktest": {"to": [1, None]}}
+    light = Stage(PLANES, stack).plan(["g0", "g1"], test)
     assert light.interval_s is None
 
 
 def test_a_degree_that_circuits_set_once_cannot_have_is_told_by_name(stack: ExitStack) -> None:
     everybody = {"workload": "train", "collective": "recursive-doubling", "gradient_bytes": 4000}
-    assert Stage(ONCE, stack).site.plan(RANKS, everybody, {}) is not None
+    assert Stage(ONCE, stack).plan(RANKS, everybody)
     one = fabric(kind="parallel-ocs", switches=1)
     with pytest.raises(InvalidError) as caught:
-        Stage(one, stack).site.plan(["g2", "g1", "g3", "g0"], everybody, {})
+        Stage(one, stack).plan(["g2", "g1", "g3", "g0"], everybody)
     assert str(caught.value) == (
         "job on parallel-ocs: GPU g0 sends to 2 others, and 1 switch joins it to at most 1"
     )
@@ -198,32 +216,29 @@ def test_a_degree_that_circuits_set_once_cannot_have_is_told_by_name(stack: Exit
 def test_a_fabric_without_divided_light_has_none() -> None:
     spec = {"packet_switches": {"t": {"ports": 2}}, "servers": {"s": {"gpus": {"g0": "x"}}}, "links": []}
     bare = build_fabric(FabricSpec.model_validate(spec))
-    site = DemandSite(
-        bare, OpticalSite({}, {}, EventBus()), None, EventBus(), lambda _: np.zeros((1, 1)), 1.0
-    )
-    assert site.plan(["g0"], RING, {}) is None
-    assert site.plan(1, RING, {}) is None
-    for ask in (site.document, site.decisions):
-        with pytest.raises(NotFoundError):
-            ask()
+    assert planes_for(bare, ["g0"], None) == planes_for(bare, 1, None) == []
+    with pytest.raises(InvalidError, match="there is no plane parallel-ocs"):
+        planes_for(bare, 1, "parallel-ocs")
 
 
 def test_what_a_job_sends() -> None:
     def traffic(digest: str) -> FloatArray:
         return np.full((2, 2), float(digest))
 
-    assert demand_of({"workload": "graph", "graph": "7"}, 2, traffic)[0, 1] == 7
+    def demand_of(settings: dict[str, Any], ranks: int) -> FloatArray:
+        site = DividedProvider(PLANES, OpticalSite({}, {}, EventBus()), None, EventBus(), traffic, 1.0)
+        return site.demand_of(settings, ranks, "x")
+
+    assert demand_of({"workload": "graph", "graph": "7"}, 2)[0, 1] == 7
     with pytest.raises(InvalidError, match=r"^graph: it is for 2 ranks, and the job has 3$"):
-        demand_of({"workload": "graph", "graph": "7"}, 3, traffic)
-    assert (
-        demand_of({"linktest": {"to": [1, None, 0]}, "workload": "linktest"}, 3, traffic) > 0
-    ).tolist() == [
+        demand_of({"workload": "graph", "graph": "7"}, 3)
+    assert (demand_of({"linktest": {"to": [1, None, 0]}, "workload": "linktest"}, 3) > 0).tolist() == [
         [False, True, False],
         [False, False, False],
         [True, False, False],
     ]
-    with pytest.raises(InvalidError, match=r"^collective wrong: "):
-        demand_of({"collective": "wrong"}, 3, traffic)
+    with pytest.raises(InvalidError, match=r"^collective wrong on x: "):
+        demand_of({"collective": "wrong"}, 3)
 
 
 def test_what_is_left_is_posted_and_not_sent() -> None:
@@ -305,9 +320,8 @@ def test_a_job_is_lit_for_what_it_sends_and_leaves_nothing(made: Fabric, stack: 
     stage = Stage(made, stack)
     light = stage.light()
     plan = stage.site.plan_document(light)
-    shapes.DemandPlanDocument.model_validate(plan)
-    assert (plan["interconnect"], plan["ranks"]) == (light.place, list(RANKS))
-    assert plan["lightpaths"] == stage.site.document()["lightpaths"]
+    assert (plan.plane, plan.kind, plan.ranks) == (light.place, "interconnect", list(RANKS))
+    assert plan.lightpaths == stage.own().lightpaths
     around = {(gpu, RANKS[(rank + 1) % 4]) for rank, gpu in enumerate(RANKS)}
     assert stage.agent.lit().keys() == around
     assert stage.stand() == stage.as_told()
@@ -315,10 +329,11 @@ def test_a_job_is_lit_for_what_it_sends_and_leaves_nothing(made: Fabric, stack: 
     assert stage.agent.log[-1] == "lit"
     assert set(stage.agent.log[1:-1]) == {name for name, group in stage.stand().items() if group}
     assert all(stage.optical.holder(name) == "red" for name in made.optical_switches)
-    document = stage.site.document()
-    assert (document["job"], document["trouble"]) == ("red", None)
-    assert document["lightpaths"].keys() == set(RANKS)
-    assert document["statistics"]["decisions"] == 0
+    shown = stage.own()
+    assert (shown.job, shown.trouble) == ("red", None)
+    assert shown.lightpaths.keys() == set(RANKS)
+    assert shown.statistics is not None
+    assert shown.statistics.decisions == 0
     stage.optical.look(next(iter(made.optical_switches)))
     assert lit_circuits(made, stage.optical.cross_connects()) == []
     with pytest.raises(ConflictError, match="is that of job red"):
@@ -329,7 +344,7 @@ def test_a_job_is_lit_for_what_it_sends_and_leaves_nothing(made: Fabric, stack: 
     assert stage.agent.tables == {gpu: {} for gpu in RANKS}
     assert stage.optical.holder("q0" if made is not WAVES else "w0") is None
     assert stage.site.clear("red", light) == []
-    assert stage.site.document()["job"] is None
+    assert stage.own().job is None
 
 
 @pytest.mark.parametrize("made", [PLANES, WAVES])
@@ -358,15 +373,13 @@ def test_light_follows_what_is_left(made: Fabric, stack: ExitStack) -> None:
     for one in found:
         assert one["dark_s"] >= 0.01
         assert one["dark_s"] >= one["write_s"] > demand_loop.GUARD_S
-    shown = shapes.InterconnectDocument.model_validate(stage.site.document())
-    assert [shapes.DecisionDocument.model_validate(one).number for one in found] == list(
-        range(1, len(found) + 1)
-    )
-    statistics = stage.site.document()["statistics"]
-    assert statistics["decisions"] == len(found)
-    assert statistics["dark_total_s"] == pytest.approx(sum(one["dark_s"] for one in found))
+    shown = stage.own()
+    statistics = shown.statistics
+    assert statistics is not None
+    assert statistics.decisions == len(found)
+    assert statistics.dark_total_s == pytest.approx(sum(one["dark_s"] for one in found))
     assert shown.mode == "again"
-    assert statistics["dark"]["max_s"] >= statistics["dark"]["p50_s"] >= 0.01
+    assert (statistics.dark.max_s or 0) >= (statistics.dark.p50_s or 0) >= 0.01
     # Nobody's light changes while anybody sends.
     told = None
     for what in stage.agent.log:
@@ -383,10 +396,11 @@ def test_decisions_that_are_not_kept_count(stack: ExitStack, monkeypatch: pytest
     stage.agent.left = {("g0", "g2"): 1000}
     stage.wait(lambda: len(stage.decisions()) == 2 and stage.decisions()[-1]["number"] >= 4)
     stage.site.stop()
-    statistics, kept = stage.site.document()["statistics"], stage.decisions()
-    assert statistics["decisions"] == kept[-1]["number"]
-    assert statistics["dark_total_s"] > sum(one["dark_s"] for one in kept) + 0.015
-    assert 1 <= statistics["changed"] < statistics["decisions"]
+    statistics, kept = stage.own().statistics, stage.decisions()
+    assert statistics is not None
+    assert statistics.decisions == kept[-1]["number"]
+    assert statistics.dark_total_s > sum(one["dark_s"] for one in kept) + 0.015
+    assert 1 <= statistics.changed < statistics.decisions
 
 
 def test_light_that_somebody_takes_away_is_made_again(stack: ExitStack) -> None:
@@ -420,7 +434,7 @@ def test_circuits_set_once_are_not_divided_again(stack: ExitStack) -> None:
     stage.agent.left = {("g0", "g2"): 1000}
     time.sleep(0.1)
     assert stage.agent.log.count("hold") == 1
-    assert stage.site.document()["mode"] == "once"
+    assert stage.own().mode == "once"
 
 
 # When something fails
@@ -447,7 +461,7 @@ def test_a_switch_that_fails_costs_its_lightpaths_until_it_is_back(
 def test_a_switch_that_hangs_darkens_the_others_once(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringlight.controller.demand.site.PATIENCE_S", 1.0)
+    monkeypatch.setattr("ringlight.controller.light.divided.PATIENCE_S", 1.0)
     stage = Stage(PLANES, stack)
     stage.light()
     stage.switches["q1"].hung = True
@@ -518,8 +532,7 @@ def test_an_agent_that_cannot_say_what_is_left_is_asked_again(
 @pytest.mark.parametrize("what", ["refuse", "forget", "dark"])
 def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack) -> None:
     stage = Stage(ONCE, stack)
-    light = stage.site.plan(RANKS, RING, {})
-    assert light is not None
+    light = stage.plan(RANKS)
     if what == "refuse":
         stage.agent.refuse = "no"
     elif what == "forget":
@@ -529,7 +542,7 @@ def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack)
     said = {"refuse": "no", "forget": "the lightpaths of g1 did not read back", "dark": "optical switch q0"}
     with pytest.raises(ControllerError, match=said[what]):
         stage.site.light("red", light)
-    assert stage.site.document()["job"] is None
+    assert stage.own().job is None
     if what == "dark":
         (problem,) = stage.site.clear("red", light)
         assert problem.startswith("optical switch q0: ")
@@ -541,8 +554,7 @@ def test_a_job_whose_light_does_not_come_is_refused(what: str, stack: ExitStack)
 
 def test_a_job_that_cannot_have_a_loop_holds_no_switch(stack: ExitStack) -> None:
     stage = Stage(PLANES, stack)
-    light = stage.site.plan(RANKS, RING, {})
-    assert light is not None
+    light = stage.plan(RANKS)
     stage.optical.drivers = {name: one for name, one in stage.optical.drivers.items() if name != "q1"}
     with pytest.raises(NotFoundError, match="there is no optical switch q1"):
         stage.site.light("red", light)
@@ -566,7 +578,7 @@ def test_who_takes_over_divides_first_whatever_is_left(made: Fabric, stack: Exit
     again = stage.take_over()
     stage.wait(stage.agent.lit)
     stage.wait(lambda: stage.stand() == stage.as_told())
-    assert stage.site.document()["job"] == "red"
+    assert stage.own().job == "red"
     stage.wait(lambda: len(stage.decisions()) == 1)
     if made is not ONCE:
         stage.agent.left = {("g0", "g2"): 1000}

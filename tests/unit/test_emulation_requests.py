@@ -52,16 +52,16 @@ def plan_of(text: str) -> RunPlan:
 
 
 def test_a_number_of_gpus_is_asked_of_the_one_grid_or_of_packet_switches() -> None:
-    for text, where in ((SWITCH, {}), (GRID, {"grid": "n"})):
+    for text, where in ((SWITCH, {}), (GRID, {"plane": "n"})):
         plan = plan_of(text + "jobs: {red: {gpus: 4}}\n")
         request = job_request(plan, plan.job("red"))
-        places = {key: request[key] for key in ("ranks", "gpus", "grid", "ring") if key in request}
+        places = {key: request[key] for key in ("ranks", "gpus", "plane") if key in request}
         assert places == {"gpus": 4, **where}
         assert request["connect_timeout_s"] < READY_S
     plan = plan_of(GRID + "jobs: {red: {ranks: [n0, n1]}}\n")
     request = job_request(plan, plan.job("red"))
     assert request["ranks"] == ["n0", "n1"]
-    assert "grid" not in request
+    assert "plane" not in request
 
 
 @pytest.mark.parametrize(

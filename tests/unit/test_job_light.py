@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ import pytest
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from ringlight.controller.jobs.job import Job, JobState
-from ringlight.controller.jobs.light import Kind, Place
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Book, Writer
 from ringlight.workloads.packed import pack
 from tests.unit.test_controller_job import ScriptedAgent
@@ -36,6 +38,13 @@ FABRIC = build_fabric(
     )
 )
 NODES = {"grid": FABRIC.grids["n"].nodes, "ring": FABRIC.rings["r"].nodes}
+SKY = plugged(
+    build_fabric(
+        FabricSpec.model_validate(
+            {"interconnect": {"kind": "parallel-ocs", "gpus": 4, "switches": 2, **ONIC}}
+        )
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -46,29 +55,19 @@ class Beam:
 
 
 class Lamp:
-    """Lights jobs on one place, and notes what it was told. ``refusal``: of every job it plans."""
+    """Lights jobs on planes, and notes what it was told. ``refusal``: of every job it plans."""
 
-    whole = False
-
-    def __init__(self, kind: Kind) -> None:
-        self.name = {"grid": "n", "ring": "r", "interconnect": "sky"}[kind]
-        self.nodes = NODES["grid" if kind == "interconnect" else kind]
+    def __init__(self, *, alone: bool = False) -> None:
+        self.alone = alone
         self.refusal: ControllerError | None = None
         self.dark: ControllerError | None = None
         self.problems: list[str] = []
         self.told: list[tuple[str, str]] = []
 
-    def plan(
-        self,
-        wanted: Sequence[str] | int,
-        settings: Mapping[str, Any],
-        holders: Mapping[str, str],
-        place: str | None = None,
-    ) -> Beam | None:
+    def plan(self, plane: Plane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> Beam:
         if self.refusal is not None:
             raise self.refusal
-        nodes = self.nodes[:wanted] if isinstance(wanted, int) else tuple(wanted)
-        return Beam(self.name, nodes) if set(nodes) <= set(self.nodes) else None
+        return Beam(plane.name, nodes)
 
     def check(self, light: Beam) -> None:
         self.told.append(("check", light.place))
@@ -87,27 +86,24 @@ class Lamp:
 
 
 class Site:
-    def __init__(self, directory: Path, *kinds: Kind) -> None:
+    def __init__(self, directory: Path, fabric: Fabric = FABRIC) -> None:
         self.directory = directory
+        self.fabric = fabric
         self.agent = ScriptedAgent()
-        self.grid, self.ring = Lamp("grid"), Lamp("ring")
-        self.lights: dict[Kind, Any] = {"ring": self.ring, "grid": self.grid}
-        if kinds:
-            self.lights = {kind: Lamp(kind) for kind in kinds}
-            for lamp in self.lights.values():
-                lamp.whole = True
+        self.grid, self.ring, self.sky = Lamp(), Lamp(), Lamp(alone=True)
+        self.lights: dict[str, Any] = {"ring": self.ring, "grid": self.grid, "interconnect": self.sky}
         self.manager = self.start()
 
     def start(self) -> JobManager:
         manager = JobManager(
-            FABRIC,
+            self.fabric,
             self.agent,  # type: ignore[arg-type]
             Store(self.directory),
             EventBus(),
             dict,
             workloads=WorkloadFiles(self.directory / "workloads"),
             lights=self.lights,
-            flow_sockets={gpu: f"/run/{gpu}" for gpu in FABRIC.gpus},
+            flow_sockets={gpu: f"/run/{gpu}" for gpu in self.fabric.gpus},
             busy_s=0.005,
             idle_s=0.01,
         )
@@ -116,7 +112,7 @@ class Site:
 
     def restart(self) -> None:
         self.manager.stop()
-        for lamp in (self.grid, self.ring):
+        for lamp in self.lights.values():
             lamp.told.clear()
         self.manager = self.start()
 
@@ -136,7 +132,7 @@ def site(tmp_path: Path) -> Any:
 
 def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(site: Site) -> None:
     document = site.manager.submit("red", list(NODES["grid"]), {}, hold=True)
-    assert (document["grid"], document["ring"], document["switches"]) == ("n", None, ["wss"])
+    assert (document["plane"], document["switches"]) == ("n", ["wss"])
     site.wait(lambda: "red-0" in site.agent.alive)
     assert site.grid.told == [("check", "n"), ("light", "red")]
     site.grid.problems = ["wss: away"]
@@ -148,7 +144,7 @@ def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(s
 
 def test_a_job_whose_light_does_not_come_fails_without_workers(site: Site) -> None:
     site.ring.dark = UnavailableError("wss: away")
-    site.manager.submit("red", 3, {}, hold=True, place=Place("ring", "r"))
+    site.manager.submit("red", 3, {}, hold=True, plane="r")
     site.wait(lambda: ("clear", "red") in site.ring.told)
     job = site.manager.job("red")
     assert (job["state"], job["error"]) == ("FAILED", "not started: wss: away")
@@ -157,25 +153,27 @@ def test_a_job_whose_light_does_not_come_fails_without_workers(site: Site) -> No
 
 def test_the_first_that_has_light_is_taken_and_a_refusal_asks_the_next(site: Site) -> None:
     site.ring.refusal = ConflictError("ring r is taken")
-    found = site.manager.light_plan(2, {})
+    found = site.manager.light_plan(3, {})
     assert found is not None
-    assert found[0] == "grid"
-    site.grid.refusal = InvalidError("2 nodes do not fit")
+    assert found[0].name == "n"
+    site.grid.refusal = InvalidError("3 nodes do not fit")
     with pytest.raises(ConflictError, match="taken"):
-        site.manager.light_plan(2, {})
+        site.manager.light_plan(3, {})
     site.ring.refusal, site.grid.refusal = site.grid.refusal, ConflictError("grid n is taken")
     with pytest.raises(ConflictError, match="grid n is taken"):
-        site.manager.light_plan(2, {})
+        site.manager.light_plan(3, {})
     site.ring.refusal = None
-    assert site.manager.light_plan(2, {}) == ("ring", Beam("r", NODES["ring"][:2]))
+    found = site.manager.light_plan(3, {})
+    assert found is not None
+    assert (found[0].name, found[1]) == ("r", Beam("r", NODES["ring"]))
     with pytest.raises(ConflictError, match="grid n is taken"):
-        site.manager.light_plan(2, {}, Place("grid", "n"))
+        site.manager.light_plan(3, {}, "n")
 
 
 @pytest.fixture
 def sky(tmp_path: Path) -> Any:
     """A manager of jobs on an interconnect, whose light one job has at a time."""
-    made = Site(tmp_path / "sky", "interconnect")
+    made = Site(tmp_path / "sky", SKY)
     yield made
     made.manager.stop()
 
@@ -188,25 +186,25 @@ def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site)
     digest = hashlib.sha256(data).hexdigest()
     graph = {"workload": "graph", "graph": digest, "iterations": 1}
     with pytest.raises(InvalidError, match=r"^graph: there is no workload"):
-        sky.manager.submit("red", ["n0", "n1"], graph, hold=True)
+        sky.manager.submit("red", ["g0", "g1"], graph, hold=True)
     put(sky.manager.workloads, digest, data)
     assert sky.manager.workloads.traffic(digest).tolist() == [[0, 0], [0, 0]]
-    sky.manager.submit("red", ["n0", "n1"], graph, hold=True)
+    sky.manager.submit("red", ["g0", "g1"], graph, hold=True)
     sky.wait(lambda: "red-1" in sky.agent.alive)
     assert [sky.agent.specs[f"red-{rank}"]["posted"] for rank in (0, 1)] == [True, True]
     assert not any("onic" in spec for spec in sky.agent.specs.values())
     document = sky.manager.job("red")
-    assert (document["interconnect"], document["grid"], document["ring"]) == ("sky", None, None)
+    assert document["plane"] == "parallel-ocs"
 
 
 def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(sky: Site) -> None:
-    (lamp,) = sky.lights.values()
-    sky.manager.submit("red", ["n0", "n1"], {}, hold=True)
+    lamp = sky.sky
+    sky.manager.submit("red", ["g0", "g1"], {}, hold=True)
     sky.wait(lambda: "red-1" in sky.agent.alive)
     assert all("posted" in spec and "onic" not in spec for spec in sky.agent.specs.values())
     lamp.problems = ["wss: away"] * 1000
     sky.manager.cancel("red")
-    sky.manager.submit("blue", ["n2", "n3"], {}, hold=True)
+    sky.manager.submit("blue", ["g2", "g3"], {}, hold=True)
     sky.wait(lambda: ("clear", "red") in lamp.told)
     time.sleep(0.05)
     assert ("light", "blue") not in lamp.told
@@ -214,25 +212,31 @@ def test_the_light_of_one_job_waits_until_that_of_the_last_is_cleared(sky: Site)
     sky.wait(lambda: ("light", "blue") in lamp.told)
 
 
-def test_a_graph_on_an_interconnect_is_a_request_and_on_a_grid_is_none() -> None:
-    body = {"name": "red", "ranks": ["n0"], "workload": "graph", "graph": "0" * 64, "iterations": 1}
-    request = JobRequest.model_validate({**body, "interconnect": "sky"})
-    assert request.place == Place("interconnect", "sky")
-    assert "interconnect" not in request.worker_settings()
-    with pytest.raises(ValueError, match="not on a grid"):
+def test_a_graph_needs_light_that_stands(site: Site) -> None:
+    book = Book()
+    data = pack(book.workload("work", [Writer(book).done()] * 2, [0] * 2, [[]] * 2, [[]] * 2))
+    digest = hashlib.sha256(data).hexdigest()
+    put(site.manager.workloads, digest, data)
+    graph = {"workload": "graph", "graph": digest, "iterations": 1}
+    with pytest.raises(InvalidError, match=r"workload graph: it runs on packet switches .* not on grid n"):
+        site.manager.submit("red", ["n0", "n1"], graph, hold=True)
+    container = {"workload": "container", "container": {"image": "x"}}
+    with pytest.raises(InvalidError, match=r"container: a program that asks nobody .* not on grid n"):
+        site.manager.submit("red", 4, container, hold=True, plane="n")
+
+
+def test_a_request_names_a_plane_by_one_key() -> None:
+    body = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0, "iterations": 1}
+    request = JobRequest.model_validate({**body, "plane": "r"})
+    assert request.plane == "r"
+    assert "plane" not in request.worker_settings()
+    assert JobRequest.model_validate(body).plane is None
+    with pytest.raises(ValueError, match="grid"):
         JobRequest.model_validate({**body, "grid": "n"})
 
 
-def test_a_request_names_one_place_at_most() -> None:
-    body = {"name": "red", "gpus": 2, "gradient_bytes": 9640, "compute_s": 0, "iterations": 1}
-    assert JobRequest.model_validate({**body, "ring": "r"}).place == Place("ring", "r")
-    assert JobRequest.model_validate(body).place is None
-    with pytest.raises(ValueError, match="a job is on grid n or on ring r, not on both"):
-        JobRequest.model_validate({**body, "grid": "n", "ring": "r"})
-
-
 def test_a_restart_adopts_what_runs_and_clears_what_had_ended(site: Site) -> None:
-    site.manager.submit("red", 4, {}, hold=True, place=Place("grid", "n"))
+    site.manager.submit("red", 4, {}, hold=True, plane="n")
     site.wait(lambda: "red-3" in site.agent.alive)
     site.wait(lambda: (Store(site.directory).read("jobs") or {})["jobs"][0]["started"])
     site.restart()
@@ -263,22 +267,29 @@ RECORD = {
 }
 
 
-@pytest.mark.parametrize("places", [{"grid": None, "ring": "r"}, {"grid": "n"}, {}])
+@pytest.mark.parametrize("places", [{"grid": None, "ring": "r"}, {"grid": "n"}, {"plane": "n"}, {}])
 def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None]) -> None:
     job = Job.from_record({**RECORD, **places})
     assert job.state is JobState.RUNNING
-    named = {kind: name for kind, name in places.items() if name is not None}
-    assert ({} if job.place is None else {job.place.kind: job.place.name}) == named
+    (plane,) = [name for name in places.values() if name is not None] or [None]
+    assert job.plane == job.record()["plane"] == plane
     assert {key: job.record()[key] for key in RECORD if key != "ranks"} | {"ranks": None} == {
         **RECORD,
         "ranks": None,
     }
-    none = {"grid": None, "ring": None, "interconnect": None}
-    assert {key: job.record()[key] for key in none} == none | places
+    assert Job.from_record(job.record()).plane == plane
+
+
+def test_a_job_stored_by_an_earlier_version_is_adopted_on_its_plane(site: Site) -> None:
+    site.manager.stop()
+    Store(site.directory).write("jobs", {"jobs": [{**RECORD, "grid": None, "ring": "r"}]})
+    site.manager = site.start()
+    assert site.ring.told == [("adopt", "red")]
+    assert site.manager.job("red")["plane"] == "r"
 
 
 def test_a_stored_job_whose_place_is_not_there_is_named(site: Site) -> None:
     site.manager.stop()
     Store(site.directory).write("jobs", {"jobs": [{**RECORD, "grid": "m"}]})
-    with pytest.raises(InvalidError, match="job red is not one for grid m"):
+    with pytest.raises(InvalidError, match="job red: there is no plane m"):
         site.start()

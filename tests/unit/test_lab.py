@@ -265,7 +265,7 @@ def test_who_finds_no_controller_is_told_what_helps(roots: Path, monkeypatch: py
 def test_a_lab_is_ended_from_any_thread_and_handlers_are_as_before(thread: str) -> None:
     of_lab = LabProcesses({}, "namespace", Addresses())
     sleeping = subprocess.Popen(["sleep", "600"])
-    of_lab._running["testbed"] = sleeping
+    of_lab._testbed = sleeping
     handlers = list(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
     try:
         if thread == "main":

@@ -171,7 +171,7 @@ events:
 
 
 def test_a_section_that_may_be_left_out_is_made_and_no_other() -> None:
-    assert plans("arms: {a: {tcp.rto_min: 5 ms}}")["a"].setting.tcp.rto_min_s == 0.005
+    assert plans("arms: {a: {tcp.rto_min: 5 ms}}")["a"].setting.tcp.rto_min == 0.005
     assert plans("arms: {a: {jobs.blue.start.after: red}}")["a"].job("blue").start.after == ("red",)
     said = refused("arms: {a: {jobs.green.start.after: red}}")
     assert said.startswith("arms.a.jobs.green.start.after: there is no jobs.green; the nearest is jobs.")

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.drift import Policy, drift, mending
 from ringlight.controller.circuits.intent import IntentDatabase
-from ringlight.controller.circuits.lights import Lights
 from ringlight.controller.circuits.manager import Change, CircuitManager, Target
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.circuits.reconciler import Reconciler
 from ringlight.controller.circuits.transaction import Found, achieved, leftovers, standing, taken_back
 from ringlight.controller.errors import UnavailableError
+from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import (
     Capabilities,
     Deadline,

@@ -53,7 +53,7 @@ def plan_of(section: Mapping[str, Any], *jobs: JobPlan, scale: Scale = Scale(), 
 def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int) -> None:
     """Both models of a ring over packet switches agree where there is nobody to share with."""
     ranks = tuple(order[:n])
-    plan = plan_of(six_gpus(), replace(JOB, ranks=ranks, gpus=n), scale=Scale(2, 100))
+    plan = plan_of(six_gpus(), replace(JOB, ranks=ranks, gpus=n), scale=Scale(time=2, payload=100))
     found = predict_jobs(plan, {"red": ranks})["red"]
     fabric = plan.setting.fabric
     light = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits])
@@ -64,7 +64,7 @@ def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int)
 
 
 def test_the_ideal_ring_is_the_textbook_one() -> None:
-    plan = plan_of(six_gpus(), JOB, scale=Scale(2, 100))
+    plan = plan_of(six_gpus(), JOB, scale=Scale(time=2, payload=100))
     assert ideal_all_reduce_s(plan.setting, JOB, ("g0", "g1", "g2")) == pytest.approx(
         ring_edge_bytes(3, 4000) * 8 / (NIC_BPS / 200)
     )

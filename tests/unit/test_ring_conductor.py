@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.lights import Lights, quantile
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import UnavailableError
+from ringlight.controller.light import conducting as ring_conductor
+from ringlight.controller.light.conducting import RingConductor
+from ringlight.controller.light.documents import quantile
+from ringlight.controller.light.ring import RingProvider, plan_light
+from ringlight.controller.light.switches import Lights
 from ringlight.controller.optical.base import Deadline, Snapshot
 from ringlight.controller.optical.errors import Unreachable
-from ringlight.controller.rings import conductor as ring_conductor
-from ringlight.controller.rings.conductor import RingConductor
-from ringlight.controller.rings.light import plan_light, steps_of_job
-from ringlight.controller.rings.site import RingSite
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.planes.ring.ring import Reconfigure
 from ringlight.fabric.planes.ring.wdm import RingPlan
@@ -31,7 +31,7 @@ from tests.unit.test_controller_arbiter import Wss
 from tests.unit.test_ring_light import ring_fabric
 
 FABRIC, RING = ring_fabric(5)
-PLAN = plan_light(FABRIC, RING, steps_of_job(RING, {"collective": "wrht"}))
+PLAN = plan_light(FABRIC, RING, {"collective": "wrht"})
 IPS = {gpu: FABRIC.gpus[gpu].ip for gpu in RING.nodes}
 FIRST = sorted(PLAN.steps[0].pairs)
 WAIT_S = 10.0
@@ -121,14 +121,14 @@ def test_light_is_there_when_the_flow_is_told(stage: Stage) -> None:
         assert worker.hear() == {"closed": "a"}
     assert ahead.hear() == {"lit": 1}
     assert needed(1) <= stage.carried()
-    assert stage.conductor.document()["step"] == 1
+    assert stage.conductor.document().step == 1
     deadline = time.monotonic() + WAIT_S
-    while stage.conductor.statistics()["count"] < 2 and time.monotonic() < deadline:
+    while stage.conductor.statistics().count < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
-    second = stage.conductor.set_ups()[1]
-    assert second["step"] == 1
-    assert 0 < second["write_s"] <= second["total_s"]
-    assert stage.conductor.statistics()["total"]["max_s"] >= second["total_s"]
+    second = stage.conductor.changes[1]
+    assert second.step == 1
+    assert 0 < second.write_s <= second.total_s
+    assert stage.conductor.statistics().total.max_s >= second.total_s
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_ring_that_reconfigures_in_each_step_takes_all_light_away_and_makes_it
 ) -> None:
     monkeypatch.setattr(ring_conductor, "WATCH_S", 3600.0)
     around = replace(RING, reconfigure=reconfigure)
-    plan = plan_light(FABRIC, around, steps_of_job(around, {"collective": "bidirectional-ring"}))
+    plan = plan_light(FABRIC, around, {"collective": "bidirectional-ring"})
     with ExitStack() as stack:
         stage = Stage(tmp_path, stack, plan)
         workers = {gpu: stage.connect(gpu) for gpu in RING.nodes}
@@ -374,17 +374,17 @@ def test_light_that_could_not_be_set_leaves_no_threads() -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     before = set(threading.enumerate())
     with pytest.raises(UnavailableError, match="server agent"):
-        RingSite(FABRIC, site, None, {}, EventBus()).light("j", PLAN)
+        RingProvider(FABRIC, site, None, {}, EventBus()).light("j", PLAN)
     assert set(threading.enumerate()) == before
 
 
 def test_health_names_a_job_that_could_not_be_taken_over_until_it_is_cleared(tmp_path: Path) -> None:
     site = OpticalSite({name: Wss(name, 4, 1) for name in RING.switches}, {}, EventBus())
     nowhere = {gpu: tmp_path / "nowhere" / gpu for gpu in RING.nodes}
-    rings = RingSite(FABRIC, site, None, nowhere, EventBus())
+    rings = RingProvider(FABRIC, site, None, nowhere, EventBus())
     rings.adopt("j", PLAN)
     (trouble,) = rings.troubles()
-    assert trouble.startswith(f"job j is not taken over: ring {PLAN.place}: flow socket ")
+    assert trouble.startswith(f"{PLAN.place}: job j is not taken over: ring {PLAN.place}: flow socket ")
     rings.clear("j", PLAN)
     assert rings.troubles() == []
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ringlight.controller.errors import ConflictError, InvalidError
-from ringlight.controller.rings.light import choose_ring, plan_light, steps_of_job
+from ringlight.controller.jobs.reservation import placed, planes_for
+from ringlight.controller.light.ring import plan_light
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
@@ -23,7 +24,7 @@ def ring_fabric(nodes: int, wavelengths: int = 1, **more: Any) -> tuple[Fabric, 
 def test_a_link_test_has_all_its_light_at_once() -> None:
     fabric, ring = ring_fabric(5, 2)
     test = {"workload": "linktest", "linktest": {"to": [1, 2, 3, 4, 0]}}
-    plan = plan_light(fabric, ring, steps_of_job(ring, test))
+    plan = plan_light(fabric, ring, test)
     check_light(fabric, plan)
     assert [step.pairs for step in plan.steps] == [{(f"r{a}", f"r{(a + 1) % 5}") for a in range(5)}]
 
@@ -36,46 +37,51 @@ def test_a_link_test_has_all_its_light_at_once() -> None:
         ({"collective": "moon"}, "collective moon on ring r: there is no collective 'moon'"),
         ({"collective": "ring", "gradient_bytes": 32}, "32 bytes are fewer elements than the 9 parts"),
         ({"workload": "linktest", "linktest": {"to": 5}}, "no wavelength of 1 is free"),
-        ({"workload": "linktest"}, "linktest.to: no rank sends anything"),
+        ({"workload": "linktest"}, "linktest on ring r: no rank sends anything"),
     ],
 )
 def test_what_a_ring_cannot_carry_is_refused(settings: dict[str, Any], said: str) -> None:
     fabric, ring = ring_fabric(9)
     with pytest.raises(InvalidError, match=r"^[^\n]*$") as refused:
-        plan_light(fabric, ring, steps_of_job(ring, settings))
+        plan_light(fabric, ring, settings)
     assert said in str(refused.value)
 
 
 NODES = ["r0", "r1", "r2", "r3"]
 
 
+def choose(fabric: Fabric, holders: dict[str, str], wanted: Any, name: str | None = None) -> tuple[str, ...]:
+    (plane,) = planes_for(fabric, wanted, name)
+    return placed(plane, wanted, holders, alone=True)
+
+
 def test_a_job_uses_all_nodes_of_its_ring_in_order() -> None:
     fabric, ring = ring_fabric(4)
     rule = "a job on ring r uses all its 4 nodes in order, r0 to r3"
     for wanted in (4, NODES):
-        assert choose_ring(fabric, {}, wanted) is ring
-        assert choose_ring(fabric, {}, wanted, "r") is ring
-        with pytest.raises(ConflictError, match="rank 2: GPU r2 is reserved by job red"):
-            choose_ring(fabric, {"r2": "red"}, wanted)
+        assert choose(fabric, {}, wanted) == ring.nodes
+        assert choose(fabric, {}, wanted, "r") == ring.nodes
+        with pytest.raises(ConflictError, match="the light of ring r is that of job red"):
+            choose(fabric, {"r2": "red"}, wanted)
     for few, what in (
         (3, "3 GPUs"),
         (NODES[:3], "3 ranks"),
         (["r1", "r0", "r2", "r3"], "rank 0 is r1"),
     ):
         with pytest.raises(InvalidError, match=f"{what}: {rule}"):
-            choose_ring(fabric, {}, few)
-    with pytest.raises(InvalidError, match="there is no ring q"):
-        choose_ring(fabric, {}, 4, "q")
+            choose(fabric, {}, few)
+    with pytest.raises(InvalidError, match="there is no plane q"):
+        choose(fabric, {}, 4, "q")
 
 
 def test_other_jobs_are_not_meant_for_a_ring() -> None:
     grid = {"rows": 2, "columns": 2, "gpu": "titan-v", "rate": "100 Gbit/s"}
     fabric, _ = ring_fabric(4, grids={"n": grid})
-    assert choose_ring(fabric, {}, ["n0", "n1"]) is None
-    assert choose_ring(build_fabric(FabricSpec.model_validate({"grids": {"n": grid}})), {}, 2) is None
+    assert [plane.name for plane in planes_for(fabric, ["n0", "n1"], None)] == ["n"]
+    assert [plane.name for plane in planes_for(fabric, 2, None)] == ["r", "n"]
     with pytest.raises(InvalidError, match="2 GPUs"):
-        choose_ring(fabric, {}, 2)
-    with pytest.raises(InvalidError, match="rank 0 is n0"):
-        choose_ring(fabric, {}, ["n0", "n1", "n2", "n3"], "r")
-    with pytest.raises(InvalidError, match="rank 1 is n1"):
-        choose_ring(fabric, {}, ["r0", "n1"])
+        choose(fabric, {}, 2, "r")
+    with pytest.raises(InvalidError, match="rank 0: GPU n0 is not on ring r"):
+        choose(fabric, {}, ["n0", "n1", "n2", "n3"], "r")
+    with pytest.raises(InvalidError, match="rank 1: GPU n1 is not on ring r"):
+        choose(fabric, {}, ["r0", "n1"], "r")

@@ -91,7 +91,7 @@ class Context:
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:
-        """The same of each job as if it were the only one."""
+        """What the models say of each job that had GPUs as if it were the only one."""
         if len(self.run.jobs) == 1 and self.predicted:
             return self.predicted
         jobs = self.run.jobs.items()
@@ -100,7 +100,10 @@ class Context:
     def predict(
         self, gpus: Mapping[str, tuple[str, ...]], circuits: Circuits | None = None
     ) -> Mapping[str, Predicted]:
-        """What the models say of some jobs together, as it is lit at the end; nothing if one has no path."""
+        """What the models say of some jobs together; nothing where one has no path.
+
+        ``circuits``: those that are lit; by default those of the end.
+        """
         try:
             return predict_jobs(self.run.plan, gpus, self.run.circuits if circuits is None else circuits)
         except NoPathError:

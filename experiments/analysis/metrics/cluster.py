@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 from ringlight.experiments.analysis.metrics import Context, metric
+from ringlight.experiments.analysis.prediction import cross_connects
 from ringlight.experiments.analysis.statistics import jain
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.parts import Port
-from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import electrical_graph
 
 
 @metric("s")
@@ -58,8 +58,7 @@ def fragmentation(context: Context, job: JobRun) -> float | None:
     fabric = context.run.plan.setting.fabric
     if len(fabric.packet_switches) < 2 or not job.gpus:
         return None
-    lit = [(Port.parse(a), Port.parse(b)) for a, b in context.run.circuits]
-    graph = electrical_graph(fabric, circuit_cross_connects(fabric, lit))
+    graph = electrical_graph(fabric, cross_connects(fabric, context.run.circuits))
     on = [next(iter(graph.successors(gpu)), None) if gpu in graph else None for gpu in job.gpus]
     pairs = list(itertools.pairwise([*on, on[0]]))
     return float(sum(a != b for a, b in pairs) / len(pairs))

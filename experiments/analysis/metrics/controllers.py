@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, light_window, moves_light
+from ringlight.experiments.analysis.metrics.regroup import beacon_gaps, light_window, moves_light, stalls
 from ringlight.experiments.record.runs import Action
 
 
@@ -19,7 +19,6 @@ def followed(context: Context, action: Action) -> float | None:
         return None
     begin, end = light_window(action)
     back = [gap["t_end"] for gap in beacon_gaps(run, action)]
-    stalls = [stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls]
-    back += [last for first, last in stalls if last > begin and first < end]
+    back += [last for _, last in stalls(run, begin, end)]
     sees = any(job.iterations or (job.plan.beacon_s and job.done) for job in run.jobs.values())
     return max([0.0, *(t - end for t in back)]) if sees else None

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from ringlight.experiments.analysis.carrying import pairs
 from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
 from ringlight.experiments.analysis.metrics.regroup import window
+from ringlight.experiments.analysis.prediction import cross_connects
 from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.runs import Action, JobRun
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import electrical_graph
 
 #: What is done to something, so that there is something to recover from.
 FAULTS = ("kill", "cut", "lose")
@@ -24,7 +25,7 @@ _WHEN = ("before", "during", "after")
 
 
 def when(action: Action, it: Iteration) -> str:
-    """before, during or after the event."""
+    """Whether an iteration ran ``before``, ``during`` or ``after`` an event."""
     begin, end = window(action)
     if it.allreduce_end <= begin + _SAME_S:
         return "before"
@@ -70,9 +71,8 @@ def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) 
     """Every port that a job's messages pass as it is lit when an event comes; None where nobody knows."""
     run, fabric = context.run, context.run.plan.setting.fabric
     moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
-    lit = [(Port.parse(a), Port.parse(b)) for a, b in (run.circuits if moved else run.circuits_before)]
-    graph = electrical_graph(fabric, circuit_cross_connects(fabric, lit))
-    router = Router(fabric, graph)
+    lit = cross_connects(fabric, run.circuits if moved else run.circuits_before)
+    router = Router(fabric, graph := electrical_graph(fabric, lit))
     found: set[Port] = set()
     try:
         for source, destination in pairs(job.plan, gpus):

@@ -84,6 +84,12 @@ def moves_light(context: Context, action: Action) -> bool:
     return action.plan.do in LIGHT and action.begun > context.run.released
 
 
+def stalls(run: Run, begin: float, end: float) -> list[tuple[float, float]]:
+    """Begin and end of the stalls of all-reduces that were under way between two moments."""
+    every = (stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls)
+    return [(first, last) for first, last in every if last > begin and first < end]
+
+
 @metric("s", of="event")
 def reconfiguration(_: Context, action: Action) -> float | None:
     """From the request to move light to the end of it."""
@@ -137,8 +143,7 @@ def blackout(context: Context, action: Action) -> Mapping[str, float]:
     if not moves_light(context, action):
         return seen
     begin, end = light_window(action)
-    stalls = [stall for job in run.jobs.values() for it in job.iterations for stall in it.stalls]
-    touched = (last - max(first, begin) for first, last in stalls if last > begin and first < end)
+    touched = (last - max(first, begin) for first, last in stalls(run, begin, end))
     if any(job.iterations for job in run.jobs.values()):
         seen["tcp_stall"] = max(touched, default=0.0)
     if any(job.plan.beacon_s and job.done for job in run.jobs.values()):
@@ -155,7 +160,7 @@ def tcp_stall_usual(context: Context, action: Action) -> float | None:
     begin, _ = window(action)
     groups = (group for job in context.run.jobs.values() for group in job.by_index)
     before = ([it.max_stall_s for it in group if it.allreduce_end < begin] for group in groups)
-    return median(max(stalls) for stalls in before if stalls) or 0.0
+    return median(max(longest) for longest in before if longest) or 0.0
 
 
 @metric("s", of="event", known="analytic")

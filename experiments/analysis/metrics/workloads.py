@@ -27,7 +27,7 @@ COMMUNICATION = (*PURPOSES, *KINDS, MESSAGE)
 
 
 def of_purpose(metric: str, purpose: str) -> str:
-    """``exposed.all_gather``."""
+    """The name of a metric of one purpose: ``exposed.all_gather``."""
     return f"{metric}.{purpose.replace('-', '_')}"
 
 

@@ -40,6 +40,8 @@ class Actions:
         self._under_way: set[Future[ActionEnded]] = set()
         self._plan: RunPlan | None = None
         self._broken = False
+        #: Whether the controller is killed on purpose just now.
+        self._controller_away = False
         #: Set when the run is over, so that what was killed comes back at once, and when the lab is.
         self._hurry, self._stop = threading.Event(), threading.Event()
 
@@ -55,7 +57,7 @@ class Actions:
 
     def perform(self, event: EventPlan, ids: Mapping[str, str]) -> ActionBegun:
         assert self._plan is not None
-        begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **_what(event))
+        begun = ActionBegun(t=time.monotonic(), run=self._plan.name, **event.told)
         self._under_way.add(self._pool.submit(self._carry_out, event, self._plan.name, dict(ids)))
         return begun
 
@@ -95,7 +97,7 @@ class Actions:
             result = self._done(event, ids)
         except (BackendError, *Refusals) as failure:
             error = str(failure)
-        return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **_what(event))
+        return ActionEnded(t=time.monotonic(), run=run, result=result, error=error, **event.told)
 
     def _done(self, event: EventPlan, ids: Mapping[str, str]) -> Mapping[str, Any]:
         """Carry out an event, wait for its end, and return its result."""
@@ -114,7 +116,11 @@ class Actions:
                 self._ask(lambda: self._api.delete(f"/v1/jobs/{job_id}"))
                 return {}
             case "kill", "controller":
-                return self._kill_controller(event.back_after_s)
+                self._controller_away = True
+                try:
+                    return asdict(self._fault("kill", "controller", event.back_after_s))
+                finally:
+                    self._controller_away = False
             case "kill", "worker":
                 assert target is not None
                 job, rank = target.names
@@ -140,16 +146,6 @@ class Actions:
         if found["state"] == "FAILED":
             raise BackendError(f"{found['id']} failed: {found.get('error')}")
         return found
-
-    def _kill_controller(self, absence_s: float) -> Mapping[str, Any]:
-        self._processes.kill_controller()
-        t_done = time.monotonic()
-        self._hurry.wait(absence_s)
-        if self._stop.is_set():
-            raise BackendError("the lab is taken down")
-        self._processes.let_controller_back()
-        self._ask(lambda: self._api.get("/v1/health"))
-        return {"t_done": t_done, "t_back": time.monotonic()}
 
     # -- faults
 
@@ -211,7 +207,7 @@ class Actions:
             except (Unreachable, FaultError) as error:
                 if isinstance(error, FaultError) and error.status is not None:
                     raise
-                if time.monotonic() > deadline and not self._processes.controller_away:
+                if time.monotonic() > deadline and not self._controller_away:
                     raise
             self._pause()
 
@@ -225,7 +221,3 @@ def _known(ids: Mapping[str, str], job: str) -> str:
     if job not in ids:
         raise BackendError(f"job {job} does not run")
     return ids[job]
-
-
-def _what(event: EventPlan) -> dict[str, str]:
-    return {"name": event.name, "do": event.do, "target": str(event.target or "")}

@@ -128,11 +128,7 @@ class EmulationBackend:
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
             self._labs.append(facts)
-
-            def closed() -> None:
-                facts["controller_restarts"] = processes.restarts
-
-            lab = EmulatedLab(setting, processes, api, links, self._references, closed)
+            lab = EmulatedLab(setting, processes, api, links, self._references, facts)
             undo.pop_all()
         return lab
 
@@ -161,21 +157,22 @@ def processes_of(setting: Setting, runtime: str, addresses: Addresses, **more: A
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
-        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min_s * scale.time)),
+        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
         *(["--onic-faults"] if setting.onic_faults else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)
 
 
 def _described(setting: Setting) -> str:
-    words = {"packet_switches": "packet switch", "optical_switches": "optical switch"}
-    words |= {"gpus": "GPU", "onics": "O-NIC"}
-    counts = {word: len(getattr(setting.fabric, kind)) for kind, word in words.items()}
-    return ", ".join([setting.name, *(f"{n} {word}{_plural(word, n)}" for word, n in counts.items() if n)])
-
-
-def _plural(word: str, count: int) -> str:
-    return "" if count == 1 else "es" if word.endswith("ch") else "s"
+    words = {
+        "packet_switches": ("packet switch", "packet switches"),
+        "optical_switches": ("optical switch", "optical switches"),
+        "gpus": ("GPU", "GPUs"),
+        "onics": ("O-NIC", "O-NICs"),
+    }
+    counts = [(len(getattr(setting.fabric, kind)), *called) for kind, called in words.items()]
+    said = (f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+    return ", ".join([setting.name, *said])
 
 
 def _of_lab(setting: Setting, processes: LabProcesses, api: Api) -> dict[str, Any]:

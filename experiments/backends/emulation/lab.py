@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -51,8 +51,8 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
-from ringlight.testbed import deaths, load
-from ringlight.testbed.deaths import Death, DeathLog
+from ringlight.testbed import load
+from ringlight.testbed.deaths import Death
 from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
@@ -62,6 +62,8 @@ LOOK_S, GLANCE_S, LOAD_S = 0.2, 0.03, 0.5
 #: Deadlines in seconds: the controller's answer when nobody killed it, a release that it refuses, the
 #: end of cancelled jobs.
 ANSWER_S, RELEASE_S, CANCEL_S = 15.0, 5.0, 30.0
+#: How often a controller that ended by itself is put up with.
+RESTARTS = 3
 #: A run goes on so long without Open vSwitch, whose monitor starts it again after some of its ends, seconds.
 WITHOUT_SWITCH_S = 5.0
 #: By switch and port: bytes received and sent.
@@ -113,6 +115,8 @@ class _Run:
     heard_s: float = field(default_factory=time.monotonic)
     #: Processes that have ended and are not back: since when.
     away: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: Whether an event has killed the controller, and its process is not started again yet.
+    killed: bool = False
     #: Submissions that nobody answered.
     unanswered: set[str] = field(default_factory=set)
 
@@ -122,7 +126,7 @@ class _Run:
 
 
 class EmulatedLab:
-    """``closed`` is called once, when all of it is gone."""
+    """``facts``: what is on record of this lab, with ``controller_restarts``, which are counted here."""
 
     real_time = True
 
@@ -133,13 +137,12 @@ class EmulatedLab:
         api: Api,
         links: LinkTest,
         references: References,
-        closed: Callable[[], None],
+        facts: dict[str, Any],
     ) -> None:
         self.setting, self.processes, self._api = setting, processes, api
-        self._links, self._references, self._closed = links, references, closed
+        self._links, self._references, self._facts = links, references, facts
         self._faults = FaultClient(processes.inventory["agent"])
         self._actions = Actions(processes, api, self._faults)
-        self._deaths = DeathLog(processes.state / deaths.FILE)
         self._now: _Run | None = None
         #: Not from the begin of a run to its end: one that was broken off leaves a lab that nobody knows.
         self._known = True
@@ -230,23 +233,21 @@ class EmulatedLab:
             self._light("after")
             for name in self.setting.fabric.rings:
                 # How long the light between two steps took to set, as the controller counted.
-                ring, set_ups = self._api.get(f"/v1/rings/{name}"), self._api.get(f"/v1/rings/{name}/set-ups")
-                self._note(RingSetUps, ring=ring, set_ups=set_ups)
+                ring, set_ups = self._moved(name)
+                self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
             self._divisions()
             self._found += run.averagers.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
-                    outcome = self._references.outcome_of(lab, self._decisive(job), segments)
+                    # What decides what it ends with: its request, and what averagers compute.
+                    decisive = {**job.request, **job.plan.plane(self.setting.fabric).outcome}
+                    outcome = self._references.outcome_of(lab, decisive, segments)
                     self._note(Reference, job=job.plan.name, **outcome)
         self._tend()
         self._now, self._known = None, True
         return self._taken()
-
-    def _decisive(self, job: _Job) -> Mapping[str, Any]:
-        """What decides what a training ends with: its request, and what averagers compute."""
-        return {**job.request, **job.plan.plane(self.setting.fabric).outcome}
 
     def measure_links_again(self) -> None:
         """Settle what is in doubt of links, between runs, though others may still have the processors."""
@@ -263,7 +264,6 @@ class EmulatedLab:
             self._faults.close()
             self._api.close()
             self.processes.stop()
-            self._closed()
 
     # -- looking
 
@@ -273,23 +273,28 @@ class EmulatedLab:
 
     def _tend(self) -> None:
         try:
-            with ending_runs(), writing(self.processes.logs):
-                self.processes.tend()
+            with ending_runs():
+                self.processes.check()
         finally:
-            self._note_deaths([*self._deaths.read(), *self.processes.take_deaths()])
+            self._note_deaths(self.processes.deaths.read())
 
     def _note_deaths(self, found: Iterable[Death]) -> None:
         run = self._run
         for death in found:
-            key = (death.kind, death.name)
-            said = {"kind": death.kind, "name": death.name}
+            of_controller = death.kind == "controller"
             if death.how is not None:
-                run.away[key] = death.t
+                run.away[death.kind, death.name] = death.t
                 planned = death.asked and is_planned(run.plan, death)
-                self._note(ProcessEnded, t=death.t, **said, how=death.how, planned=planned)
+                said = {"kind": death.kind, "name": death.name, "how": death.how}
+                self._note(ProcessEnded, t=death.t, **said, planned=planned)
+                run.killed = run.killed or (of_controller and planned)
+                if of_controller and not planned:
+                    self._count_restart(death.how)
+            elif of_controller:
+                # Its process runs; it is back when it answers.
+                run.killed = False
             else:
-                since = run.away.pop(key, death.t)
-                self._note(ProcessBack, t=death.t, **said, away_s=death.t - since)
+                self._note_back(death.kind, death.name, death.t)
         since = run.away.get(("Open vSwitch", "ovs-vswitchd"), math.inf)
         if time.monotonic() - since > WITHOUT_SWITCH_S:
             raise BackendError(
@@ -297,11 +302,21 @@ class EmulatedLab:
                 "again with: ringlight setup"
             )
 
+    def _count_restart(self, how: str) -> None:
+        """Raises BackendError when the controller has ended by itself too often."""
+        self._facts["controller_restarts"] += 1
+        if (ends := self._facts["controller_restarts"]) > RESTARTS:
+            raise BackendError(f"the controller ended for the {ends}th time ({how})")
+
+    def _note_back(self, kind: str, name: str, t: float) -> None:
+        since = self._run.away.pop((kind, name), t)
+        self._note(ProcessBack, t=t, kind=kind, name=name, away_s=t - since)
+
     def _see_controller_back(self) -> None:
         if ("controller", "controller") in self._run.away:
             self._api.get("/v1/health")
             self._run.drifts.anew()
-            self._note_deaths([Death(time.monotonic(), "controller", "controller")])
+            self._note_back("controller", "controller", time.monotonic())
 
     def _look(self) -> None:
         run, now_s = self._run, time.monotonic()
@@ -310,10 +325,13 @@ class EmulatedLab:
         whole = now_s >= run.next_look_s
         if whole:
             run.next_look_s = now_s + LOOK_S
-            self._processors(now_s)
+        if now_s >= run.next_load_s:
+            run.next_load_s = now_s + LOAD_S
+            shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
+            self._note(ProcessorLoad, **shares)
         with ending_runs():
             try:
-                if not self.processes.controller_away:
+                if not run.killed:
                     # First, as what it tells may have waited for it.
                     self._see_controller_back()
                     self._ask_controller(whole)
@@ -378,7 +396,7 @@ class EmulatedLab:
             going = [document for document in documents if document["state"] not in ENDED]
             if any(document["t_released"] is None for document in going):
                 for name in self.setting.fabric.grids:
-                    self._note(GridLit, grid=self._api.get(f"/v1/grids/{name}"))
+                    self._note(GridLit, grid=self._api.get(f"/v1/planes/{name}"))
                 self._count_before(jobs)
                 body = {"jobs": [document["id"] for document in going], "delay_s": RELEASE_DELAY_S}
                 try:
@@ -439,13 +457,6 @@ class EmulatedLab:
             self._found.append(PortRate(run=run.plan.name, **sample))
             run.since_s = max(run.since_s, sample["t"])
 
-    def _processors(self, now_s: float) -> None:
-        run = self._run
-        if now_s >= run.next_load_s:
-            run.next_load_s = now_s + LOAD_S
-            shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
-            self._note(ProcessorLoad, **shares)
-
     # -- around a run
 
     def _light(self, moment: str) -> None:
@@ -464,15 +475,20 @@ class EmulatedLab:
         """How the controller divided the light of each job, where it does."""
         fabric = self.setting.fabric
         for job in self._run.jobs.values():
-            if not job.plan.plane(fabric).built:
+            plane = job.plan.plane(fabric)
+            if not plane.built:
                 continue
-            last = self._api.get("/v1/interconnect")["statistics"]
+            shown, made = self._moved(plane.name)
+            last = shown["own"]["statistics"]
             if last is None or last["job"] != job.id:
                 continue
-            made = self._api.get("/v1/interconnect/decisions")
             # The controller keeps only the last decisions.
             self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
             self._note(LightDecisions, job=job.plan.name, decisions=made)
+
+    def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """A plane as the controller shows it, and each change of its light in the last job."""
+        return self._api.get(f"/v1/planes/{plane}"), self._api.get(f"/v1/planes/{plane}/changes")
 
     def _cancel(self) -> None:
         """Jobs that still go on have been given up; the next run needs their GPUs."""

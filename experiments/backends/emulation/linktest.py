@@ -229,12 +229,14 @@ class LinkTest:
                 found = self._api.get(f"/v1/jobs/{job}")
             except Unreachable:
                 # It has died, and is started again.
-                self._processes.tend()
-                for death in self._processes.take_deaths():
-                    told = {"kind": death.kind, "name": death.name, "how": str(death.how)}
-                    ended = ProcessEnded(t=death.t, **told, planned=False)
-                    self._emit(ended)
-                    self._say(f"  {ended.process} died ({ended.how}); it is started again")
+                self._processes.check()
+                for death in self._processes.deaths.read():
+                    if death.how is not None:
+                        ended = ProcessEnded(
+                            t=death.t, kind=death.kind, name=death.name, how=death.how, planned=False
+                        )
+                        self._emit(ended)
+                        self._say(f"  {ended.process} died ({ended.how}); it is started again")
             else:
                 if found["state"] == state:
                     return

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
-from ringlight.experiments.language.containers import as_request
 from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
@@ -48,24 +47,12 @@ HARMLESS = ("regroup", "cancel", "start")
 
 def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     """The body of ``POST /v1/jobs``, held."""
+    request: dict[str, Any] = {"name": job.name, **_where(plan, job), "hold": True}
+    request["connect_timeout_s"] = CONNECT_S
     if job.container is not None:
-        return {
-            "name": job.name,
-            **_where(plan, job),
-            "hold": True,
-            "workload": "container",
-            "container": as_request(job.container),
-            "beacon_interval_s": job.beacon_s,
-            "connect_timeout_s": CONNECT_S,
-        }
-    request: dict[str, Any] = {
-        "name": job.name,
-        **_where(plan, job),
-        "hold": True,
-        "iterations": job.iterations,
-        "peer_timeout_s": peer_timeout_s(plan, job),
-        "connect_timeout_s": CONNECT_S,
-    }
+        runs = {"workload": "container", "container": asdict(job.container)}
+        return {**request, **runs, "beacon_interval_s": job.beacon_s}
+    request |= {"iterations": job.iterations, "peer_timeout_s": peer_timeout_s(plan, job)}
     if job.workload is not None:
         request |= {"workload": "graph", "graph": hashlib.sha256(pack(job.workload)).hexdigest()}
     else:
@@ -93,7 +80,7 @@ def _where(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     if job.ranks:
         return {"ranks": list(job.ranks)}
     plane = job.plane(plan.setting.fabric)
-    return {"gpus": job.gpus, **({plane.kind: plane.name} if plane.name else {})}
+    return {"gpus": job.gpus, **({"plane": plane.name} if plane.name else {})}
 
 
 def peer_timeout_s(plan: RunPlan, job: JobPlan) -> float:
@@ -231,9 +218,9 @@ def _too_fast(setting: Setting, one: Division) -> str | None:
             f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "
             f"divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
         )
-    if setting.tcp.rto_min_s < HELD * one.dark_s:
+    if setting.tcp.rto_min < HELD * one.dark_s:
         return (
-            f"tcp.rto_min: {format_time(setting.tcp.rto_min_s * time)} as emulated, and light is dark for "
+            f"tcp.rto_min: {format_time(setting.tcp.rto_min * time)} as emulated, and light is dark for "
             f"{format_time(one.dark_s * time)}: TCP would send again what is only held; give it at least "
             f"{HELD} times as long"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.backends.protocol import lacking
+from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
@@ -22,6 +22,8 @@ from ringlight.fabric.units import format_time
 #: Bytes of headers in a packet: IPv4 (20) and TCP with time stamps (32).
 _IN_PACKET_BYTES = 52
 
+#: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
+_CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent", "disturb", "restore gpu"}
 _LEFT_OUT = (
     "TCP: no loss, no retransmission, no time to find the fair rate, no acknowledgements in the way of "
     "payload going the other way.",
@@ -49,26 +51,10 @@ class SimulationBackend:
     most_events: float = math.inf
     name: str = "simulation"
     label: str = "simulated"
-    capabilities: frozenset[str] = frozenset(
-        {
-            "regroup",
-            "circuits",
-            "kill switch",
-            "kill worker",
-            "cut link",
-            "restore link",
-            "restore nic",
-            "lose gpu",
-            "lose gpu then swap",
-            "lose gpu then shrink",
-            "lose nic",
-            "cancel",
-            "start",
-        }
-    )
+    capabilities: frozenset[str] = frozenset(CAPABILITIES.keys() - _CANNOT)
+    #: How many events its runs have taken.
+    events: int = 0
     _assumed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
-    _values: dict[str, list[str]] = field(default_factory=dict)
-    _events: int = 0
 
     def refuses(self, plan: RunPlan) -> str | None:
         if (found := lacking(self, plan)) is not None:
@@ -126,13 +112,13 @@ class SimulationBackend:
         """Note the assumptions that the simulation makes about these settings."""
         self._assumed.clear()
         for setting in settings:
-            self._assume(setting, self._mtu_bytes(setting))
+            self._assume(setting)
 
     def _mtu_bytes(self, setting: Setting) -> int:
         return self.mtu_bytes or setting.frames.mtu_bytes
 
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
-        self._assume(setting, self._mtu_bytes(setting))
+        self._assume(setting)
         share = payload_share(self._mtu_bytes(setting))
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
@@ -148,13 +134,8 @@ class SimulationBackend:
         """The records of a batch's runs."""
         return compute(batch)
 
-    @property
-    def events(self) -> int:
-        """How many its runs have taken."""
-        return self._events
-
     def _count(self, events: int) -> None:
-        self._events += events
+        self.events += events
 
     def facts(self) -> Mapping[str, Any]:
         return {
@@ -164,38 +145,38 @@ class SimulationBackend:
                 for what, (values, why) in self._assumed.items()
             ],
             "left_out": list(_LEFT_OUT),
-            "simulated_events": self._events,
+            "simulated_events": self.events,
             "latency_s": self.latency_s,
             "payload_share": None if self.mtu_bytes is None else payload_share(self.mtu_bytes),
         }
 
-    def _assume(self, setting: Setting, mtu_bytes: int) -> None:
-        share = payload_share(mtu_bytes)
-        self._note(
-            "payload's share of a link's rate",
-            f"{100 * share:.2f} %",
-            f"packets of {mtu_bytes} bytes, of which TCP and IP take {_IN_PACKET_BYTES}, and "
-            f"{ETHERNET_BYTES} of Ethernet around them: what the emulated links' shapers count",
-        )
-        self._note(
-            "latency of a transfer",
-            format_time(self.latency_s),
-            "before its first byte counts; emulated time",
-        )
-        self._note(
-            "sharing of a link",
-            "max-min fair, at once",
-            "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
-        )
+    def _assume(self, setting: Setting) -> None:
+        """Note each assumption once; fabrics that take different values have them side by side."""
+        mtu_bytes = self._mtu_bytes(setting)
+        assumed = [
+            (
+                "payload's share of a link's rate",
+                f"{100 * payload_share(mtu_bytes):.2f} %",
+                f"packets of {mtu_bytes} bytes, of which TCP and IP take {_IN_PACKET_BYTES}, and "
+                f"{ETHERNET_BYTES} of Ethernet around them: what the emulated links' shapers count",
+            ),
+            (
+                "latency of a transfer",
+                format_time(self.latency_s),
+                "before its first byte counts; emulated time",
+            ),
+            (
+                "sharing of a link",
+                "max-min fair, at once",
+                "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
+            ),
+        ]
         for carrier in CARRIERS.values():
-            for what, value, why in carrier.assumed(setting):
-                self._note(what, value, why)
-
-    def _note(self, what: str, value: str, why: str) -> None:
-        """An assumption, once; fabrics that take different values have them side by side."""
-        values, _ = self._assumed.setdefault(what, ([], why))
-        if value not in values:
-            values.append(value)
+            assumed += carrier.assumed(setting)
+        for what, value, why in assumed:
+            values, _ = self._assumed.setdefault(what, ([], why))
+            if value not in values:
+                values.append(value)
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:

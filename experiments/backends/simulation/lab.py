@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
+from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
     light,
-    plan_document,
-    plan_regroup,
 )
-from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, fidelity_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (
@@ -33,6 +32,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.parts import Port, canonical
+from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.wholes.interconnect import slowed
 from ringlight.fabric.topology import Fabric, electrical_graph
@@ -125,7 +125,7 @@ class SimulatedLab:
         try:
             if job.workload is not None:
                 run = WorkloadRun(
-                    self._engine, self._sim.network, self._plan, job, ranks, self._carrier.cost(), self._note
+                    self._engine, self._sim.network, job, ranks, self._carrier.cost(), self._tell
                 )
                 self._sim.runs[job.name] = run
                 self._carrier.divide(run)
@@ -134,12 +134,11 @@ class SimulatedLab:
         except ValueError as error:
             raise BackendError(f"{self._plan.title}: job {job.name}: {error}") from None
         self._ranks[job.name] = ranks
-        ready_s = self.now_s() + (0.0 if job.start.at_once else job.start_up_s)
-        ready = JobState(t=ready_s, run=self._plan.name, job=job.name, state="READY", gpus=[*ranks])
-        if ready_s > self.now_s():
-            self._engine.at(ready_s, lambda: self._note(ready))
+        ready: dict[str, Any] = {"job": job.name, "state": "READY", "gpus": [*ranks]}
+        if job.start.at_once or not job.start_up_s:
+            self._tell(JobState, **ready)
         else:
-            self._note(ready)
+            self._engine.at(self.now_s() + job.start_up_s, lambda: self._tell(JobState, **ready))
         return None
 
     def _carrier_of(self, plane: Plane) -> Carrier:
@@ -170,16 +169,14 @@ class SimulatedLab:
         self._flows_of[job.name] = carrier.asked(steps)
 
     def release(self, jobs: Sequence[str]) -> None:
-        now_s, run = self.now_s(), self._plan.name
-        self._note(Released(t=now_s, run=run, jobs=[*jobs], at=now_s))
+        now_s = self.now_s()
+        self._tell(Released, jobs=[*jobs], at=now_s)
         for name in jobs:
-            gpus = [*self._ranks[name]]
-            self._note(JobState(t=now_s, run=run, job=name, state="RUNNING", gpus=gpus))
+            self._tell(JobState, job=name, state="RUNNING", gpus=[*self._ranks[name]])
             self._sim.begin(name)
 
     def perform(self, event: EventPlan) -> None:
-        fields = {"name": event.name, "do": event.do, "target": str(event.target or "")}
-        self._note(ActionBegun(t=self.now_s(), run=self._plan.name, **fields))
+        self._tell(ActionBegun, **event.told)
         try:
             self._do(event)
         except ValueError as error:
@@ -265,6 +262,9 @@ class SimulatedLab:
 
     # What happens.
 
+    def _tell(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
+        self._note(kind(t=self.now_s() if t is None else t, run=self._plan.name, **fields))
+
     def _note(self, record: Record) -> None:
         self._keep(record)
         self._engine.pause()
@@ -279,21 +279,11 @@ class SimulatedLab:
         still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
             stalls = still.stalls(ranks[rank], computed_s, end_s) if still is not None else []
-            self._note(
-                Iteration(
-                    t=end_s,
-                    run=self._plan.name,
-                    job=job,
-                    rank=rank,
-                    i=index,
-                    compute_start=begin_s,
-                    compute_end=computed_s,
-                    allreduce_end=end_s,
-                    max_stall_s=max((b - a for a, b in stalls), default=0.0),
-                    stalls=[[a, b] for a, b in stalls if b - a >= STALL_S],
-                    flows=self._flows_of[job].get(rank, 0),
-                )
-            )
+            times = {"compute_start": begin_s, "compute_end": computed_s, "allreduce_end": end_s}
+            times["max_stall_s"] = max((b - a for a, b in stalls), default=0.0)
+            long = [[a, b] for a, b in stalls if b - a >= STALL_S]
+            flows = self._flows_of[job].get(rank, 0)
+            self._tell(Iteration, t=end_s, job=job, rank=rank, i=index, **times, stalls=long, flows=flows)
         if self._still is not None:
             self._still.forget(ranks, float(found.end_s.min()))
         self._carrier.iterated(self._sim, job, index, float(found.computed_s.max()))
@@ -301,53 +291,38 @@ class SimulatedLab:
     def _job_over(self, job: str) -> None:
         failed = self._sim.results[job].failed
         state = "SUCCEEDED" if failed is None else "CANCELLED" if failed == _CANCELLED else "FAILED"
-        gpus = [*self._ranks[job]]
-        self._note(
-            JobState(t=self.now_s(), run=self._plan.name, job=job, state=state, gpus=gpus, reason=failed)
-        )
+        self._tell(JobState, job=job, state=state, gpus=[*self._ranks[job]], reason=failed)
 
     # What is made to happen.
 
     def _over(
         self, event: EventPlan, result: Mapping[str, Any] | None = None, error: str | None = None
     ) -> None:
-        self._note(
-            ActionEnded(
-                t=self.now_s(),
-                run=self._plan.name,
-                name=event.name,
-                do=event.do,
-                target=str(event.target or ""),
-                result=result or {},
-                error=error,
-            )
-        )
+        self._tell(ActionEnded, **event.told, result=result or {}, error=error)
 
     def _do(self, event: EventPlan) -> None:
         target = event.target
-        if event.do == "regroup":
-            self._regroup(event)
-        elif event.do == "circuits":
-            self._move_light(event, change(self._fabric, self._profiles, self._circuits, event.circuits), {})
-        elif event.do == "cancel":
-            assert target is not None
-            self._check_runs(target.names[0])
-            self._sim.stop(target.names[0], _CANCELLED)
-            self._over(event)
-        elif event.do in ("cut", "restore"):
-            assert target is not None
-            ends = self._ends_of(target.kind, target.names)
-            self._cut = self._cut | ends if event.do == "cut" else self._cut - ends
-            self._replug()
-            self._over(event)
-        elif event.do == "lose" and target is not None and target.kind == "nic":
-            self._cut |= self._ends_of("nic", target.names)
-            self._replug()
-            self._over(event)
-        elif event.do == "lose" or (target is not None and target.kind == "worker"):
-            self._lose(event)
-        elif event.do == "kill":
-            self._kill_switch(event)
+        match event.do, target and target.kind:
+            case "regroup", _:
+                self._regroup(event)
+            case "circuits", _:
+                made = change(self._fabric, self._profiles, self._circuits, event.circuits)
+                self._move_light(event, made, {})
+            case "cancel", _:
+                assert target is not None
+                self._check_runs(target.names[0])
+                self._sim.stop(target.names[0], _CANCELLED)
+                self._over(event)
+            case ("cut", _) | ("restore", _) | ("lose", "nic"):
+                assert target is not None
+                ends = self._ends_of(target.kind, target.names)
+                self._cut = self._cut - ends if event.do == "restore" else self._cut | ends
+                self._replug()
+                self._over(event)
+            case ("lose", _) | (_, "worker"):
+                self._lose(event)
+            case "kill", _:
+                self._kill_switch(event)
 
     def _check_runs(self, job: str) -> None:
         """Raises ValueError, as an emulation says it."""
@@ -398,9 +373,8 @@ class SimulatedLab:
             then = "fail"
         assumed_s = RECOVERY_S.get(then) if job_plan is not None and job_plan.recovery_s is None else None
         recovery_s = assumed_s or (job_plan.recovery_s if job_plan is not None else None) or 0.0
-        now_s, run = self.now_s(), self._plan.name
         before = dict(self._ranks)
-        self._sim.happen(GpuLost(now_s, gpu, then, spare, recovery_s))
+        self._sim.happen(GpuLost(self.now_s(), gpu, then, spare, recovery_s))
         for name, ranks in before.items():
             result = self._sim.results[name]
             if len(result.losses) <= self._seen_losses.get(name, 0):
@@ -408,13 +382,10 @@ class SimulatedLab:
             loss = result.losses[-1]
             self._seen_losses[name] = len(result.losses)
             self._ranks[name] = loss.ranks
-            lost = WorkerLost(t=now_s, run=run, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost")
-            self._note(lost)
-            gpus, at = [*loss.ranks], loss.resumed_s
-            recovered = JobRecovered(
-                t=at, run=run, job=name, iteration=loss.iteration, gpus=gpus, at=at, assumed_s=assumed_s
-            )
-            self._engine.at(at, lambda record=recovered: self._note(record))  # type: ignore[misc]
+            self._tell(WorkerLost, job=name, rank=ranks.index(gpu), gpu=gpu, reason="lost")
+            at, told = loss.resumed_s, {"job": name, "iteration": loss.iteration, "gpus": [*loss.ranks]}
+            recovered = partial(self._tell, JobRecovered, t=at, at=at, assumed_s=assumed_s, **told)
+            self._engine.at(at, recovered)
         self._over(event)
 
     def _spare(self, job: JobPlan) -> str | None:
@@ -434,10 +405,12 @@ class SimulatedLab:
             and not self._sim.runs[job.name].over
             and (not event.jobs or job.name in event.jobs)
         ]
-        plan = plan_regroup(self._fabric, self._circuits, jobs)
+        now = [(Port.parse(a), Port.parse(b)) for a, b in self._circuits]
+        plan = regroup(self._fabric, now, jobs)
         circuits = canonical([(str(a), str(b)) for a, b in plan.circuits])
         made = change(self._fabric, self._profiles, self._circuits, circuits)
-        self._move_light(event, made, {"jobs": [job.name for job in jobs], "plan": plan_document(plan)})
+        document = {**plan.document(), "circuits": [list(pair) for pair in circuits]}
+        self._move_light(event, made, {"jobs": [job.name for job in jobs], "plan": document})
 
     def _move_light(self, event: EventPlan, made: Change, document: Mapping[str, Any]) -> None:
         begin_s = self.now_s()

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.fabric.cost import RingJob
 from ringlight.fabric.optical_profiles import Profile
 from ringlight.fabric.parts import Port, canonical
-from ringlight.fabric.placement import Regrouping, regroup
 from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[tuple[str, str]]
@@ -72,23 +70,3 @@ def change(fabric: Fabric, profiles: Mapping[str, Profile], before: Circuits, af
         dark_s = max(dark_s, profile.dark_bounds_s()[1])
         made += [(name, xc.ingress, xc.egress) for xc in sorted(come)]
     return Change(canonical(after), command_s, dark_s, tuple(made))
-
-
-def plan_regroup(fabric: Fabric, circuits: Circuits, jobs: Sequence[RingJob]) -> Regrouping:
-    """Plan a regroup as the controller does for running jobs. Raises ValueError."""
-    return regroup(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits], jobs)
-
-
-def plan_document(plan: Regrouping) -> dict[str, Any]:
-    """A plan as the controller's resource has it."""
-    return {
-        "moves": [
-            {"gpu": m.gpu, "from": None if m.source is None else str(m.source), "to": str(m.destination)}
-            for m in plan.moved
-        ],
-        "circuits": [list(pair) for pair in canonical([(str(a), str(b)) for a, b in plan.circuits])],
-        "crossing_bytes_before": plan.crossing_bytes_before,
-        "crossing_bytes_after": plan.crossing_bytes_after,
-        "fibres_moved": len(plan.moved),
-        "optimal": plan.optimal,
-    }

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.language.plan import JobPlan
 from ringlight.experiments.record.events import (
     Divisions,
     Iteration,
     JobState,
     LightGiven,
     Operations,
-    Record,
 )
 from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect
 from ringlight.fabric.schedules import steps_named
@@ -68,14 +68,15 @@ class WorkloadRun:
         self,
         engine: Engine,
         network: Network,
-        plan: RunPlan,
         job: JobPlan,
         gpus: Sequence[str],
         cost: StepCost,
-        note: Callable[[Record], None],
+        tell: Callable[..., None],
     ) -> None:
+        """``tell`` is given the kind of a record of this run, and what is in it."""
         assert job.workload is not None
-        self._engine, self._plan, self._job, self._gpus, self._note = engine, plan, job, gpus, note
+        self._engine, self._job, self._gpus = engine, job, gpus
+        self._tell = partial(tell, job=job.name)
         self._workload = job.workload
         self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
         self._network, self._failed = network, False
@@ -120,7 +121,6 @@ class WorkloadRun:
     def _iteration_done(self, row: int, index: int) -> None:
         run = self._execution.operations
         assert run.records is not None
-        run_name, job = self._plan.name, self._job.name
         begin_s, end_s = float(run.begin_s[index, row]), self._engine.now_s
         times_s = np.stack((run.records[row].begin_s[index], run.records[row].end_s[index]), axis=1)
         ranks = np.flatnonzero(self._execution.row_of == row).tolist()
@@ -128,40 +128,25 @@ class WorkloadRun:
         computed_s = covered_s(times_s[np.isin(program.kind, (Kind.COMPUTE, Kind.MEMORY))])
         since_begin = (times_s - begin_s).tolist() if self._recorded else []
         for rank in ranks:
-            self._note(
-                Iteration(
-                    t=end_s, run=run_name, job=job, rank=rank, i=index, compute_start=begin_s,
-                    compute_end=begin_s + computed_s, allreduce_end=end_s,
-                )
-            )  # fmt: skip
+            computed = {"compute_start": begin_s, "compute_end": begin_s + computed_s}
+            self._tell(Iteration, t=end_s, rank=rank, i=index, **computed, allreduce_end=end_s)
             if self._recorded:
-                self._note(
-                    Operations(
-                        t=end_s, run=run_name, job=job, rank=rank, i=index, begin=begin_s, times_s=since_begin
-                    )
-                )
+                self._tell(Operations, t=end_s, rank=rank, i=index, begin=begin_s, times_s=since_begin)
         if self._execution.over:
             self._end("SUCCEEDED", None)
 
     def _end(self, state: str, reason: str | None) -> None:
-        run, job, gpus = self._plan.name, self._job.name, [*self._gpus]
         if (light := self._reallocation) is not None:
-            self._note(
-                Divisions(
-                    t=self._engine.now_s, run=run, job=job, decisions=light.decisions, dark_s=light.dark_s
-                )
-            )
+            self._tell(Divisions, decisions=light.decisions, dark_s=light.dark_s)
             if light.made is not None:
-                self._note(self._given(light.made))
-        self._note(JobState(t=self._engine.now_s, run=run, job=job, state=state, gpus=gpus, reason=reason))
+                self._tell_given(light.made)
+        self._tell(JobState, state=state, gpus=[*self._gpus], reason=reason)
 
-    def _given(self, made: Sequence[tuple[float, FloatArray, FloatArray]]) -> LightGiven:
+    def _tell_given(self, made: Sequence[tuple[float, FloatArray, FloatArray]]) -> None:
         network = self._network
         assert isinstance(network, CircuitNetwork)
-        return LightGiven(
-            t=self._engine.now_s,
-            run=self._plan.name,
-            job=self._job.name,
+        self._tell(
+            LightGiven,
             pairs=[(network.gpus[source], network.gpus[to]) for source, to in network.pairs.tolist()],
             divisions=[
                 {

@@ -14,11 +14,9 @@ from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
 from ringlight.testbed.emulation.__main__ import load_fabric
+from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.lab import NIC, SECOND_NIC, STATE_ROOT, Lab, LabError
 from ringlight.testbed.processes import dead_labs, gone
-
-#: Longest wait for the server agent, seconds: the first question makes an idle host for every GPU.
-ANSWER_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -80,22 +78,11 @@ class Attached:
 
     def hosts(self, *, fill: bool = True) -> dict[str, dict[str, Any]]:
         """What is at each GPU's NIC, by GPU; ``fill``: an idle host where there was nothing."""
-        # Here, as most commands that look at a lab ask nothing.
-        import httpx
-
-        agent = str(self.inventory["agent"])
-        # Nothing is encrypted there, and to read certificates takes longer than to ask.
-        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"), verify=False)
-        with httpx.Client(transport=transport, base_url="http://agent", timeout=ANSWER_S) as client:
-            try:
-                answer = client.request("POST" if fill else "GET", "/v1/hosts")
-                found = answer.json()
-            except (httpx.HTTPError, ValueError) as error:
-                reason = str(error) or type(error).__name__
-                raise LabError(f"lab {self.lab.id}: its server agent does not answer: {reason}") from None
-        if answer.is_error:
-            raise LabError(f"lab {self.lab.id}: {found.get('detail', answer.reason_phrase)}")
-        return {entry["gpu"]: entry for entry in found}
+        try:
+            with FaultClient(str(self.inventory["agent"])) as agent:
+                return {entry["gpu"]: entry for entry in agent.hosts(fill=fill)}
+        except FaultError as error:
+            raise LabError(f"lab {self.lab.id}: {error}") from None
 
     def place(self, name: str) -> Place:
         """Place of a node; a GPU that no job holds gets an idle host."""

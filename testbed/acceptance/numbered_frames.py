@@ -1,9 +1,9 @@
 """Streams of numbered frames through a switch, and what arrived of them.
 
 Senders and receivers are processes of their own, so that nothing that the measurement does meanwhile holds
-them up: ``python -m ringlight.testbed.acceptance.traffic send|receive …``, ended by SIGTERM. A sender notes
-the clock before and after each frame is given to the kernel, a receiver the kernel's time of its arrival:
-the frame passed the switch in between. All times are CLOCK_MONOTONIC nanoseconds.
+them up: ``python -m ringlight.testbed.acceptance.numbered_frames send|receive …``, ended by SIGTERM. A
+sender notes the clock before and after each frame is given to the kernel, a receiver the kernel's time of
+its arrival: the frame passed the switch in between. All times are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Sent:
 @dataclass(frozen=True)
 class Gap:
     """Consecutive frames ``first`` to ``last`` of a stream did not arrive. Light went between ``gone`` and
-    came back between ``back`` (earliest, latest). ``held_up``: how long the last frame before was on its way,
-    nanoseconds; those that were lost after it may have been, too."""
+    came back between ``back`` (earliest, latest). ``held_up``: how long the last frame before was on its
+    way, nanoseconds; those that were lost after it may have been, too."""
 
     first: int
     last: int
@@ -142,8 +142,8 @@ class Traffic:
         size: int = 60,
         catch_up: bool = False,
     ) -> None:
-        """``senders``, ``receivers``: faceplates. A frame of ``size`` bytes leaves every ``interval_s``; with
-        ``catch_up`` one that is late does not delay those after it."""
+        """``senders``, ``receivers``: faceplates. A frame of ``size`` bytes leaves every ``interval_s``;
+        with ``catch_up`` one that is late does not delay those after it."""
         self._hosts = {number: hosts[number] for number in {*senders, *receivers}}
         self._senders, self._receivers = tuple(senders), tuple(receivers)
         self._interval_s, self._size, self._catch_up = interval_s, size, catch_up
@@ -175,7 +175,7 @@ class Traffic:
         command = [
             sys.executable,
             "-m",
-            "ringlight.testbed.acceptance.traffic",
+            "ringlight.testbed.acceptance.numbered_frames",
             what,
             "--interface",
             host.interface,
@@ -336,7 +336,7 @@ def receive(host: Host, out: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m ringlight.testbed.acceptance.traffic", description=__doc__
+        prog="python -m ringlight.testbed.acceptance.numbered_frames", description=__doc__
     )
     parser.add_argument("what", choices=["send", "receive"])
     parser.add_argument("--interface", required=True)

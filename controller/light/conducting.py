@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.lights import WRITE_S, Lights, quantiles
+from ringlight.controller.light.documents import Playing, SetUp, SetUpStatistics, quantiles
+from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.agent import flow_name
 from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
 from ringlight.fabric.planes.ring.wdm import RingPlan, set_up_steps
@@ -55,21 +56,6 @@ class _Client:
     number: int
     connection: socket.socket
     flows: set[Any] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class SetUp:
-    """One change of light. ``at``: when it was due (the step before over, and somebody asking), monotonic.
-
-    ``write_s``: until the last driver had read back what it was told, the declared dark time included.
-    ``total_s``: until the flows were told. Both seconds from ``at``.
-    """
-
-    at: float
-    step: int
-    switches: int
-    write_s: float
-    total_s: float
 
 
 class RingConductor:
@@ -133,14 +119,16 @@ class RingConductor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up on every worker. The light stays as it is."""
+        """Hang up on every worker, begun or not. The light stays as it is."""
+        if self._thread.ident is None:
+            self._shut()
+            return
         self._stopping = True
         self._rouse()
-        if self._thread.ident is not None:
-            # It first ends what it does with the WSSs.
-            self._thread.join(2 * (WRITE_S + self.lights.declared_s))
-            if self._thread.is_alive():
-                log.error("ring %s: the conductor of job %s did not end", self.plan.place, self.job)
+        # It first ends what it does with the WSSs.
+        self._thread.join(2 * (WRITE_S + self.lights.declared_s))
+        if self._thread.is_alive():
+            log.error("ring %s: the conductor of job %s did not end", self.plan.place, self.job)
 
     def _rouse(self) -> None:
         # A full pipe rouses, too; a closed one has nobody to rouse.
@@ -265,7 +253,7 @@ class RingConductor:
             with self._lock:
                 self._trouble = trouble
             state = "lit" if trouble is None else "trouble"
-            self._bus.publish("ring", ring=self.plan.place, job=self.job, state=state, text=trouble)
+            self._bus.publish("plane", plane=self.plan.place, job=self.job, state=state, text=trouble)
 
     # Workers
 
@@ -361,53 +349,29 @@ class RingConductor:
         with self._lock:
             return self._trouble
 
-    def document(self) -> dict[str, Any]:
-        """Progress of the job's light. ``step`` counts on over iterations."""
+    def document(self) -> Playing:
+        """Progress of the job's light."""
         step, steps = self._core.step, len(self.plan.steps)
-        return {
-            "job": self.job,
-            "steps": steps,
-            "step": step,
-            "iteration": None if step is None else step // steps,
-            "setting": self._core.setting,
-            "trouble": self.trouble,
-        }
+        iteration = None if step is None else step // steps
+        return Playing(self.job, steps, step, iteration, self._core.setting, self.trouble)
 
-    def statistics(self) -> dict[str, Any]:
-        """Changes of light so far, seconds; ``declared_s``: what the WSSs say they need for one.
-
-        Where all light is set anew that is one command more, which takes away what stands.
-        """
+    def statistics(self) -> SetUpStatistics:
+        """Changes of light so far. Where all light is set anew a change is declared to take one command more,
+        which takes away what stands."""
         with self._lock:
             kept, count = list(self._set_ups), self._count
-        figures: dict[str, Any] = {
-            "job": self.job,
-            "count": count,
-            "set_ups_per_iteration": sum(set_up_steps(self.plan)),
-            "declared_s": self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
-        }
-        for name, pick in _FIGURES.items():
-            figures[name] = quantiles([pick(one) for one in kept])
-        figures["switches"] = max((one.switches for one in kept), default=0)
-        return figures
+        return SetUpStatistics(
+            job=self.job,
+            count=count,
+            set_ups_per_iteration=sum(set_up_steps(self.plan)),
+            declared_s=self.lights.declared_s + (self.lights.command_s if self._each_step else 0.0),
+            total=quantiles([one.total_s for one in kept]),
+            write=quantiles([one.write_s for one in kept]),
+            switches=max((one.switches for one in kept), default=0),
+        )
 
-    def set_ups(self) -> list[dict[str, Any]]:
+    @property
+    def changes(self) -> list[SetUp]:
         """The last changes of light, one by one."""
         with self._lock:
-            kept = list(self._set_ups)
-        return [
-            {
-                "t": one.at,
-                "step": one.step,
-                "switches": one.switches,
-                "write_s": one.write_s,
-                "total_s": one.total_s,
-            }
-            for one in kept
-        ]
-
-
-_FIGURES: dict[str, Callable[[SetUp], float]] = {
-    "total": lambda one: one.total_s,
-    "write": lambda one: one.write_s,
-}
+            return list(self._set_ups)

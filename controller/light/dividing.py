@@ -15,10 +15,19 @@ from dataclasses import asdict
 from typing import Any
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.circuits.lights import Lights, Setting, quantiles
-from ringlight.controller.demand.decision import Decision, Traffic, left, stranded
-from ringlight.controller.demand.light import DemandLight, Tables, by_name, passed, tables
 from ringlight.controller.errors import ControllerError, UnavailableError
+from ringlight.controller.light.demand import (
+    DividedLight,
+    Tables,
+    Traffic,
+    by_name,
+    left,
+    passed,
+    stranded,
+    tables,
+)
+from ringlight.controller.light.documents import Decision, DecisionStatistics, quantiles
+from ringlight.controller.light.switches import Lights, Setting
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.allocation.dividing import divider
@@ -43,10 +52,22 @@ KEPT = 20_000
 
 
 class DemandLoop:
-    """The light of job ``job``. ``lights``: its switches, nobody else's until :meth:`stop` has returned."""
+    """The light of job ``job``. ``lights``: its switches, nobody else's until :meth:`stop` has returned.
+
+    ``resumed``: another controller divided before. Then the first that is done is a division, whatever is
+    left to send: the O-NICs' present state is not known.
+    """
 
     def __init__(
-        self, job: str, light: DemandLight, fabric: Fabric, lights: Lights, agent: AgentClient, bus: EventBus
+        self,
+        job: str,
+        light: DividedLight,
+        fabric: Fabric,
+        lights: Lights,
+        agent: AgentClient,
+        bus: EventBus,
+        *,
+        resumed: bool = False,
     ) -> None:
         self.job = job
         self.light = light
@@ -66,24 +87,18 @@ class DemandLoop:
         self._dark_s = 0.0
         self._pause_s = WATCH_S if light.interval_s is None else light.interval_s
         self._retry_s = RETRY_S
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, args=(resumed,), name=f"light-{job}", daemon=True)
 
     # Life
 
-    def start(self, *, at_once: bool) -> None:
-        """Start the thread that divides the light again and again, or once until light is lost.
-
-        ``at_once``: divide first, whatever is left to send: the O-NICs' present state is not known.
-        """
-        self._thread = threading.Thread(
-            target=self._run, args=(at_once,), name=f"light-{self.job}", daemon=True
-        )
+    def start(self) -> None:
+        """Start the thread that divides the light again and again, or once until light is lost."""
         self._thread.start()
 
     def stop(self) -> None:
         """End it. A division that has begun is ended first, so that nobody stays in the dark."""
         self._stop.set()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join(2 * (PATIENCE_S + CALL_S + self.lights.declared_s) + self.light.dark_s)
             if self._thread.is_alive():
                 log.error("%s: the division of light for job %s did not end", self.light.place, self.job)
@@ -214,30 +229,22 @@ class DemandLoop:
             paths = self._paths
         return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
 
-    def statistics(self) -> dict[str, Any]:
-        """Decisions so far and what they took, seconds, quantiles of those kept; ``declared_s``: what
-        the switches say they need."""
+    def statistics(self) -> DecisionStatistics:
+        """Decisions so far and what they took, seconds, quantiles of those kept."""
         with self._lock:
             kept = list(self._decisions)
-            totals = {
-                "decisions": self._count,
-                "changed": self._changed,
-                "dark_total_s": self._dark_s,
-            }
-        return {
-            "job": self.job,
-            **totals,
-            "declared_s": self.lights.declared_s,
-            **{
-                name: quantiles([getattr(one, f"{name}_s") for one in kept])
-                for name in ("read", "decide", "hold", "write", "dark")
-            },
+            count, changed, dark_s = self._count, self._changed, self._dark_s
+        took = {
+            name: quantiles([getattr(one, f"{name}_s") for one in kept])
+            for name in ("read", "decide", "hold", "write", "dark")
         }
+        return DecisionStatistics(self.job, count, changed, dark_s, self.lights.declared_s, **took)
 
-    def decisions(self) -> list[dict[str, Any]]:
+    @property
+    def changes(self) -> list[Decision]:
         """The last decisions, one by one."""
         with self._lock:
-            return [asdict(one) for one in self._decisions]
+            return list(self._decisions)
 
 
 def write_tables(agent: AgentClient, place: str, wanted: Tables) -> None:

@@ -23,23 +23,6 @@ PARALLEL = 32
 WRITE_S = 10.0
 
 
-def quantile(values: list[float], share: float) -> float | None:
-    """The value that this share of the values does not exceed; None without values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def quantiles(values: list[float]) -> dict[str, float | None]:
-    """Seconds that something took, as the REST API shows them."""
-    return {
-        "p50_s": quantile(values, 0.5),
-        "p99_s": quantile(values, 0.99),
-        "max_s": max(values, default=None),
-    }
-
-
 class Lights:
     """Some switches: what they carry, as last read, and how they are changed. For one thread.
 

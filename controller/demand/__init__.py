@@ -1,1 +1,0 @@
-"""Interconnects whose light is divided among pairs of GPUs by what these have to send."""

@@ -1,1 +1,0 @@
-"""Grids: the arbiter of their light, and their O-NICs."""

@@ -1,0 +1,1 @@
+"""Providers of jobs' light, one for each kind of plane that has any."""

@@ -1,0 +1,121 @@
+"""What is still to be sent, and what the O-NICs are told about light that is divided. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.topology import Fabric
+
+#: By GPU and the IP address of each of its peers, as the server agent takes and shows it.
+Tables = Mapping[str, Mapping[str, Mapping[str, Any]]]
+#: By GPU and the IP address of each of its peers: bytes ``posted`` and, of them, sent for the first time
+#: (``fresh``), among others.
+Traffic = Mapping[str, Mapping[str, Mapping[str, int]]]
+#: What waits to be sent again counts as so much, bytes: a frame.
+FRAME_BYTES = 9000
+
+
+@dataclass(frozen=True, eq=False)
+class DividedLight:
+    """A job's light. ``demand``: bytes that it sends in an iteration, [gpus, gpus] by numbers of all GPUs.
+
+    ``interval_s``: how long a division holds, None where light is divided once; ``dark_s``: how long all
+    light is dark before it. Both in seconds as emulated.
+    """
+
+    place: str
+    nodes: tuple[str, ...]
+    switches: tuple[str, ...]
+    demand: FloatArray
+    interval_s: float | None
+    dark_s: float
+
+
+def left(fabric: Fabric, nodes: Sequence[str], traffic: Traffic) -> FloatArray:
+    """Bytes [gpus, gpus] that the nodes have begun to send each other and not sent, by numbers of all GPUs.
+
+    A worker is not trusted: what makes no sense counts as nothing left.
+    """
+    found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
+    for pair, _, _, counts in _pairs(fabric, nodes, traffic):
+        found[pair] = max(0, counts["posted"] - counts["fresh"])
+    return found
+
+
+def stranded(
+    fabric: Fabric, nodes: Sequence[str], traffic: Traffic, before: Traffic, lit: Container[tuple[int, int]]
+) -> FloatArray:
+    """A frame [gpus, gpus] for each pair where something waits that has left once and was lost.
+
+    TCP sends it again, which leaves no more to be sent than before, so without light it would wait for ever.
+    It is seen where all that was posted has left, the pair is none of those that have been ``lit`` since the
+    reading ``before``, and packets have gone round in the dark since then.
+    """
+    found = np.zeros((len(fabric.gpus), len(fabric.gpus)))
+    for pair, node, ip, counts in _pairs(fabric, nodes, traffic):
+        then = before.get(node, {}).get(ip)
+        if then is None or pair in lit or counts["posted"] > counts["fresh"]:
+            continue
+        if counts["held"] > then["held"]:
+            found[pair] = FRAME_BYTES
+    return found
+
+
+def _pairs(
+    fabric: Fabric, nodes: Sequence[str], traffic: Traffic
+) -> Iterator[tuple[tuple[int, int], str, str, Mapping[str, int]]]:
+    """Pairs of nodes that report traffic: their numbers, sender's name, receiver's address, counters."""
+    number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
+    at = {fabric.gpus[node].ip: number[node] for node in nodes}
+    for node in nodes:
+        for ip, counts in traffic.get(node, {}).items():
+            if ip in at and at[ip] != number[node]:
+                yield (number[node], at[ip]), node, ip, counts
+
+
+def by_name(gpus: Sequence[str], counts: Mapping[tuple[int, int], int]) -> dict[str, dict[str, int]]:
+    """What is counted for pairs of GPUs by their numbers, by their names."""
+    found: dict[str, dict[str, int]] = {}
+    for (source, destination), count in sorted(counts.items()):
+        found.setdefault(gpus[source], {})[gpus[destination]] = count
+    return found
+
+
+def tables(fabric: Fabric, nodes: Sequence[str], paths: Paths) -> Tables:
+    """Each node's table of peers by IP address: lit on the pair's lightpaths, dark if there are none."""
+    number = {gpu: index for index, gpu in enumerate(fabric.gpus)}
+    return {
+        node: {
+            fabric.gpus[peer].ip: _entry(paths.get((number[node], number[peer]), ()))
+            for peer in nodes
+            if peer != node
+        }
+        for node in nodes
+    }
+
+
+def _entry(paths: Sequence[Lightpath]) -> dict[str, Any]:
+    return {"lit": bool(paths), "paths": [path._asdict() for path in paths]}
+
+
+def passed(
+    fabric: Fabric, paths: Paths, carried: Callable[[str], frozenset[CrossConnect]]
+) -> dict[tuple[int, int], tuple[Lightpath, ...]]:
+    """The lightpaths for which every switch on their way passes what they need.
+
+    ``carried``: what a switch passes.
+    """
+
+    def passes(pair: tuple[int, int], path: Lightpath) -> bool:
+        needed = setting_of(fabric, {pair: (path,)})
+        return all(group <= carried(switch) for switch, group in needed.items() if group)
+
+    lit = {pair: tuple(path for path in own if passes(pair, path)) for pair, own in paths.items()}
+    return {pair: own for pair, own in lit.items() if own}

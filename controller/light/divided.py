@@ -1,0 +1,144 @@
+"""Interconnects whose light is divided by demand, for one job at a time.
+
+For a job light is divided for what it sends in an iteration, before its workers start. Where the fabric says
+so, a :class:`~controller.light.dividing.DemandLoop` then divides it again and again for what is still to be
+sent. Workers neither ask for light nor know of it: their O-NICs hold what has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import InvalidError, UnavailableError
+from ringlight.controller.light.demand import DividedLight, by_name
+from ringlight.controller.light.dividing import PATIENCE_S, DemandLoop, write_tables
+from ringlight.controller.light.documents import DividedPart, DividedPlanned, OnicDocument
+from ringlight.controller.light.provider import Alone
+from ringlight.controller.light.switches import Lights
+from ringlight.controller.light.traffic import steps_of_job
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.allocation.circuits import check_degree
+from ringlight.fabric.allocation.demand import FloatArray, placed, sent_in_steps
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.planes.divided.demand_ring import DemandRing
+from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.wholes.whole_plane import WholePlane
+from ringlight.fabric.topology import Fabric
+
+
+class DividedProvider(Alone[DividedLight, DemandLoop]):
+    """``agent``: counts what is sent, and keeps the O-NICs' tables. ``traffic``: bytes [ranks, ranks] that a
+    graph sends in an iteration, by its SHA-256; raises NotFoundError. ``time_dilation``: emulated seconds in
+    one of the fabric."""
+
+    kind = WholePlane.kind
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        site: OpticalSite,
+        agent: AgentClient | None,
+        bus: EventBus,
+        traffic: Callable[[str], FloatArray],
+        time_dilation: float,
+    ) -> None:
+        super().__init__(fabric, site, agent, bus)
+        self.patience_s = PATIENCE_S
+        self._traffic = traffic
+        self._time_dilation = time_dilation
+
+    # A job's light
+
+    def plan(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> DividedLight:
+        """Raises InvalidError also where light is divided once and a GPU has more partners than there are
+        switches."""
+        gpus = list(self._fabric.gpus)
+        demand = self.demand_of(settings, len(nodes), plane)
+        demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
+        if plane.degree is not None:
+            try:
+                check_degree(demand, plane.degree, gpus)
+            except ValueError as error:
+                problem = str(error).removeprefix("demand: ")
+                raise InvalidError(f"job on {plane}: {problem}") from error
+        interval_s, dark_s = self._times(plane)
+        if settings.get("workload") == "linktest":
+            # It measures lightpaths, not how often they are divided.
+            interval_s = None
+        return DividedLight(plane.name, nodes, self.switches(plane), demand, interval_s, dark_s)
+
+    def demand_of(self, settings: Mapping[str, Any], ranks: int, where: object) -> FloatArray:
+        """Bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's pairs.
+
+        ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``graph``,
+        ``linktest``). Raises InvalidError.
+        """
+        workload = settings.get("workload", "train")
+        if workload == "graph":
+            found = self._traffic(settings["graph"])
+            if len(found) != ranks:
+                raise InvalidError(f"graph: it is for {len(found)} ranks, and the job has {ranks}")
+            return found
+        vector_bytes = settings.get("gradient_bytes", 1.0) if workload == "train" else 1.0
+        return sent_in_steps(steps_of_job(settings, ranks, where), vector_bytes)
+
+    def _begin(self, job_id: str, light: DividedLight, lights: Lights) -> tuple[DemandLoop, dict[str, float]]:
+        loop = self._loop(job_id, light, lights, resumed=False)
+        if (problem := loop.divide(light.demand, counted=False).problem) is not None:
+            raise UnavailableError(f"{light.place}: {problem}")
+        return loop, {}
+
+    def _resume(self, job_id: str, light: DividedLight, lights: Lights) -> DemandLoop:
+        """O-NICs may hold everything, and the light may be any, so it is divided at once."""
+        return self._loop(job_id, light, lights, resumed=True)
+
+    def _forget(self, light: DividedLight) -> None:
+        write_tables(self._need_agent(), light.place, {node: {} for node in light.nodes})
+
+    def _loop(self, job_id: str, light: DividedLight, lights: Lights, *, resumed: bool) -> DemandLoop:
+        agent = self._need_agent()
+        return DemandLoop(job_id, light, self._fabric, lights, agent, self._bus, resumed=resumed)
+
+    # Looking
+
+    def switches(self, plane: WholePlane) -> tuple[str, ...]:
+        divided = plane.fabric.divided
+        return () if divided is None else divided.switches
+
+    def plan_document(self, light: DividedLight) -> DividedPlanned:
+        counts = divider(self._fabric).counts(light.demand)
+        pairs = {(i, j): int(counts[i, j]) for i, j in np.argwhere(counts).tolist()}
+        return DividedPlanned(
+            light.place,
+            self.kind,
+            list(light.nodes),
+            list(light.switches),
+            by_name(list(self._fabric.gpus), pairs),
+        )
+
+    def onic(self, plane: WholePlane, gpu: str) -> OnicDocument:
+        return OnicDocument(gpu, plane.name)
+
+    def _own(self, plane: WholePlane) -> DividedPart:
+        loop, last = self._playing.get(plane.name), self._last.get(plane.name)
+        interval_s, dark_s = self._times(plane)
+        return DividedPart(
+            mode="once" if interval_s is None else "again",
+            interval_s=interval_s,
+            dark_s=dark_s,
+            job=None if loop is None else loop.job,
+            trouble=None if loop is None else loop.trouble,
+            lightpaths={} if loop is None else loop.counts(),
+            statistics=None if last is None else last.statistics(),
+        )
+
+    def _times(self, plane: WholePlane) -> tuple[float | None, float]:
+        """How long a division holds and how long all is dark before it, seconds as emulated."""
+        one, time = plane.interconnect, self._time_dilation
+        assert isinstance(one, ParallelOcs | DemandRing)
+        return (None if one.interval_s is None else one.interval_s * time), one.dark_s * time

@@ -1,0 +1,261 @@
+"""What the REST API tells of planes: what all have in common, and what only some have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.planes.grid.wavelengths import Ways
+from ringlight.fabric.planes.ring.wdm import Emit
+
+
+@dataclass(frozen=True)
+class Lit:
+    """A cross-connect that passes light, and the GPUs at its ends, where there are any."""
+
+    ingress: int
+    egress: int
+    wavelength: int | None
+    source: Annotated[str | None, Field(serialization_alias="from")]
+    destination: Annotated[str | None, Field(serialization_alias="to")]
+
+
+@dataclass(frozen=True)
+class PlaneNode:
+    """``ports``: the switches' that its O-NIC is plugged into, the first port first."""
+
+    gpu: str
+    ip: str
+    job: str | None
+    ports: list[str]
+
+
+@dataclass(frozen=True)
+class PlaneSwitch:
+    name: str
+    reachable: bool
+    lit: list[Lit]
+
+
+@dataclass(frozen=True)
+class PlaneOverview:
+    """A plane that has light. ``size``: nodes; ``free``: those that no job has; ``wavelengths``: that its
+    switches tell apart."""
+
+    name: str
+    kind: str
+    size: int
+    free: int
+    jobs: list[str]
+    wavelengths: int | None
+    cross_connects: int
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Seconds that something took; null where it has not happened."""
+
+    p50_s: float | None
+    p99_s: float | None
+    max_s: float | None
+
+
+def quantile(values: list[float], share: float) -> float | None:
+    """The value that this share of the values does not exceed; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def quantiles(values: list[float]) -> Quantiles:
+    return Quantiles(quantile(values, 0.5), quantile(values, 0.99), max(values, default=None))
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """A change of a ring's light between two steps. ``t``: when it was due (the step before over, and
+    somebody asking), CLOCK_MONOTONIC seconds; ``step``: counted on over iterations; ``switches``: written.
+
+    ``write_s``: until the last driver had read back what it was told, the declared dark time included.
+    ``total_s``: until the flows were told. Both seconds from ``t``.
+    """
+
+    t: float
+    step: int
+    switches: int
+    write_s: float
+    total_s: float
+
+
+@dataclass(frozen=True)
+class SetUpStatistics:
+    """What changing light took in the last job; ``declared_s``: what the switches say they need."""
+
+    job: str
+    count: int
+    set_ups_per_iteration: int
+    declared_s: float
+    total: Quantiles
+    write: Quantiles
+    switches: int
+
+
+@dataclass(frozen=True)
+class Playing:
+    """Where a job's collective is. ``step``: counted on over iterations; ``setting``: the step whose light
+    is set."""
+
+    job: str
+    steps: int
+    step: int | None
+    iteration: int | None
+    setting: int | None
+    trouble: str | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One division of light. ``t``: when it began, monotonic; ``left_bytes``: for how much it was made.
+
+    ``changed``: whether a switch passes anything else than before. Seconds: ``read_s`` to learn what is left,
+    ``decide_s`` to divide, ``hold_s`` to have the O-NICs hold everything, ``write_s`` until the last switch
+    had read back what it was told, its declared dark time included; ``dark_s`` from when all was held until
+    the O-NICs sent again. ``problem``: what did not work.
+    """
+
+    number: int
+    t: float
+    left_bytes: int
+    changed: bool
+    read_s: float
+    decide_s: float
+    hold_s: float
+    write_s: float
+    dark_s: float
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class DecisionStatistics:
+    """What dividing light took in the last job, each as of a :class:`Decision`; ``declared_s``: what the
+    switches say they need; ``dark_total_s``: of all decisions together."""
+
+    job: str
+    decisions: int
+    changed: int
+    dark_total_s: float
+    declared_s: float
+    read: Quantiles
+    decide: Quantiles
+    hold: Quantiles
+    write: Quantiles
+    dark: Quantiles
+
+
+#: Of each GPU to each other that it has light to, how many lightpaths.
+Lightpaths = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class GridPart:
+    """Nodes are in rows, one after the other."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class RingPart:
+    """``playing``: the job that has the ring; ``statistics``: of the last one."""
+
+    playing: Playing | None
+    statistics: SetUpStatistics | None
+
+
+@dataclass(frozen=True)
+class DividedPart:
+    """``interval_s``: how long a division holds, ``dark_s``: how long all is dark before it, seconds as
+    emulated. ``job``: for which it is divided; ``lightpaths``: those that there are now."""
+
+    mode: Literal["once", "again"]
+    interval_s: float | None
+    dark_s: float
+    job: str | None
+    trouble: str | None
+    lightpaths: Lightpaths
+    statistics: DecisionStatistics | None
+
+
+@dataclass(frozen=True)
+class PlaneDocument(PlaneOverview):
+    """``own``: what only planes of this kind have."""
+
+    nodes: list[PlaneNode]
+    switches: list[PlaneSwitch]
+    own: GridPart | RingPart | DividedPart
+
+
+@dataclass(frozen=True)
+class WiredCrossConnect:
+    ingress: int
+    egress: int
+    wavelength: int | None
+
+
+@dataclass(frozen=True)
+class PlannedLight:
+    """What a job would get: its GPUs in rank order and the switches that carry something for it."""
+
+    plane: str
+    kind: str
+    ranks: list[str]
+    switches: list[str]
+
+
+@dataclass(frozen=True)
+class GridPlanned(PlannedLight):
+    """``cross_connects``: by switch; ``maps``: how each node reaches each peer."""
+
+    cross_connects: Mapping[str, list[WiredCrossConnect]]
+    maps: Ways
+
+
+@dataclass(frozen=True)
+class RingPlanned(PlannedLight):
+    """``set_ups``: changes of light in an iteration; ``transmit``: how each node sends to each peer."""
+
+    steps: int
+    set_ups: int
+    transmit: Mapping[str, Mapping[str, Emit]]
+
+
+@dataclass(frozen=True)
+class DividedPlanned(PlannedLight):
+    """``lightpaths``: those of the first division."""
+
+    lightpaths: Lightpaths
+
+
+def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
+    """Cross-connects in order."""
+    return [WiredCrossConnect(xc.ingress, xc.egress, xc.wavelength) for xc in sorted(group)]
+
+
+@dataclass(frozen=True)
+class OnicDocument:
+    """An O-NIC on a plane. Where it has an agent: ``control``, its address on the control network, whether it
+    is ``reachable``, why not (``error``) and what it says (``status``). Else its ``transmit`` table, by the
+    peer's IP address."""
+
+    gpu: str
+    plane: str | None
+    control: str | None = None
+    reachable: bool | None = None
+    error: str | None = None
+    status: Mapping[str, object] | None = None
+    transmit: Mapping[str, Emit] | None = None

@@ -1,0 +1,399 @@
+"""What all providers of light have in common: ask, light, adopt, clear, and tell of it.
+
+A provider lights the planes of one kind (``controller.jobs.light_provider``). Where a job has its plane for
+itself, the plane's switches are its own (:class:`Alone`): they are held for it, set through their drivers,
+and a *player* moves their light while the job runs; nobody else changes or watches them. At the job's end
+the player ends, then what the O-NICs were told is taken back, then the light, so that nobody sends where
+nothing leads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
+from ringlight.controller.jobs.light_provider import L
+from ringlight.controller.light.documents import (
+    DividedPart,
+    GridPart,
+    Lit,
+    OnicDocument,
+    PlaneDocument,
+    PlaneNode,
+    PlaneOverview,
+    PlaneSwitch,
+    PlannedLight,
+    RingPart,
+)
+from ringlight.controller.light.switches import WRITE_S, Lights
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import lit_planes
+from ringlight.fabric.topology import Fabric
+
+log = logging.getLogger(__name__)
+
+#: Devices asked at the same time.
+PARALLEL = 16
+
+
+class Provider(ABC, Generic[L]):
+    """Plans, sets and takes away the light of jobs on planes of one kind. Safe from any thread.
+
+    ``agent``: of the server, None where the inventory names none.
+    """
+
+    kind: ClassVar[str]
+    alone = False
+
+    def __init__(self, fabric: Fabric, site: OpticalSite, agent: AgentClient | None, bus: EventBus) -> None:
+        self._fabric = fabric
+        self._site = site
+        self._agent = agent
+        self._bus = bus
+        self._lock = threading.RLock()
+        #: Why jobs were not taken over.
+        self._lost: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Begin to watch what has to be watched."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what is done beside. Light, and what O-NICs were told, stay as they are."""
+
+    # A job's light
+
+    @abstractmethod
+    def plan(self, plane: Any, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> L:
+        """What a job on these nodes would get; ``settings``: its workers'. Touches nothing.
+
+        Raises InvalidError for what can never be.
+        """
+
+    def check(self, light: L) -> None:
+        """Ask every switch, and who tells the O-NICs. Raises the first ControllerError."""
+
+        def look(name: str) -> None:
+            self._site.look(name, timeout_s=3.0)
+
+        for error in on_all(light.switches, look):
+            raise error
+        self._check_onics(light)
+
+    def light(self, job_id: str, light: L) -> None:
+        """Set the light, tell the O-NICs, and move the light from then on, where that is to be.
+
+        May be repeated. Raises ControllerError; what was done until then stays until :meth:`clear`.
+        """
+        try:
+            took = self._light(job_id, light)
+        except ControllerError as error:
+            self._publish(job_id, light, "failed", error=str(error))
+            raise
+        self._publish(job_id, light, "lit", **took)
+
+    def adopt(self, job_id: str, light: L) -> None:
+        """Take over a job that an earlier controller lit and that still runs. Never stops it."""
+        try:
+            self._adopt(job_id, light)
+        except ControllerError as error:
+            log.error("job %s is not taken over: %s", job_id, error)
+            with self._lock:
+                self._lost[job_id] = f"{light.place}: job {job_id} is not taken over: {error}"
+            self._publish(job_id, light, "failed", error=str(error))
+        else:
+            self._publish(job_id, light, "adopted")
+
+    def clear(self, job_id: str, light: L) -> list[str]:
+        """Take back what the O-NICs were told, then the light; what did not work, one line each.
+
+        May be repeated.
+        """
+        with self._lock:
+            self._lost.pop(job_id, None)
+        problems = self._clear(job_id, light)
+        if problems is None:
+            return []
+        state = "not cleared" if problems else "cleared"
+        self._publish(job_id, light, state, error=problems[0] if problems else None)
+        return problems
+
+    @abstractmethod
+    def _check_onics(self, light: L) -> None:
+        """Raises the ControllerError of the first that does not answer."""
+
+    @abstractmethod
+    def _light(self, job_id: str, light: L) -> dict[str, float]:
+        """What took how long, seconds, as far as it is told."""
+
+    @abstractmethod
+    def _adopt(self, job_id: str, light: L) -> None:
+        """Raises ControllerError."""
+
+    @abstractmethod
+    def _clear(self, job_id: str, light: L) -> list[str] | None:
+        """What did not work; None where another job has the light already."""
+
+    def _publish(self, job_id: str, light: L, state: str, **more: Any) -> None:
+        self._bus.publish(
+            "plane", job=job_id, plane=light.place, state=state, switches=list(light.switches), **more
+        )
+
+    def _need_agent(self) -> AgentClient:
+        if self._agent is None:
+            raise UnavailableError("the inventory names no server agent")
+        return self._agent
+
+    # Looking
+
+    def troubles(self) -> list[str]:
+        """Why light is not as it should be, one line for each job."""
+        with self._lock:
+            return list(self._lost.values())
+
+    def overview(self, plane: Any, holders: Mapping[str, str]) -> PlaneOverview:
+        """A plane in short; ``holders``: the job that has each taken GPU."""
+        return PlaneOverview(**self._facts(plane, holders))
+
+    def document(self, plane: Any, holders: Mapping[str, str]) -> PlaneDocument:
+        """A plane with its nodes and what its switches carry, as last read."""
+        ports = self._ports(plane)
+        at = {(port.node, port.number): node for node, own in ports.items() for port in own}
+        views = self._site.views()
+        nodes = [
+            PlaneNode(node, self._fabric.gpus[node].ip, holders.get(node), [str(port) for port in own])
+            for node, own in ports.items()
+        ]
+        switches = []
+        for name, carried in self._carried(plane).items():
+            size = self._fabric.optical_switches[name].size
+            lit = [
+                Lit(
+                    xc.ingress,
+                    xc.egress,
+                    xc.wavelength,
+                    at.get((name, xc.ingress)),
+                    at.get((name, xc.egress - size)),
+                )
+                for xc in sorted(carried)
+            ]
+            switches.append(PlaneSwitch(name, views[name].reachable, lit))
+        return PlaneDocument(
+            **self._facts(plane, holders), nodes=nodes, switches=switches, own=self._own(plane)
+        )
+
+    def changes(self, plane: Any) -> Sequence[Any]:
+        """The changes of a plane's light during its last job, one by one, where there are any."""
+        return []
+
+    @abstractmethod
+    def plan_document(self, light: L) -> PlannedLight:
+        """A plan as the REST API shows it."""
+
+    @abstractmethod
+    def switches(self, plane: Any) -> tuple[str, ...]:
+        """The optical switches of a plane."""
+
+    def onics(self) -> list[OnicDocument]:
+        """The O-NICs of all planes, their agents asked now where they have any."""
+        planes = [plane for plane in lit_planes(self._fabric) if plane.kind == self.kind]
+        return [self.onic(plane, node) for plane in planes for node in plane.nodes]
+
+    @abstractmethod
+    def onic(self, plane: Any, gpu: str) -> OnicDocument:
+        """An O-NIC of a plane. Raises ControllerError where its agent does not answer."""
+
+    @abstractmethod
+    def _own(self, plane: Any) -> GridPart | RingPart | DividedPart:
+        """What only such planes have."""
+
+    def _ports(self, plane: Plane) -> dict[str, list[Port]]:
+        """The faceplate ports of switches that each node is plugged into, the first of its O-NIC first."""
+        own = {node: [Port(node, n) for n in range(self._fabric.onics[node].ports)] for node in plane.nodes}
+        return {
+            node: [self._fabric.link_at[port].other(port) for port in ports] for node, ports in own.items()
+        }
+
+    def _carried(self, plane: Any) -> dict[str, frozenset[CrossConnect]]:
+        """What each switch passes, as last read."""
+        seen = self._site.cross_connects()
+        return {name: seen[name] for name in self.switches(plane)}
+
+    def _facts(self, plane: Plane, holders: Mapping[str, str]) -> dict[str, Any]:
+        carried = self._carried(plane)
+        first = next(iter(carried), None)
+        return {
+            "name": plane.name,
+            "kind": plane.kind,
+            "size": len(plane.nodes),
+            "free": sum(node not in holders for node in plane.nodes),
+            "jobs": sorted({holders[node] for node in plane.nodes if node in holders}),
+            "wavelengths": None if first is None else self._fabric.optical_switches[first].wavelengths,
+            "cross_connects": sum(map(len, carried.values())),
+        }
+
+
+class Player(Protocol):
+    """Moves a job's light while the job runs. ``lights``: the job's switches, not closed by it."""
+
+    job: str
+    lights: Lights
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """End it, begun or not. The light stays as it is."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the light is not as it should be; None when it is."""
+
+    @property
+    def changes(self) -> list[Any]:
+        """The last changes of light, one by one."""
+
+
+P = TypeVar("P", bound=Player)
+
+
+class Alone(Provider[L], Generic[L, P]):
+    """Lights planes that are one job's alone, each switch of them."""
+
+    alone = True
+    #: Longest time for a switch to do what it is told, besides what its profile declares, seconds.
+    patience_s = WRITE_S
+
+    def __init__(self, fabric: Fabric, site: OpticalSite, agent: AgentClient | None, bus: EventBus) -> None:
+        super().__init__(fabric, site, agent, bus)
+        self._stopped = False
+        #: By plane: the player of the job that has it, and that of the last job, for what it measured.
+        self._playing: dict[str, P] = {}
+        self._last: dict[str, P] = {}
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            playing, self._playing = dict(self._playing), {}
+        for player in playing.values():
+            player.stop()
+            player.lights.close()
+
+    def troubles(self) -> list[str]:
+        with self._lock:
+            playing = dict(self._playing)
+        found = [f"{plane}: {p.trouble}" for plane, p in playing.items() if p.trouble is not None]
+        return super().troubles() + found
+
+    def changes(self, plane: Plane) -> list[Any]:
+        last = self._last.get(plane.name)
+        return [] if last is None else last.changes
+
+    @abstractmethod
+    def _begin(self, job_id: str, light: L, lights: Lights) -> tuple[P, dict[str, float]]:
+        """Set the light and tell the O-NICs; the player from then on, and what took how long, seconds.
+
+        Raises ControllerError.
+        """
+
+    @abstractmethod
+    def _resume(self, job_id: str, light: L, lights: Lights) -> P:
+        """The player of a job that runs already. Raises ControllerError."""
+
+    @abstractmethod
+    def _forget(self, light: L) -> None:
+        """Tell the O-NICs that their peers have no light. Raises ControllerError."""
+
+    def _check_onics(self, light: L) -> None:
+        self._need_agent().health()
+
+    def _light(self, job_id: str, light: L) -> dict[str, float]:
+        took: dict[str, float] = {}
+
+        def begin(lights: Lights) -> P:
+            player, seconds = self._begin(job_id, light, lights)
+            took.update(seconds)
+            return player
+
+        self._play(job_id, light, begin)
+        return took
+
+    def _adopt(self, job_id: str, light: L) -> None:
+        self._play(job_id, light, lambda lights: self._resume(job_id, light, lights))
+
+    def _play(self, job_id: str, light: L, begin: Callable[[Lights], P]) -> None:
+        """Hold the switches for this job alone and have a player begin."""
+        lights = self._lights(light)
+        try:
+            # Nothing is held before, so that no error leaves it so.
+            if (other := self._site.hold(job_id, light.switches)) is not None:
+                raise ConflictError(f"the light of {light.place} is that of job {other}")
+            player = begin(lights)
+        except BaseException:
+            lights.close()
+            raise
+        with self._lock:
+            if not self._stopped:
+                self._playing[light.place] = self._last[light.place] = player
+                player.start()
+                return
+        player.stop()
+        lights.close()
+
+    def _clear(self, job_id: str, light: L) -> list[str] | None:
+        with self._lock:
+            player = self._playing.get(light.place)
+            if player is not None and player.job == job_id:
+                del self._playing[light.place]
+            else:
+                player = None
+        if player is not None:
+            player.stop()
+        if self._site.hold(job_id, light.switches) is not None:
+            return None
+        problems: list[str] = []
+        try:
+            self._forget(light)
+        except ControllerError as error:
+            problems.append(str(error))
+        problems += (self._lights(light) if player is None else player.lights).put_out()
+        if not problems:
+            self._site.release(job_id)
+        return problems
+
+    def _lights(self, light: L) -> Lights:
+        return Lights(self._site, tuple(light.switches), self.patience_s)
+
+    def _carried(self, plane: Plane) -> dict[str, frozenset[CrossConnect]]:
+        with self._lock:
+            player = self._playing.get(plane.name)
+        if player is None:
+            return super()._carried(plane)
+        return {name: player.lights.carries(name) for name in self.switches(plane)}
+
+
+def on_all(
+    names: Collection[str], work: Callable[[str], None], pool: ThreadPoolExecutor | None = None
+) -> list[ControllerError]:
+    """The work for every name, many at a time; the errors in the order given."""
+
+    def one(name: str) -> ControllerError | None:
+        try:
+            work(name)
+        except ControllerError as error:
+            return error
+        return None
+
+    if pool is not None:
+        return [error for error in pool.map(one, names) if error is not None]
+    with ThreadPoolExecutor(min(PARALLEL, max(1, len(names)))) as own:
+        return [error for error in own.map(one, names) if error is not None]

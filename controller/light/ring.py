@@ -1,0 +1,141 @@
+"""Rings of wavelengths: a job has all nodes of one, and its light is set between the steps of its collective.
+
+Every WSS carries what the first step needs, every node gets its transmit table, and a conductor
+(:mod:`controller.light.conducting`) opens the nodes' flow sockets and steps the light through the collective.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ringlight.controller.bus import EventBus
+from ringlight.controller.circuits.optical_site import OpticalSite
+from ringlight.controller.errors import InvalidError, UnavailableError
+from ringlight.controller.light.conducting import RingConductor
+from ringlight.controller.light.documents import OnicDocument, RingPart, RingPlanned
+from ringlight.controller.light.provider import Alone, on_all
+from ringlight.controller.light.switches import Lights
+from ringlight.controller.light.traffic import steps_of_job
+from ringlight.controller.server_agent import AgentClient
+from ringlight.fabric.planes.ring.ring import WdmRing
+from ringlight.fabric.planes.ring.ring_plane import RingPlane
+from ringlight.fabric.planes.ring.wdm import Emit, RingPlan, plan_ring, set_up_steps
+from ringlight.fabric.topology import Fabric
+
+#: Bytes of an element of the gradient.
+_ITEM_BYTES = 4
+
+
+def plan_light(fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any]) -> RingPlan:
+    """Everything that follows from what a job's workers send. Raises InvalidError naming what does not fit.
+
+    ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``linktest``).
+    """
+    steps = steps_of_job(settings, len(ring.nodes), f"ring {ring.name}")
+    elements = settings.get("gradient_bytes")
+    if elements is not None and elements // _ITEM_BYTES < steps.chunks:
+        # A part without elements is never sent, so its step would never be over.
+        few = f"{elements} bytes are fewer elements than the {steps.chunks} parts of {steps.name}"
+        raise InvalidError(f"gradient_bytes: {few}")
+    try:
+        plan = plan_ring(fabric, ring, steps)
+    except ValueError as error:
+        raise InvalidError(f"{steps.name} on ring {ring.name}: {error}") from error
+    if not any(step.pairs for step in plan.steps):
+        raise InvalidError(f"{steps.name} on ring {ring.name}: no rank sends anything")
+    return plan
+
+
+class RingProvider(Alone[RingPlan, RingConductor]):
+    """``sockets``: where each node's flow socket is to be, by GPU. The ``agent`` keeps transmit tables."""
+
+    kind = RingPlane.kind
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        site: OpticalSite,
+        agent: AgentClient | None,
+        sockets: Mapping[str, Path],
+        bus: EventBus,
+    ) -> None:
+        super().__init__(fabric, site, agent, bus)
+        self._sockets = sockets
+
+    # A job's light
+
+    def plan(self, plane: RingPlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> RingPlan:
+        return plan_light(self._fabric, plane.ring, settings)
+
+    def _begin(self, job_id: str, light: RingPlan, lights: Lights) -> tuple[RingConductor, dict[str, float]]:
+        began = time.monotonic()
+        _, problems = lights.set(light.steps[0].cross_connects, exactly=True)
+        if problems:
+            raise UnavailableError(f"ring {light.place}: {problems[0]}")
+        lit = time.monotonic()
+        self._write_tables(light.place, {node: self._table(light, node) for node in light.nodes})
+        took = {"light_s": lit - began, "tables_s": time.monotonic() - lit}
+        return self._conductor(job_id, light, lights, resumed=False), took
+
+    def _resume(self, job_id: str, light: RingPlan, lights: Lights) -> RingConductor:
+        """The light and the tables stand, and the workers come back."""
+        return self._conductor(job_id, light, lights, resumed=True)
+
+    def _forget(self, light: RingPlan) -> None:
+        self._write_tables(light.place, {node: {} for node in light.nodes})
+
+    def _conductor(self, job_id: str, plan: RingPlan, lights: Lights, *, resumed: bool) -> RingConductor:
+        sockets = {node: self._sockets[node] for node in plan.nodes}
+        ips = {node: self._fabric.gpus[node].ip for node in plan.nodes}
+        try:
+            return RingConductor(job_id, plan, lights, sockets, ips, self._bus, resumed=resumed)
+        except OSError as error:
+            raise UnavailableError(f"ring {plan.place}: flow socket {error.strerror or error}") from error
+
+    # Transmit tables
+
+    def _table(self, plan: RingPlan, node: str) -> dict[str, Emit]:
+        """How a node sends, by its peers' IP addresses."""
+        return {self._fabric.gpus[peer].ip: emit for peer, emit in plan.transmit[node].items()}
+
+    def _write_tables(self, ring: str, tables: Mapping[str, Mapping[str, Emit]]) -> None:
+        """Raises ControllerError naming the first O-NIC that has not what it should."""
+        agent = self._need_agent()
+
+        def write(node: str) -> None:
+            wanted = {ip: vars(emit) for ip, emit in tables[node].items()}
+            if agent.set_transmit(node, wanted) != wanted:
+                raise UnavailableError(f"ring {ring}: the transmit table of {node} did not read back")
+
+        for error in on_all(list(tables), write):
+            raise error
+
+    # Looking
+
+    def switches(self, plane: RingPlane) -> tuple[str, ...]:
+        return plane.ring.switches
+
+    def _own(self, plane: RingPlane) -> RingPart:
+        playing, last = self._playing.get(plane.name), self._last.get(plane.name)
+        return RingPart(
+            None if playing is None else playing.document(), None if last is None else last.statistics()
+        )
+
+    def plan_document(self, light: RingPlan) -> RingPlanned:
+        return RingPlanned(
+            light.place,
+            self.kind,
+            list(light.nodes),
+            list(light.switches),
+            len(light.steps),
+            sum(set_up_steps(light)),
+            light.transmit,
+        )
+
+    def onic(self, plane: RingPlane, gpu: str) -> OnicDocument:
+        playing = self._playing.get(plane.name)
+        table = {} if playing is None else self._table(playing.plan, gpu)
+        return OnicDocument(gpu, plane.name, transmit=table)

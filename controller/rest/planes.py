@@ -1,0 +1,87 @@
+"""REST: planes that have light, O-NICs, and the light that a job would get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from ringlight.controller.errors import InvalidError, NotFoundError
+from ringlight.controller.light.documents import (
+    Decision,
+    DividedPlanned,
+    GridPlanned,
+    OnicDocument,
+    PlaneDocument,
+    PlaneOverview,
+    RingPlanned,
+    SetUp,
+)
+from ringlight.controller.rest import answers as shapes
+from ringlight.controller.rest.common import PlainRoute, answers
+from ringlight.controller.rest.requests import Cursor, GpuName, LightRequest, PlaneName
+from ringlight.controller.service import Controller
+from ringlight.fabric.planes.choice import lit_planes
+
+
+def router(controller: Controller) -> APIRouter:
+    """Routes ``/v1/planes``, ``/v1/onics`` and ``/v1/light-counters``."""
+    routes = APIRouter(prefix="/v1", route_class=PlainRoute, tags=["planes"])
+    lights, jobs = controller.lights, controller.jobs
+    planes = {plane.name: plane for plane in lit_planes(controller.fabric)}
+
+    def named(name: str) -> Any:
+        if name not in planes:
+            raise NotFoundError(f"there is no plane {name}")
+        return planes[name]
+
+    @routes.get("/planes", **answers(list[PlaneOverview]))
+    def all_planes() -> Any:
+        """Grids, rings and divided interconnects: their nodes, and the jobs that have them."""
+        holders = jobs.holders()
+        return [lights[plane.kind].overview(plane, holders) for plane in planes.values()]
+
+    @routes.get("/planes/{name}", **answers(PlaneDocument, 404))
+    def plane(name: PlaneName) -> Any:
+        """Nodes with the job that has them, what each switch passes, and what moving light took in the last
+        job (seconds)."""
+        return lights[named(name).kind].document(planes[name], jobs.holders())
+
+    @routes.get("/planes/{name}/changes", **answers(list[SetUp] | list[Decision], 404))
+    def changes(name: PlaneName) -> Any:
+        """The changes of light of the last job, one by one, at most the last 20,000 (seconds)."""
+        return lights[named(name).kind].changes(planes[name])
+
+    @routes.post("/planes/plan", **answers(GridPlanned | RingPlanned | DividedPlanned, 409, 415, 422, 503))
+    def plan(body: LightRequest) -> Any:
+        """What a job would get; refused as the job would be. Nothing is changed."""
+        found = jobs.light_plan(body.wanted, {"collective": body.collective}, body.plane)
+        if found is None:
+            raise InvalidError("such a job runs on packet switches; name a plane")
+        plane, light = found
+        return lights[plane.kind].plan_document(light)
+
+    @routes.get("/onics", **answers(list[OnicDocument]))
+    def onics() -> Any:
+        """Every O-NIC, its agent asked now if it has one."""
+        return [onic for provider in lights.values() for onic in provider.onics()]
+
+    @routes.get("/onics/{gpu}", **answers(OnicDocument, 404, 409, 503))
+    def onic(gpu: GpuName) -> Any:
+        """One O-NIC, its agent asked now: map, flows, counters, lasers; or its transmit table."""
+        for plane in planes.values():
+            if gpu in plane.nodes:
+                return lights[plane.kind].onic(plane, gpu)
+        raise NotFoundError(f"GPU {gpu} has no O-NIC")
+
+    @routes.get("/onics/{gpu}/flows", **answers(shapes.OnicFlows, 404, 409, 422, 503))
+    def flows(gpu: GpuName, cursor: Cursor = 0) -> Any:
+        """The timeline of its flows after ``cursor``, and the cursor to go on with."""
+        return controller.onics.ask(gpu, "trace", cursor=cursor, timeout_s=5.0)
+
+    @routes.get("/light-counters", **answers(dict[str, Any], 409, 503))
+    def counters() -> Any:
+        """What an emulated fabric's O-NICs and WSSs have counted: collisions, packets lost to the dark."""
+        return dict(jobs.light_counters())
+
+    return routes

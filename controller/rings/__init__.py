@@ -1,1 +1,0 @@
-"""Rings: which job has whose light, and the conductor that switches it between steps."""
