@@ -63,12 +63,12 @@ from ringlight.experiments.analysis.statistics import half_width
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.blocks import exponents, merge, quantise
 from ringlight.fabric.optinc.designed import designed
-from ringlight.fabric.optinc.errors import TABLE_II, Errors, inject
 from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
 from ringlight.fabric.optinc.imperfect import Imperfections, OnMeshes, as_network, on_meshes
 from ringlight.fabric.optinc.network import table_of
 from ringlight.fabric.optinc.structure import CASES
 from ringlight.fabric.optinc.weights import trained
+from ringlight.fabric.optinc.wrong_answers import TABLE_II, Errors, inject
 
 IMAGES, RATE = 64, 0.5
 RANKS, BITS = (4, 8, 16), (8, 16)

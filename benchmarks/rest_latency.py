@@ -22,8 +22,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -168,26 +169,27 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
         moved = next(xc for xc in lit if plugged[xc["egress"]].split(":")[0] == tor)
         # A port of a packet switch that is not lit to two such: one way between switches, which rules mind.
         spare = next(p for p in range(size, 0, -1) if all(p != xc["ingress"] for xc in lit))
-        ends = (free[0], moved["egress"])
+        between, at = cycle((free[0], int(moved["egress"]))), int(moved["egress"])
+
+        def elsewhere() -> int:
+            nonlocal at
+            at = next(between)
+            return at
 
         def get(path: str) -> list[float]:
             return timed(lambda: api.call("GET", path), count, warm=4)
 
-        def put(ingress: int, egresses: Sequence[int]) -> list[float]:
-            turns = iter([*egresses[:2]] * (count + 4))
-
+        def put(ingress: int, place: Callable[[], int]) -> list[float]:
             def once() -> None:
-                egress = next(turns)
+                egress = place()
                 document = api.call("PUT", f"{path}/{ingress}", {"egress": egress})
                 (added,) = (r for r in document["results"] if r["action"] == "add")
                 assert (added["egress"], added["state"]) == (egress, "CONNECTED"), added
 
             return timed(once, count, warm=4)
 
-        turns = iter([(ends[1], ends[0]), (ends[0], ends[1])] * (count + 4))
-
         def put_by_scpi() -> None:
-            (old, new), ingress = next(turns), moved["ingress"]
+            old, new, ingress = at, elsewhere(), moved["ingress"]
             assert scpi.ask(f":oxc:swit:conn:sub (@{ingress}),(@{old});*opc?") == "1"
             assert scpi.ask(f":oxc:swit:conn:add (@{ingress}),(@{new});*opc?") == "1"
             assert scpi.ask(":syst:err?").startswith(("0", "+0")), "refused"
@@ -198,11 +200,11 @@ def calls(url: str, count: int, state: Path) -> dict[str, Any]:
         scpi_s = timed(lambda: scpi.ask(":oxc:swit:conn:stat?"), count, warm=4)
         fabric_s, light_s = get("/v1/fabric"), get(path)
         flows_s = get("/v1/packet-switches/tor0/flows")
-        put_s = put(moved["ingress"], ends)
+        put_s = put(moved["ingress"], elsewhere)
         time.sleep(0.2)
         changes = [(seen, e) for seen, e in listener.seen if e["event"] == "circuits"][-count:]
         put_by_scpi_s = timed(put_by_scpi, count, warm=4)
-        with_rules_s = put(spare, free[:2])
+        with_rules_s = put(spare, cycle(free[:2]).__next__)
         api.call("DELETE", f"{path}/{spare}")
     published = [seen - event["t"] for seen, event in changes]
     from_light = [seen - phase(event, "light_added") for seen, event in changes]

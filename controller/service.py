@@ -18,7 +18,7 @@ from ringlight.controller.circuits.regroup import RegroupManager
 from ringlight.controller.errors import ControllerError, InvalidError, StartError
 from ringlight.controller.inventory import Inventory
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.divided import DividedProvider
 from ringlight.controller.light.grid import GridProvider
 from ringlight.controller.light.onics import OnicSite

@@ -13,9 +13,9 @@ from typing import Any
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.optical_profiles import IDEAL, Profile
 from ringlight.testbed.emulation.optical.device import OpticalDevice
-from ringlight.testbed.emulation.optical.faults import Faults, FaultSpec, Injected, Kind
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.session import Session, Switch, personality
+from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Injected, Kind
 from tests.http_script import request
 
 #: How often a session without a word from its client is asked what it has to say, seconds.
@@ -72,7 +72,7 @@ class ModelSwitch:
             return {CrossConnect(wire.ingress, wire.egress) for wire in self.device.cross_connects()}
 
     def inject(self, kind: str, **more: Any) -> Injected:
-        """A fault; see `testbed.emulation.optical.faults`."""
+        """A fault; see `testbed.emulation.optical.switch_faults`."""
         with self._lock:
             return self.faults.add(time.monotonic_ns(), FaultSpec(Kind(kind), **more))[0]
 

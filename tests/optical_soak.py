@@ -37,8 +37,8 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.optical.device import SetAdmin
-from ringlight.testbed.emulation.optical.faults import FaultSpec, Kind
 from ringlight.testbed.emulation.optical.server import ENDED_S, OpticalSwitchServer, Settings
+from ringlight.testbed.emulation.optical.switch_faults import FaultSpec, Kind
 from tests.unit.test_controller_rules import FakeTables
 
 log = logging.getLogger(__name__)

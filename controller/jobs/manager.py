@@ -29,10 +29,10 @@ from ringlight.controller.jobs.job import (
     note_workers,
     progress,
 )
-from ringlight.controller.jobs.light import Light, LightProvider
+from ringlight.controller.jobs.light_provider import Light, LightProvider
 from ringlight.controller.jobs.losses import go_on, lose, note_release, pending_losses
 from ringlight.controller.jobs.reservation import placed, planes_for, reserve, spares_for
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.planes.averagers.averaging import averaging_of
@@ -196,7 +196,7 @@ class JobManager:
             )
         if spec.get("graph") is not None and not plane.standing:
             raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {plane}")
-        if on_loss != "fail" and self._provider(plane).alone:
+        if on_loss != "fail" and not plane.survives:
             raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
 
     def _check_averaged(self, wanted: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str) -> None:

@@ -1,10 +1,10 @@
 """What all providers of light have in common: ask, light, adopt, clear, and tell of it.
 
-A provider lights the planes of one kind (``controller.jobs.light``). Where a job has its plane for itself,
-the plane's switches are its own (:class:`Alone`): they are held for it, set through their drivers, and a
-*player* moves their light while the job runs; nobody else changes or watches them. At the job's end the
-player ends, then what the O-NICs were told is taken back, then the light, so that nobody sends where nothing
-leads.
+A provider lights the planes of one kind (``controller.jobs.light_provider``). Where a job has its plane for
+itself, the plane's switches are its own (:class:`Alone`): they are held for it, set through their drivers,
+and a *player* moves their light while the job runs; nobody else changes or watches them. At the job's end
+the player ends, then what the O-NICs were told is taken back, then the light, so that nobody sends where
+nothing leads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
-from ringlight.controller.jobs.light import L
+from ringlight.controller.jobs.light_provider import L
 from ringlight.controller.light.documents import (
     DividedPart,
     GridPart,

@@ -56,7 +56,7 @@ from ringlight.controller.onic.wire import (
 )
 
 if TYPE_CHECKING:
-    from ringlight.controller.onic.faults import Faults
+    from ringlight.controller.onic.datagram_faults import Faults
 
 Address = tuple[str, int]
 
@@ -219,7 +219,7 @@ class Agent:
         )
         self._faults: Faults | None = None
         if settings.allow_faults:
-            from ringlight.controller.onic.faults import Faults
+            from ringlight.controller.onic.datagram_faults import Faults
 
             self._faults = Faults()
         self._stopping = False
@@ -707,7 +707,7 @@ class Agent:
     def _emulate(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._faults is None:
             raise ValueError("was started without --allow-faults")
-        from ringlight.controller.onic.faults import changed
+        from ringlight.controller.onic.datagram_faults import changed
 
         wanted = {name: value for name, value in request.items() if name != "op"}
         tuning_s = wanted.pop("tuning_s", self._tuning_s)

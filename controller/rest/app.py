@@ -16,11 +16,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from ringlight.controller.errors import InvalidError, NotFoundError, UnavailableError
-from ringlight.controller.jobs.workloads import PACKED_BYTES
+from ringlight.controller.jobs.workload_files import PACKED_BYTES
 from ringlight.controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
 from ringlight.controller.packets.following import attached
 from ringlight.controller.rest import answers as shapes
-from ringlight.controller.rest import jobs, light, ofctl, optical, optical_faults, planes
+from ringlight.controller.rest import jobs, ofctl, optical, optical_changes, optical_faults, planes
 from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
@@ -75,7 +75,7 @@ def create_app(
     _add_observation(app, controller)
     app.include_router(optical.router(controller))
     app.include_router(optical_faults.router(controller))
-    app.include_router(light.router(controller))
+    app.include_router(optical_changes.router(controller))
     app.include_router(planes.router(controller))
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))

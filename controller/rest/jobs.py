@@ -8,7 +8,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from ringlight.controller.jobs.workloads import PACKED_BYTES
+from ringlight.controller.jobs.workload_files import PACKED_BYTES
 from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
 from ringlight.controller.rest.requests import (

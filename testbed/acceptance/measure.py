@@ -25,9 +25,17 @@ import numpy as np
 from ringlight.controller.optical.base import ApplyResult, OpticalSwitchDriver
 from ringlight.controller.optical.errors import NotAsPlanned, OpticalError
 from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.testbed.acceptance.numbered_frames import (
+    Arrived,
+    Gap,
+    Sent,
+    Traffic,
+    gaps,
+    interval_of,
+    merged,
+)
 from ringlight.testbed.acceptance.rig import Lacks, Rig, lacks
 from ringlight.testbed.acceptance.runner import opened
-from ringlight.testbed.acceptance.traffic import Arrived, Gap, Sent, Traffic, gaps, interval_of, merged
 
 #: A frame leaves each way so often, seconds.
 PACE_S = 100e-6

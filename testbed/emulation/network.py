@@ -21,7 +21,7 @@ from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
-from ringlight.testbed.emulation import averagers, netlink, openvswitch
+from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
     RECONNECT_MS,
@@ -246,18 +246,18 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._inside(
                 self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
             )
-        for cable in averagers.between(self.fabric):
+        for cable in averager_processes.between(self.fabric):
             for end in self._connect(cable.a, cable.b):
                 self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
 
     def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
         """One end of a cable of an averager: its rate and its address."""
         emulation = self.emulation
-        least = averagers.under_way(self.fabric.averagers[cable.b.node])
+        least = averager_processes.under_way(self.fabric.averagers[cable.b.node])
         shape = emulation.rate_bps(cable.rate_bps), emulation.seconds(cable.queue_s), least
-        ip = averagers.address_of(self.fabric, end)
+        ip = averager_processes.address_of(self.fabric, end)
         assert namespace is not None
-        netlink.in_namespace(namespace, partial(averagers.set_up, name, ip, shape))
+        netlink.in_namespace(namespace, partial(averager_processes.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
         """Process id that holds the namespace of a device that is a process."""
@@ -581,7 +581,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
         assert host.namespace is not None
         netlink.in_namespace(host.namespace, inside)
-        for second in averagers.cables_at(self.fabric, gpu.name):
+        for second in averager_processes.cables_at(self.fabric, gpu.name):
             self._plug_averager(host, second)
 
     def _plug_averager(self, host: WorkerHost | IdleHost, cable: Link) -> None:

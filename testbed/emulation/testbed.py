@@ -37,7 +37,7 @@ from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.workers import Workers
-from ringlight.testbed.emulation.averagers import Averagers
+from ringlight.testbed.emulation.averager_processes import Averagers
 from ringlight.testbed.emulation.fault_targets import Kind
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
 from ringlight.testbed.emulation.netlink import NetworkError

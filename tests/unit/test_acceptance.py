@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from ringlight.experiments.acceptance.page import render
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
-from ringlight.testbed.acceptance import traffic
+from ringlight.testbed.acceptance import numbered_frames
 from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.items import ITEMS
 from ringlight.testbed.acceptance.measure import Stream, summary, two_states
+from ringlight.testbed.acceptance.numbered_frames import Arrived, Sent, gaps, interval_of
 from ringlight.testbed.acceptance.rig import Lacks, Rig
 from ringlight.testbed.acceptance.runner import Outcome, as_document, by_item
-from ringlight.testbed.acceptance.traffic import Arrived, Sent, gaps, interval_of
 from tests.unit.test_cli import ringlight
 
 
@@ -128,11 +128,11 @@ def test_a_stream_whose_process_does_not_begin_is_not_waited_for(
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{says}\n")
     program.chmod(0o700)
-    monkeypatch.setattr(traffic.sys, "executable", str(program))
-    monkeypatch.setattr(traffic, "START_S", 0.3)
-    monkeypatch.setattr(traffic, "END_S", 0.3)
+    monkeypatch.setattr(numbered_frames.sys, "executable", str(program))
+    monkeypatch.setattr(numbered_frames, "START_S", 0.3)
+    monkeypatch.setattr(numbered_frames, "END_S", 0.3)
     host: Any = SimpleNamespace(namespace=None, interface="eth0")
-    stream = traffic.Traffic({1: host}, (), (1,), interval_s=0.001)
+    stream = numbered_frames.Traffic({1: host}, (), (1,), interval_s=0.001)
     with pytest.raises(RuntimeError, match=complaint), stream:
         pass
     assert [process.poll() is None for process in stream._processes.values()] == [False]

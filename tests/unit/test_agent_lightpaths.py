@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.http import LightSpec
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
+from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 
 

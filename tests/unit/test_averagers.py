@@ -26,7 +26,7 @@ from ringlight.fabric.planes.averagers.averaging import (
 from ringlight.fabric.planes.counts import of_fabric
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric, electrical_graph
-from ringlight.testbed.emulation.averagers import PREFIX, address_of, place_of
+from ringlight.testbed.emulation.averager_processes import PREFIX, address_of, place_of
 from ringlight.testbed.emulation.network import Emulation, check_rates
 from ringlight.testbed.simulation.networks import scaled
 

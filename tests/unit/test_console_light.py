@@ -15,7 +15,7 @@ import pytest
 from ringlight.controller.onic.agent import Agent, Settings
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.testbed.emulation.console import light, measures
+from ringlight.testbed.emulation.console import light_echoes, measures
 from ringlight.testbed.emulation.console.attached import Attached
 from ringlight.testbed.emulation.console.measures import Pinged
 from ringlight.testbed.emulation.onic.tables import Transmitter
@@ -41,8 +41,8 @@ def test_light_is_called_by_its_port_and_colour_and_a_job_makes_some(
     section: dict[str, Any], source: str, target: str, transmitter: Transmitter, name: str, ranks: str
 ) -> None:
     fabric = plugged(build_fabric(FabricSpec.model_validate(section)))
-    assert light.named(fabric, source, transmitter) == name
-    assert light.remedy(fabric, source, target).endswith(
+    assert light_echoes.named(fabric, source, transmitter) == name
+    assert light_echoes.remedy(fabric, source, target).endswith(
         f": ringlight job submit light --ranks {ranks} --hold"
     )
 
@@ -58,10 +58,10 @@ def ends() -> Any:
 
 def test_an_echo_is_over_when_all_of_it_is_acknowledged(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
-    took = light.acknowledged_after(near, far)
+    took = light_echoes.acknowledged_after(near, far)
     assert took is not None
-    assert 0 < took < light.ECHO_S
-    assert len(far.recv(1000)) == light.ECHO_BYTES
+    assert 0 < took < light_echoes.ECHO_S
+    assert len(far.recv(1000)) == light_echoes.ECHO_BYTES
 
 
 @contextmanager
@@ -97,19 +97,19 @@ def test_on_a_grid_light_is_asked_for_as_a_worker_does(tmp_path: Path) -> None:
     places = {gpu: {"directory": str(tmp_path / gpu)} for gpu in ("n0", "n1")}
     lab = Attached(Lab("zz9z"), {"onics": places}, fabric, None, None)
     with agents(tmp_path, "n0", "n1") as made:
-        with pytest.raises(light.NoLight, match="no light leads from n0 to n1 now; a job makes some"):
-            light.light_between(lab, "n0", "n1")
+        with pytest.raises(light_echoes.NoLight, match="no light leads from n0 to n1 now; a job makes some"):
+            light_echoes.light_between(lab, "n0", "n1")
         for gpu, peer in (("n0", "n1"), ("n1", "n0")):
             host, port = made[peer].address
             entry = {"port": 0, "wavelength": 3, "agent": f"{host}:{port}"}
             tell(tmp_path, gpu, {fabric.gpus[peer].ip: entry})
-        found = light.light_between(lab, "n0", "n1")
+        found = light_echoes.light_between(lab, "n0", "n1")
         assert found.transmitters == (Transmitter(0, 3),)
-        with light.asked_for(lab, found) as waited_s:
+        with light_echoes.asked_for(lab, found) as waited_s:
             assert waited_s > 0
             assert made["n0"]._laser.read(0) == 3
-        with pytest.raises(light.NoLight):
-            light.light_between(lab, "n0", "n3")
+        with pytest.raises(light_echoes.NoLight):
+            light_echoes.light_between(lab, "n0", "n3")
 
 
 def test_lines_of_pings() -> None:

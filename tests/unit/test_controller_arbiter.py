@@ -21,7 +21,7 @@ from ringlight.controller.errors import ConflictError, ControllerError, InvalidE
 from ringlight.controller.jobs.job import JobState
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.jobs.reservation import placed, planes_for
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.light.documents import PlaneDocument
 from ringlight.controller.light.grid import GridPlan, GridProvider, plan_light
 from ringlight.controller.light.onics import OnicEntry, OnicSite

@@ -28,7 +28,7 @@ from ringlight.controller.jobs.job import (
 )
 from ringlight.controller.jobs.manager import JobManager, container_request, worker_spec
 from ringlight.controller.jobs.reservation import reserve
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.store import Store
 from ringlight.workloads.graph import Book, Writer
 from ringlight.workloads.packed import pack

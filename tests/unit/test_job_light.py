@@ -16,7 +16,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
 from ringlight.controller.jobs.job import Job, JobState
 from ringlight.controller.jobs.manager import JobManager
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.controller.store import Store
 from ringlight.fabric.planes.base import Plane

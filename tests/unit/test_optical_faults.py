@@ -37,7 +37,9 @@ from ringlight.testbed.emulation.optical.device import (
     SetLabel,
     Wire,
 )
-from ringlight.testbed.emulation.optical.faults import (
+from ringlight.testbed.emulation.optical.faulty_session import FaultySession
+from ringlight.testbed.emulation.optical.session import Switch, personality
+from ringlight.testbed.emulation.optical.switch_faults import (
     MAX_FAULTS,
     FaultError,
     Faults,
@@ -45,8 +47,6 @@ from ringlight.testbed.emulation.optical.faults import (
     Kind,
     TooManyFaults,
 )
-from ringlight.testbed.emulation.optical.faulty_session import FaultySession
-from ringlight.testbed.emulation.optical.session import Switch, personality
 from tests.drivers import converge
 from tests.optical_model import ModelSwitch
 

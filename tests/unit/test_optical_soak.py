@@ -11,7 +11,7 @@ import pytest
 
 from ringlight.controller.circuits.drift import Policy
 from ringlight.testbed.emulation.optical import server
-from ringlight.testbed.emulation.optical.faults import FaultSpec, Kind
+from ringlight.testbed.emulation.optical.switch_faults import FaultSpec, Kind
 from tests import optical_soak
 from tests.optical_soak import KINDS, PROTOCOLS, Emulated, Soak, soak
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlight.fabric.optinc.errors import TABLE_II, Errors, inject
+from ringlight.fabric.optinc.wrong_answers import TABLE_II, Errors, inject
 
 COUNT = 2**17
 

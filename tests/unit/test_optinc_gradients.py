@@ -15,9 +15,9 @@ from ringlight.containers.worker.spec import WorkerSpec
 from ringlight.fabric.collectives import all_reduce, apply_schedule
 from ringlight.fabric.optinc import blocks
 from ringlight.fabric.optinc.averaging import Coding, goals
-from ringlight.fabric.optinc.errors import Errors, inject
 from ringlight.fabric.optinc.gradients import Unit, by_table, exact, mean_by, steps
 from ringlight.fabric.optinc.network import Table
+from ringlight.fabric.optinc.wrong_answers import Errors, inject
 
 #: Values around 1 and far below it, like gradients; steps of 16 bits stay above float32's least.
 floats = st.floats(-100, 100, width=32).map(lambda value: value if abs(value) > 1e-20 else 0.0)

@@ -15,8 +15,8 @@ import pytest
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.runner.bench import Measured
-from ringlight.experiments.testing import lab as testing
-from ringlight.experiments.testing.lab import (
+from ringlight.experiments.testing import fixture_lab as testing
+from ringlight.experiments.testing.fixture_lab import (
     Bench,
     Figures,
     Labs,

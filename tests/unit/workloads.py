@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from ringlight.controller.jobs.workloads import WorkloadFiles
+from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.workloads.graph import Book, Collective, Kind, Program, Split, Workload, Writer
 
 

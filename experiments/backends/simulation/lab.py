@@ -12,12 +12,12 @@ from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
+from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
     change,
     light,
 )
-from ringlight.experiments.backends.simulation.traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, fidelity_of
 from ringlight.experiments.language.plan import EventPlan, JobPlan, OnLoss, RunPlan, Setting
 from ringlight.experiments.record.events import (

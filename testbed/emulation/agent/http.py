@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ringlight.controller.web.bounds import BoundedBodies, Uploads
 from ringlight.controller.web.serving import HttpServer
-from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
+from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 

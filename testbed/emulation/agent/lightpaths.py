@@ -14,8 +14,8 @@ from typing import Any
 
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric, channels
-from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.files import read_from
+from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.onic.tables import (
     MOST_LIGHTPATHS,
     LightTable,

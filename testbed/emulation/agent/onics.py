@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.agent.errors import AgentError
+from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.onic.counting import read_light
 from ringlight.testbed.emulation.onic.tables import RouteTable, Transmitter
 from ringlight.testbed.emulation.onic.wiring import array_wavelengths

@@ -33,11 +33,11 @@ from ringlight.testbed.emulation.agent.checkpoints import (
     make_directory,
     remove_directory,
 )
-from ringlight.testbed.emulation.agent.errors import AgentError
 from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
-from ringlight.testbed.emulation.averagers import place_of
+from ringlight.testbed.emulation.agent.refusals import AgentError
+from ringlight.testbed.emulation.averager_processes import place_of
 from ringlight.testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ringlight.testbed.emulation.console import light
+from ringlight.testbed.emulation.console import light_echoes
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.lab import LabError
 
@@ -60,7 +60,7 @@ def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
 
 def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
     """One echo over the light of O-NICs that is lit now. Raises NoLight, LabError."""
-    found = light.echo(lab, places, source, target)
+    found = light_echoes.echo(lab, places, source, target)
     return Pinged(source, target, found.rtt_s, found.over, found.waited_s)
 
 
@@ -69,7 +69,7 @@ def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: s
     if source in lab.fabric.onics:
         try:
             return ping_light(lab, places, source, target)
-        except light.NoLight:
+        except light_echoes.NoLight:
             pass
     return ping(lab, places[source], source, target)
 
@@ -124,16 +124,16 @@ def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     tried = ping_light(lab, lab.places(), client, server)
     if tried.rtt_s is None:
         raise LabError(no_answer(tried))
-    lit = light.light_between(lab, client, server)
-    with light.asked_for(lab, lit):
-        before = light.packets_on(lab, lit)
+    lit = light_echoes.light_between(lab, client, server)
+    with light_echoes.asked_for(lab, lit):
+        before = light_echoes.packets_on(lab, lit)
         found = _iperf(lab, client, server, seconds)
-        return replace(found, over=light.taken(lab, lit, before))
+        return replace(found, over=light_echoes.taken(lab, lit, before))
 
 
 def no_answer(pinged: Pinged) -> str:
     """Why nothing came back over light."""
-    within = f"within {light.ECHO_S:g} s"
+    within = f"within {light_echoes.ECHO_S:g} s"
     return f"{pinged.target} acknowledged nothing {within}: {pinged.over} does not lead there now"
 
 

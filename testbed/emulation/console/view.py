@@ -147,7 +147,7 @@ def _states() -> dict[str, str]:
 
 def _at_averager(lab: Attached, gpu: str) -> str:
     """The address of a GPU's second NIC."""
-    from ringlight.testbed.emulation.averagers import address_of
+    from ringlight.testbed.emulation.averager_processes import address_of
 
     return address_of(lab.fabric, Port(gpu, 1))
 

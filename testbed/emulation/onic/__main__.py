@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringlight.controller.onic.agent import Agent, AgentError, Settings
 from ringlight.controller.onic.protocol import Times
-from ringlight.testbed.emulation.onic.light import BpfLaser, BpfRoutes
+from ringlight.testbed.emulation.onic.transmitters import BpfLaser, BpfRoutes
 
 #: An O-NIC's control unit is hardware of its own and never waits for the GPU's work; here they share cores.
 NICENESS = -20

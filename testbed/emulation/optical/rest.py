@@ -22,7 +22,7 @@ from ringlight.controller.web.bounds import BoundedBodies
 from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.datapath import Counters, Datapath
 from ringlight.testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
-from ringlight.testbed.emulation.optical.faults import (
+from ringlight.testbed.emulation.optical.switch_faults import (
     SECONDS,
     FaultError,
     FaultSpec,

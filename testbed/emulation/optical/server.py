@@ -40,13 +40,13 @@ from ringlight.testbed.emulation.optical.device import (
     Stored,
 )
 from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
-from ringlight.testbed.emulation.optical.faults import Faults
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread
 from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
+from ringlight.testbed.emulation.optical.switch_faults import Faults
 
 log = logging.getLogger(__name__)
 
