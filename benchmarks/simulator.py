@@ -129,9 +129,10 @@ def _oddl(nodes: int) -> dict[str, Any]:
     from ringlight.fabric.schedules import halving_doubling
     from ringlight.fabric.schema import FabricSpec, build_fabric
     from ringlight.testbed.simulation.engine import Engine
-    from ringlight.testbed.simulation.jobs import Job, simulate
+    from ringlight.testbed.simulation.jobs import Job
     from ringlight.testbed.simulation.networks import GridNetwork
     from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
+    from tests.simulated_jobs import simulate
 
     side = math.isqrt(nodes)
     grid_spec = {"rows": side, "columns": side, "gpu": "gpu", "rate": "100 Gbit/s"}

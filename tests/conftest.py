@@ -28,6 +28,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MINUTES",
         help="run the tests marked fuzz alone, again and again, until so long has passed, shared out evenly",
     )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="whole sweeps and more random cases, for which the suite has a shorter form",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the product's modules loaded as they are, from the files that all processes share.
+
+    As Ringlight brings a plugin, pytest would rewrite the assertions of all its modules.
+    """
+    config.pluginmanager.rewrite_hook._must_rewrite.discard("ringlight")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether the long form was asked for."""
+    return bool(request.config.getoption("--long"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

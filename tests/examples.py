@@ -38,6 +38,9 @@ def assert_shown(name: str, runs: Sequence[Run]) -> None:
         for run in runs:
             assert run.jobs["red"].last_gpus == others.get(run.plan.arm, ("g0", "g1", "g3"))
             assert not run.jobs["blue"].recoveries
+    if name == "hop_ring":
+        lost = {run.plan.arm: run.jobs["red"].last_gpus for run in runs}
+        assert lost.get("bypassed") == ("g0", "g1", "g3", "g4", "g5")
     if name in ("dead_switch", "dark_time"):
         moved = {run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs}
         assert moved == {arm: arm != "undisturbed" for arm in moved}

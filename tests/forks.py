@@ -30,6 +30,10 @@ PROGRAMS = (
     "ringlight.experiments.runner.command",
     "ringlight.experiments.backends.emulation.backend",
     "ringlight.experiments.report.report",
+    "ringlight.experiments.report.charts",
+    "matplotlib.backends.backend_svg",
+    # for a controller's first regroup, imported by each while it starts
+    "scipy.optimize",
 )
 
 

@@ -200,7 +200,7 @@ class JobManager:
             )
         if spec.get("graph") is not None and not plane.standing:
             raise InvalidError(f"workload graph: it runs on packet switches and circuits, not on {plane}")
-        if on_loss != "fail" and self._provider(plane).alone:
+        if on_loss != "fail" and not plane.survives:
             raise InvalidError(f"on_loss {on_loss}: a job on {plane} needs all its nodes; it can only fail")
 
     def _check_averaged(self, wanted: Sequence[str] | int, spec: Mapping[str, Any], on_loss: str) -> None:

@@ -25,8 +25,6 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import FloatArray, placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.planes.divided.demand_ring import DemandRing
-from ringlight.fabric.planes.divided.planes import ParallelOcs
 from ringlight.fabric.planes.wholes.whole_plane import WholePlane
 from ringlight.fabric.topology import Fabric
 
@@ -55,14 +53,16 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     # A job's light
 
     def plan(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> DividedLight:
-        """Raises InvalidError also where light is divided once and a GPU has more partners than there are
-        switches."""
+        """Raises InvalidError also where light is divided once, and some GPUs of a job cannot have it at a
+        time to whom they send."""
         gpus = list(self._fabric.gpus)
         demand = self.demand_of(settings, len(nodes), plane)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
-        if plane.degree is not None:
+        if plane.built == "once":
             try:
-                check_degree(demand, plane.degree, gpus)
+                if plane.degree is not None:
+                    check_degree(demand, plane.degree, gpus)
+                plane.interconnect.check((i, j) for i, j in np.argwhere(demand).tolist())
             except ValueError as error:
                 problem = str(error).removeprefix("demand: ")
                 raise InvalidError(f"job on {plane}: {problem}") from error
@@ -139,6 +139,6 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def _times(self, plane: WholePlane) -> tuple[float | None, float]:
         """How long a division holds and how long all is dark before it, seconds as emulated."""
-        one, time = plane.interconnect, self._time_dilation
-        assert isinstance(one, ParallelOcs | DemandRing)
-        return (None if one.interval_s is None else one.interval_s * time), one.dark_s * time
+        if plane.division is None:
+            return None, 0.0
+        return plane.division.interval_s * self._time_dilation, plane.division.dark_s * self._time_dilation

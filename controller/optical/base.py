@@ -190,6 +190,14 @@ class Capabilities:
     reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
     max_remove: int = 0
 
+    @classmethod
+    def dual_sided(cls, size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
+        """Those of a switch with ingress ports 1..size and egress ports size+1..2*size, a power meter at each
+        and the ``profile``'s timing."""
+        ingress, egress = dual_sided(size)
+        timing = Timing.from_profile(profile)
+        return cls(ingress, egress, max_batch, timing, power=ingress | egress, **more)
+
     @cached_property
     def ports(self) -> frozenset[int]:
         return self.ingress | self.egress
@@ -202,13 +210,6 @@ class Capabilities:
 def dual_sided(size: int) -> tuple[frozenset[int], frozenset[int]]:
     """Ingress ports 1..size and egress ports size+1..2*size."""
     return frozenset(range(1, size + 1)), frozenset(range(size + 1, 2 * size + 1))
-
-
-def metered(size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
-    """Capabilities of a dual-sided switch with a power meter at each port and the ``profile``'s timing."""
-    ingress, egress = dual_sided(size)
-    timing = Timing.from_profile(profile)
-    return Capabilities(ingress, egress, max_batch, timing, power=ingress | egress, **more)
 
 
 @dataclass(frozen=True)

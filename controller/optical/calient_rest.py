@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import calient
-from ringlight.controller.optical.base import Deadline, Identity, PortStatus, Snapshot, metered
+from ringlight.controller.optical.base import Capabilities, Deadline, Identity, PortStatus, Snapshot
 from ringlight.controller.optical.calient import (
     GROUP,
     MAX_BATCH,
@@ -168,7 +168,9 @@ class CalientRestDriver(CalientDriver):
             raise entry.wrong("group", f"{self._group!r} is not a name")
         credentials = entry.credentials()
         self._login = {"authorization": f"Basic {credentials.basic}"} if credentials else {}
-        super().__init__(name, metered(size, MAX_BATCH, entry.profile), secrets_of(credentials))
+        super().__init__(
+            name, Capabilities.dual_sided(size, MAX_BATCH, entry.profile), secrets_of(credentials)
+        )
         self._client = http_client(entry)
         self._cookies: dict[str, str] = {}
 

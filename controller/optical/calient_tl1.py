@@ -30,7 +30,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ringlight.controller.optical.base import Deadline, Identity, PortStatus, Snapshot, metered
+from ringlight.controller.optical.base import Capabilities, Deadline, Identity, PortStatus, Snapshot
 from ringlight.controller.optical.calient import (
     GROUP,
     MAX_BATCH,
@@ -147,7 +147,7 @@ class CalientTl1Driver(CalientDriver):
         self._group, self._bulk = keys.get("group", GROUP), entry.flag("bulk", True)
         if not isinstance(self._group, str) or not re.fullmatch(r"[A-Za-z0-9_.]{1,40}", self._group):
             raise entry.wrong("group", f"{self._group!r} is not a group's name")
-        capabilities = metered(size, MAX_BATCH if self._bulk else MAX_SINGLES, entry.profile)
+        capabilities = Capabilities.dual_sided(size, MAX_BATCH if self._bulk else MAX_SINGLES, entry.profile)
         super().__init__(name, capabilities, secrets_of(credentials))
         self._client = Tl1Client(name, host, port, credentials, self.redact)
 

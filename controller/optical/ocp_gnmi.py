@@ -41,12 +41,12 @@ from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
 
 from ringlight.controller.optical.base import (
+    Capabilities,
     Deadline,
     Identity,
     OpticalSwitchDriver,
     PortStatus,
     Snapshot,
-    metered,
 )
 from ringlight.controller.optical.connection import ask_again
 from ringlight.controller.optical.errors import (
@@ -494,7 +494,7 @@ class GnmiDriver(OpticalSwitchDriver):
             raise entry.wrong("key_file", "cert_file and key_file go together")
         tls, server_name = entry.flag("tls", True), entry.text("server_name")
         access = Access(host, port, entry.credentials(), tls, **files, server_name=server_name)
-        can = metered(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
+        can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
         super().__init__(name, can, secrets_of(access.credentials))
         self._sides = _sides(entry, size)
         self._client = GnmiClient(name, access)

@@ -51,11 +51,11 @@ from ncclient.transport import AuthenticationError, SSHSession, SSHUnknownHostEr
 from ringlight.controller.optical import polatis
 from ringlight.controller.optical.base import (
     Alarm,
+    Capabilities,
     Deadline,
     Identity,
     OpticalSwitchDriver,
     Snapshot,
-    metered,
 )
 from ringlight.controller.optical.connection import ask_again
 from ringlight.controller.optical.errors import (
@@ -559,7 +559,7 @@ class NetconfDriver(OpticalSwitchDriver):
             Path(str(keys.get("known_hosts", "~/.ssh/known_hosts"))),
             entry.flag("verify", True),
         )
-        can = metered(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
+        can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
         super().__init__(name, can, secrets_of(credentials))
         self._client = NetconfClient(name, access)
 

@@ -34,7 +34,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import Deadline, Identity, OpticalSwitchDriver, Snapshot, metered
+from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
 from ringlight.controller.optical.errors import ProtocolError, Refused, StaleRevision
 from ringlight.controller.optical.http import Reply, http_client
 from ringlight.controller.optical.inventory import Entry, secrets_of
@@ -168,7 +168,9 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
             raise entry.wrong("settle_s", f"{keys['settle_s']!r} is not 0 to 60 seconds") from None
-        can = metered(size, MAX_BATCH, entry.profile, max_remove=1, max_replace=MAX_BATCH, port_admin=True)
+        can = Capabilities.dual_sided(
+            size, MAX_BATCH, entry.profile, max_remove=1, max_replace=MAX_BATCH, port_admin=True
+        )
         credentials = entry.credentials()
         super().__init__(
             name, replace(can, timing=replace(can.timing, settle_s=settle_s)), secrets_of(credentials)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import Deadline, Identity, OpticalSwitchDriver, Snapshot, metered
+from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
 from ringlight.controller.optical.errors import ProtocolError
 from ringlight.controller.optical.inventory import Entry, secrets_of
 from ringlight.controller.optical.tl1 import Command, format_numbers
@@ -78,7 +78,7 @@ class PolatisTl1Driver(OpticalSwitchDriver):
         entry = Entry(name, keys)
         host, port = entry.address()
         credentials = entry.credentials()
-        capabilities = metered(size, MAX_BATCH, entry.profile, port_admin=True)
+        capabilities = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, port_admin=True)
         super().__init__(name, capabilities, secrets_of(credentials))
         self._client = Tl1Client(name, host, port, credentials, self.redact)
 

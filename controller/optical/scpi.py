@@ -26,7 +26,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.controller.optical import polatis
-from ringlight.controller.optical.base import Deadline, Identity, OpticalSwitchDriver, Snapshot, Verb, metered
+from ringlight.controller.optical.base import (
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    Snapshot,
+    Verb,
+)
 from ringlight.controller.optical.connection import Connection, ask_again
 from ringlight.controller.optical.errors import (
     Indeterminate,
@@ -315,7 +322,7 @@ class ScpiDriver(OpticalSwitchDriver):
         entry = Entry(name, keys)
         self.wavelengths = int(keys.get("wavelengths") or 0)
         more = {"max_replace": MAX_BATCH, "port_admin": True, "wavelengths": self.wavelengths}
-        super().__init__(name, metered(size, MAX_BATCH, entry.profile, **more))
+        super().__init__(name, Capabilities.dual_sided(size, MAX_BATCH, entry.profile, **more))
         self._client = ScpiClient(name, *entry.address())
 
     def _open(self, deadline: Deadline) -> Identity:

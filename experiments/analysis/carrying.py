@@ -67,7 +67,7 @@ class Carried:
     steps: float
 
     def processors(self, costs: Costs = MEASURED) -> float:
-        """How many it keeps busy."""
+        """How many processors its traffic keeps busy."""
         used = self.messages * costs.message + self.frames * costs.frame + self.switched * costs.switched
         return used / self.seconds
 

@@ -89,7 +89,7 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The sentence, without a full stop."""
+        """The reason as a sentence, without a full stop."""
         said = SENTENCES[self.code].format(**self.data).replace("%", " %")
         return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
 

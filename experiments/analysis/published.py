@@ -149,12 +149,12 @@ def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[s
 
 
 def name_of(figure: PublishedSpec) -> str:
-    """The metric that it is of; over another arm, the ratio's."""
+    """The metric of a published figure; where it is over another arm, that of the ratio."""
     return f"{figure.metric}_ratio" if figure.over else figure.metric
 
 
 def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
-    """What it is of: its job, the only one where it names none, the fabric or the run."""
+    """The subject of a published figure: its job, by default the only one, the fabric or the run."""
     plan = next(plan for plan in plans if plan.arm == figure.arm)
     known = metrics().get(figure.metric)
     if figure.job is not None or known is None or known.of == "job":

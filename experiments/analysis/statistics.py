@@ -66,5 +66,5 @@ def _whole(group: Sequence[Row]) -> list[Row]:
 
 
 def is_number(value: Value) -> TypeGuard[float]:
-    """Truths are none."""
+    """Whether a value is a number; a truth is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -41,7 +41,7 @@ class Side:
     environment: Mapping[str, Any]
 
     def by_key(self) -> Mapping[Key, list[Run]]:
-        """Repetitions together."""
+        """The runs by arm and point; repetitions of one are together."""
         grouped: dict[Key, list[Run]] = {}
         for run in self.runs:
             grouped.setdefault((run.plan.arm, tuple(run.plan.point.items())), []).append(run)
@@ -296,7 +296,7 @@ def signed(value: float) -> str:
 
 
 def _waited(causes: Mapping[str, Any]) -> str:
-    """How long ranks waited for light."""
+    """A phrase that says how long ranks waited for light."""
     emulated_s, simulated_s = (causes["light_s"][side] or 0.0 for side in ("emulated", "simulated"))
     by = " (the controller's own time is not)" if causes["light_by"] == "controller" else ""
     return (

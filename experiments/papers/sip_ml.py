@@ -111,7 +111,7 @@ def _times(base: AtBase, arm: str, metric: str = "jct", *, whole: bool = False) 
 
 
 def _either(base: AtBase, arm: str) -> dict[_Case, float]:
-    """The faster of dividing a model and leaving it whole, which has no pieces that could take less."""
+    """The shorter iteration of two: with the model divided, and with the whole model on each GPU."""
     whole = {case._replace(takes=""): s for case, s in _times(base, arm, whole=True).items()}
     divided = _times(base, arm)
     return {

@@ -85,13 +85,9 @@ def closed_form(at: RunPlan) -> ClosedForm | None:
     if (plane := at.on(RingPlane)) is not None:
         return on_ring(parse_collective(job.loop.collective), job.gpus, plane.ring.wavelengths)
     leaf, oversubscription = _tree_of(fabric)
-    return (
-        {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}[job.loop.collective](
-            job.gpus, leaf, oversubscription
-        )
-        if job.loop.collective in ("ring", "recursive-doubling")
-        else None
-    )
+    forms = {"ring": _electrical_ring, "recursive-doubling": _recursive_doubling}
+    form = forms.get(job.loop.collective)
+    return None if form is None else form(job.gpus, leaf, oversubscription)
 
 
 def on_ring(found: Collective, nodes: int, wavelengths: int) -> ClosedForm | None:

@@ -88,20 +88,23 @@ def _commit() -> str:
     if not (ROOT / ".git").exists():
         # An installed package: git would answer for the project in whose folder it is.
         return ""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
+    said, _ = _said(
+        "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude", "*"
+    )
+    return said
 
 
 def _program(command: list[str]) -> str:
     path = shutil.which(command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if path is None:
         return "not installed"
+    return next(filter(None, (*_said(path, *command[1:]), "unknown"))).splitlines()[0]
+
+
+def _said(*command: str) -> tuple[str, str]:
+    """What a program writes to its output and to its errors; nothing where it cannot be run."""
     try:
-        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return (done.stdout.strip() or done.stderr.strip() or "unknown").splitlines()[0]
+        return "", ""
+    return done.stdout.strip(), done.stderr.strip()

@@ -430,7 +430,7 @@ class ProcessEnded(Record, event="process_ended"):
 
     @property
     def process(self) -> str:
-        """What it is called in a sentence."""
+        """The process as a sentence names it."""
         return process_called(self.kind, self.name)
 
 
@@ -453,7 +453,7 @@ class SwitchDrifted(Record, event="switch_drifted"):
 
     @property
     def said(self) -> str:
-        """The sentence, without a full stop."""
+        """A sentence about the drift, without a full stop."""
         return f"{self.what} of {self.switch}: {self.text}"
 
 
@@ -482,7 +482,7 @@ class EventLate(Record, event="event_late"):
 
     @property
     def said(self) -> str:
-        """The sentence, without a full stop."""
+        """A sentence about the delay, without a full stop."""
         what = f"{self.do} {self.target}".rstrip()
         away = f"the controller was away for {self.away_s:.1f} s"
         return (
@@ -548,7 +548,7 @@ def record_of(found: Mapping[str, Any]) -> Record | None:
 
 
 def _as_now(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What earlier versions wrote, as it is written now."""
+    """Converts an object that an earlier version wrote to those that are written now."""
     told: dict[str, Any]
     if found["event"] == "switch_restarted":
         told = {"kind": "optical switch", "name": found["switch"], "how": "how is not on record"}

@@ -121,7 +121,7 @@ class Action:
 
     @property
     def said(self) -> str:
-        """``kill agent n1``."""
+        """The event in words: ``kill agent n1``."""
         return f"{self.plan.do} {self.plan.target or ''}".strip()
 
 
@@ -155,9 +155,10 @@ class Run:
         """What was made to happen after the first jobs were released."""
         return [action for action in self.actions if action.begun > self.released]
 
-    def of(self, kind: type[AnyRecord]) -> list[AnyRecord]:
-        """Records of one kind, in order."""
-        return cast(list[AnyRecord], self._by_kind.get(kind, []))
+    def of(self, kind: type[AnyRecord], job: str | None = None) -> list[AnyRecord]:
+        """Records of one kind, in order; those of a ``job`` where one is named."""
+        found = cast(list[AnyRecord], self._by_kind.get(kind, []))
+        return found if job is None else [record for record in found if getattr(record, "job", None) == job]
 
     @property
     def drifts(self) -> list[tuple[SwitchDrifted, SwitchMended | None]]:

@@ -78,7 +78,7 @@ def sheet(
 
 
 def chart(height: float, **margins: Any) -> tuple[Sheet, Axes]:
-    """A :func:`sheet` of one."""
+    """A figure with one axes, as :func:`sheet` makes it."""
     figure, ((axis,),) = sheet(height, **margins)
     return figure, axis
 

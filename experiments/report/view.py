@@ -46,7 +46,7 @@ class Figures:
 
     @property
     def name(self) -> str:
-        """``red`` of ``job red``."""
+        """Name of the subject: ``red`` of ``job red``."""
         return job_of(self.subject)
 
     def row(self, metric: str, label: Label | None = None) -> Row | None:
@@ -84,7 +84,7 @@ class Figures:
         return sorted((row for row in found if row.repeat is not None), key=lambda row: row.repeat or 0)
 
     def modelled(self, metric: str) -> Row | None:
-        """What the model says of it, with set-ups where it knows of them."""
+        """The model's figure for a metric, with set-ups where the model knows of them."""
         return self.row(f"{metric}_predicted_with_setup") or self.row(f"{metric}_predicted")
 
 
@@ -292,7 +292,7 @@ def swept(points: Iterable[Point]) -> list[str]:
 
 
 def short(path: str, paths: Iterable[str]) -> str:
-    """The end of a dotted path, as much of it as tells it from the others."""
+    """The shortest end of a dotted path that tells it from the others."""
     path, others = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
     words = path.split(".")
     ends = (".".join(words[-length:]) for length in range(1, len(words)))
@@ -328,7 +328,7 @@ Cell = str | Callable[[Figures], str]
 
 
 def cell(of: Cell) -> Callable[[Figures], str]:
-    """Function that makes a table's cell."""
+    """What makes a table's cell of figures."""
     return (lambda at: at.figure(of)) if isinstance(of, str) else of
 
 

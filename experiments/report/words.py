@@ -38,7 +38,7 @@ HARD_SPACE = "\u00a0"
 
 
 def called(metric: str) -> str:
-    """``allreduce`` as a person says it."""
+    """A metric's name as a person says it: ``all-reduce`` for ``allreduce``."""
     return _TITLES.get(metric, metric.replace("_", " ").replace(".", ": "))
 
 

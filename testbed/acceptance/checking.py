@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.testbed.acceptance.rig import Rig
 
+#: Within which a change is seen by polling, seconds.
+SEEN_WITHIN_S = 5.0
 #: What a check does.
 Run = Callable[[Rig, OpticalSwitchDriver], None]
 
@@ -83,3 +86,12 @@ def raises(kind: type[Exception], what: str) -> Iterator[Raised]:
         caught.error = error
     else:
         raise CheckFailed(f"{what}: no {kind.__name__}")
+
+
+def soon(fact: Callable[[], bool], what: str) -> None:
+    """Wait for a fact; raises CheckFailed if it is not true within `SEEN_WITHIN_S`."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while not fact():
+        if time.monotonic() > deadline:
+            raise CheckFailed(f"{what} within {SEEN_WITHIN_S:g} s")
+        time.sleep(0.05)

@@ -20,12 +20,13 @@ from ringlight.testbed.lab import Lab
 #: The EtherType of the packets: IEEE 802's first for local experiments.
 ETHERTYPE = 0x88B5
 COMMAND_S = 20.0
-_HEADER = 14
-_PACKET = struct.Struct("!IQ")
+HEADER_BYTES = 14
+#: What a frame holds behind its header: the mark of its stream, and its number.
+FRAME = struct.Struct("!IQ")
 _SHORTEST = 60
 _SO_RCVBUFFORCE, _SO_TIMESTAMPNS, _SIOCGIFMTU = 33, 35, 0x8921
-#: When a packet arrived, as the kernel tells it.
-_TIMESPEC = struct.Struct("@ll")
+#: When a frame arrived, as the kernel tells it: seconds and nanoseconds.
+TIMESPEC = struct.Struct("@ll")
 _RECEIVE_BYTES = 1 << 25
 
 
@@ -110,9 +111,9 @@ class Host:
                     return found
                 time.sleep(0.002)
                 continue
-            mark, number = _PACKET.unpack_from(data, _HEADER)
+            mark, number = FRAME.unpack_from(data, HEADER_BYTES)
             if mark == stream.mark:
-                (seconds, nanoseconds), *_ = (_TIMESPEC.unpack(data) for *_, data in told)
+                (seconds, nanoseconds), *_ = (TIMESPEC.unpack(data) for *_, data in told)
                 found[number] = seconds + nanoseconds / 1e9 - time.time() + time.monotonic()
 
 
@@ -152,7 +153,7 @@ class Stream:
         number = 0
         while not self._stop.is_set():
             self.sent.append(time.monotonic())
-            self._host.send(_PACKET.pack(self.mark, number))
+            self._host.send(FRAME.pack(self.mark, number))
             self.left.append(time.monotonic())
             number += 1
             time.sleep(self._interval_s)

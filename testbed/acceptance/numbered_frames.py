@@ -16,7 +16,6 @@ import secrets
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,10 +29,8 @@ from types import FrameType, TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.testbed.acceptance.network import Host
+from ringlight.testbed.acceptance.network import FRAME, HEADER_BYTES, TIMESPEC, Host
 
-_FRAME = struct.Struct("!IQ")
-_HEADER = 14
 #: Ethernet's preamble, check sequence and gap, which take their part of a rate.
 _BETWEEN_FRAMES = 24
 _PR_SET_TIMERSLACK = 29
@@ -47,7 +44,6 @@ QUIET_S = 0.3
 LONGEST_S = 600.0
 
 Times = npt.NDArray[np.int64]
-_SO_TIMESTAMPNS, _STAMP = 35, struct.Struct("qq")
 
 
 def interval_of(size: int, rate_bps: float) -> float:
@@ -269,8 +265,8 @@ def _ready() -> None:
 def send(host: Host, out: Path, mark: int, size: int, interval_s: float, catch_up: bool) -> None:
     """Frames until SIGTERM; then the clock before and after each, as pairs of int64, in ``out``."""
     stop, noted = _Stop(), array("q")
-    frame = bytearray(max(size, _HEADER + _FRAME.size))
-    frame[:_HEADER] = host.header
+    frame = bytearray(max(size, HEADER_BYTES + FRAME.size))
+    frame[:HEADER_BYTES] = host.header
     host.socket.setblocking(True)
     clock, push, note = time.monotonic_ns, host.socket.send, noted.append
     interval = round(interval_s * 1e9)
@@ -279,7 +275,7 @@ def send(host: Host, out: Path, mark: int, size: int, interval_s: float, catch_u
     number, due = 0, clock()
     until = due + round(LONGEST_S * 1e9)
     while not stop.asked and due < until:
-        _FRAME.pack_into(frame, _HEADER, mark, number)
+        FRAME.pack_into(frame, HEADER_BYTES, mark, number)
         before = clock()
         push(frame)
         after = clock()
@@ -303,9 +299,8 @@ def receive(host: Host, out: Path) -> None:
     buffer = bytearray(64)
     host.socket.setblocking(True)
     host.socket.settimeout(QUIET_S)
-    host.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-    pull, note, unpack = host.socket.recvmsg_into, noted.append, _FRAME.unpack_from
-    room, buffers = socket.CMSG_SPACE(_STAMP.size), [buffer]
+    pull, note, unpack = host.socket.recvmsg_into, noted.append, FRAME.unpack_from
+    room, buffers = socket.CMSG_SPACE(TIMESPEC.size), [buffer]
     # The kernel stamps by the clock of the day.
     behind = time.time_ns() - time.monotonic_ns()
     # In a session of its own, whose niceness counts before the process's (sched(7), autogroup).
@@ -321,10 +316,10 @@ def receive(host: Host, out: Path) -> None:
             if stop.asked:
                 break
             continue
-        mark, number = unpack(buffer, _HEADER)
+        mark, number = unpack(buffer, HEADER_BYTES)
         note(mark)
         note(number)
-        seconds, nanoseconds = _STAMP.unpack(extra[0][2][: _STAMP.size])
+        seconds, nanoseconds = TIMESPEC.unpack(extra[0][2][: TIMESPEC.size])
         note(seconds * 1_000_000_000 + nanoseconds - behind)
         if stop.asked:
             ended = ended or time.monotonic()

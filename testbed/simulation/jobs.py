@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -133,16 +133,6 @@ class Iteration:
     computed_s: FloatArray
     end_s: FloatArray
 
-    @property
-    def duration_s(self) -> float:
-        """Seconds from the first rank's begin to the last one's end."""
-        return float(self.end_s.max() - self.begin_s.min())
-
-    @property
-    def all_reduce_s(self) -> float:
-        """Mean over ranks of the time in the all-reduce, waiting for others included."""
-        return float((self.end_s - self.computed_s).mean())
-
 
 @dataclass(frozen=True)
 class Loss:
@@ -166,11 +156,6 @@ class JobResult:
     failed: str | None = None
     end_s: float = math.nan
     losses: list[Loss] = field(default_factory=list)
-
-    @property
-    def iteration_s(self) -> float:
-        """Median over iterations, of the time from end to end (from the begin, for the first)."""
-        return float(np.median([i.duration_s for i in self.iterations])) if self.iterations else math.nan
 
 
 class Gate(Protocol):
@@ -204,35 +189,6 @@ def check_job(job: Job) -> Job:
     if not (math.isfinite(job.start_s) and job.start_s >= 0):
         raise ValueError(f"{where}: start_s is {job.start_s}; it must be 0 or more")
     return job
-
-
-def simulate(
-    network: Network,
-    jobs: Iterable[Job],
-    events: Iterable[Event] = (),
-    *,
-    gate: Gate | None = None,
-    engine: Engine | None = None,
-) -> dict[str, JobResult]:
-    """Runs all jobs to their end, in virtual time; results by job name.
-
-    ``gate`` must use the same ``engine``. Raises ValueError as :func:`check_job` and as the network for a
-    transfer that has no way at the start; what goes wrong later makes the job concerned fail, and the others
-    go on.
-    """
-    checked, events = [check_job(job) for job in jobs], list(events)
-    run = Simulation(network, engine, gate=gate, disturbed=bool(events) or len(checked) > 1)
-    for event in events:
-        if not (math.isfinite(event.time_s) and event.time_s >= 0):
-            raise ValueError(f"an event at {event.time_s} s; it must be 0 or more")
-        run.engine.at(event.time_s, lambda event=event: run.happen(event))  # type: ignore[misc]
-    for job in checked:
-        run.add(job)
-    for job in checked:
-        run.begin(job.name)
-    run.run()
-    run.give_up()
-    return run.results
 
 
 class Run(Protocol):
@@ -291,10 +247,11 @@ class Simulation:
         return {name: one.result for name, one in self.loops.items()}
 
     def add(self, job: Job) -> None:
-        """Raises ValueError for a job that is there already, and for a transfer that has no way."""
+        """Raises ValueError as :func:`check_job`, for a job that is there already, and for a transfer without
+        a way."""
         if job.name in self.runs:
             raise ValueError(f"two jobs are called {job.name}")
-        one = self.runs[job.name] = LoopRun(self, job)
+        one = self.runs[job.name] = LoopRun(self, check_job(job))
         one.prepare()
 
     def begin(self, name: str) -> None:

@@ -42,7 +42,7 @@ class ControlNetwork:
 
 
 class OnicPlane:
-    """The control units of all nodes of the jobs on a grid: a gate for ``testbed.simulation.jobs.simulate``.
+    """The control units of all nodes of the jobs on a grid: a gate for a ``Simulation`` of jobs.
 
     ``ways`` are the jobs' wavelength maps (``ways_for``), together. ``waits_s`` are the seconds
     from request to light of every flow that has had light so far; ``messages`` counts them by kind.

@@ -32,6 +32,7 @@ from ringlight.controller.onic.agent import (
 )
 from ringlight.controller.onic.protocol import REQUEST, Message, Times
 from ringlight.controller.onic.wire import VERSION, VERSION_MESSAGE, encode
+from ringlight.testbed.forkserver import Process, start_process
 from tests.null_onic import NullLaser, NullRoutes
 
 HOST = "127.83.7.1"
@@ -565,7 +566,7 @@ class Processes:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
                 one.bind((HOST, 0))
                 self.ports.append(one.getsockname()[1])
-        self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.running: dict[int, Process] = {}
 
     def directory(self, index: int) -> Path:
         return self.root / f"n{index}"
@@ -573,7 +574,8 @@ class Processes:
     def start(self, index: int) -> None:
         command = [sys.executable, "-m", "tests.integration.onic_process", f"n{index}"]
         command += [str(self.directory(index)), HOST, str(self.ports[index]), json.dumps(asdict(TIMES))]
-        self.running[index] = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        with (self.root / "agents.log").open("ab") as log:
+            self.running[index] = start_process(command, os.environ, log, directory=Path(__file__).parents[2])
 
     def status(self, index: int) -> dict[str, Any]:
         def answer() -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.planes.grid.wavelengths import cross_connects, wavelength_map
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed import forkserver
 from ringlight.testbed.emulation import clean
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
@@ -579,6 +580,39 @@ def test_agents_talk_over_the_control_network_only(with_agents: Rig) -> None:
         assert not reaches(host, int(port)), "not to be had from outside of it"
     # Their messages are none of the GPU's, and none of them is light.
     assert {gpu: rig.onic(gpu) for gpu in rig.fabric.onics} == before
+
+
+def test_a_testbed_of_many_switches_and_agents_forks_them_and_does_without_its_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(forkserver.SOCKET)
+    side = {"rows": 2, "columns": 2, "gpu": "test", "rate": "100 Gbit/s", "wss": {"profile": "ideal"}}
+    fabric = build_fabric(FabricSpec.model_validate({"grids": {"n": side}}))
+    with running_testbed(fabric, runtime="namespace", emulation=Emulation(payload_scale=1000)) as testbed:
+
+        def entry() -> dict[str, Any]:
+            found: dict[str, Any] = testbed.inventory["onics"]["n1"]
+            return found
+
+        def parent(pid: int) -> int:
+            return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+        def parents() -> set[int]:
+            parts = (testbed.inventory["optical_switches"], testbed.inventory["onics"])
+            return {parent(found["pid"]) for part in parts for found in part.values()}
+
+        (server,) = parents()
+        assert server != os.getpid()
+        first = entry()["pid"]
+        os.kill(first, signal.SIGKILL)
+        until(lambda: entry()["pid"] != first, 10)
+        assert parents() == {server}
+        os.kill(server, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{server}/stat").exists() or parent(entry()["pid"]) != server, 10)
+        second = entry()["pid"]
+        os.kill(second, signal.SIGKILL)
+        until(lambda: entry()["pid"] != second, 10)
+        assert parent(entry()["pid"]) == os.getpid()
 
 
 @pytest.mark.alone

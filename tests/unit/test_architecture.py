@@ -342,7 +342,7 @@ OF_KINDS = (
 #: Where rings are collectives, and what is divided is a layer.
 OF_COLLECTIVES = ("fabric.placement", "fabric.schedules", "workloads")
 #: So many conditionals on a kind are left elsewhere. It only ever falls.
-MOST_ON_KINDS = 12
+MOST_ON_KINDS = 9
 
 
 def _conditions(tree: ast.AST) -> Iterator[ast.expr]:

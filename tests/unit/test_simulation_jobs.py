@@ -22,7 +22,7 @@ from ringlight.fabric.steps import Step, compact
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, Simulation, simulate
+from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, Loss, NetworkChange, Simulation
 from ringlight.testbed.simulation.maxmin import drain
 from ringlight.testbed.simulation.networks import (
     GridNetwork,
@@ -33,6 +33,7 @@ from ringlight.testbed.simulation.networks import (
 )
 from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
 from ringlight.testbed.simulation.phases import Phases, StepCost, synchronous
+from tests.simulated_jobs import all_reduce_s, duration_s, iteration_s, simulate
 from tests.unit.fabrics import six_gpu_fabric
 from tests.unit.test_simulation_networks import grid_fabric
 
@@ -209,10 +210,10 @@ def test_jobs_contend_as_the_model_says() -> None:
     found = simulate(network, jobs)
     assert found["a"].failed is found["b"].failed is None
     # All communicate all the time; but ranks with a fast edge wait, so the link is not always full.
-    assert found["b"].iteration_s <= model["b"] * 1.02
+    assert iteration_s(found["b"]) <= model["b"] * 1.02
     alone = simulate(network, [jobs[0]])["a"]
     expected = predict(fabric, lit, [RingJob.all_reduce("a", gpus["a"], 10e6, 0.0)])["a"]
-    assert alone.iteration_s == pytest.approx(expected, rel=1e-9)
+    assert iteration_s(alone) == pytest.approx(expected, rel=1e-9)
 
 
 def test_compute_and_all_reduce_add_up() -> None:
@@ -221,8 +222,8 @@ def test_compute_and_all_reduce_add_up() -> None:
     ideal = ring_edge_bytes(4, 12.5e6) * 8 / RATE
     for synchronised in (False, True):
         found = simulate(network, [replace(job, synchronised=synchronised)])["a"]
-        assert [i.duration_s for i in found.iterations] == pytest.approx([0.01 + ideal] * 3)
-        assert found.iterations[1].all_reduce_s == pytest.approx(ideal)
+        assert [duration_s(i) for i in found.iterations] == pytest.approx([0.01 + ideal] * 3)
+        assert all_reduce_s(found.iterations[1]) == pytest.approx(ideal)
         assert found.end_s == pytest.approx(3 * (0.01 + ideal))
 
 
@@ -262,7 +263,7 @@ def test_a_straggler_delays() -> None:
     network, ranks = one_switch(4)
     job = Job("a", ranks, ring(4), 1e6, Compute(0.01, {2: 3.0}), 5)
     ideal = ring_edge_bytes(4, 1e6) * 8 / RATE
-    assert simulate(network, [job])["a"].iterations[0].duration_s == pytest.approx(0.03 + ideal, rel=0.02)
+    assert duration_s(simulate(network, [job])["a"].iterations[0]) == pytest.approx(0.03 + ideal, rel=0.02)
     with pytest.raises(ValueError, match="no rank 4 to be a straggler"):
         simulate(network, [replace(job, compute=Compute(0.01, {4: 2.0}))])
 
@@ -278,12 +279,12 @@ def test_a_regroup_darkens_what_moves_and_speeds_up_the_job() -> None:
     network = PacketNetwork(fabric, lit)
     after = PacketNetwork(fabric, circuit_cross_connects(fabric, plan.circuits))
     job = Job("a", ranks, ring(3), 40e6, Compute(0.001), 20)
-    before = simulate(network, [job])["a"].iteration_s
-    fast = simulate(after, [job])["a"].iteration_s
+    before = iteration_s(simulate(network, [job])["a"])
+    fast = iteration_s(simulate(after, [job])["a"])
     assert before > 2 * fast
     at_s = 5.5 * before
     found = simulate(network, [job], [NetworkChange(at_s, after, dark_s=0.05)])["a"]
-    durations = [i.duration_s for i in found.iterations]
+    durations = [duration_s(i) for i in found.iterations]
     assert durations[3] == pytest.approx(before)
     assert durations[-1] == pytest.approx(fast)
     assert max(durations) == pytest.approx(0.05, rel=0.5)
@@ -339,12 +340,12 @@ def test_a_job_that_lost_a_gpu_begins_the_iteration_anew(
     network, gpus = one_switch(7)
     job = Job("a", gpus[:3], ring(3), 1e9, Compute(0.3), iterations=5, synchronised=synchronised)
     other = Job("b", gpus[3:5], ring(2), 1e9, Compute(0.2), iterations=5)
-    iteration_s = simulate(network, [job])["a"].end_s / 5
+    whole_s = simulate(network, [job])["a"].end_s / 5
     spare = gpus[5] if then == "swap" else None
     after = (gpus[0], gpus[5], gpus[2]) if then == "swap" else (gpus[0], gpus[2])
     smaller = replace(job, ranks=after, steps=ring(len(after)), iterations=1)
     after_s = simulate(network, [smaller])["a"].end_s
-    lost_s = share * iteration_s
+    lost_s = share * whole_s
     found = simulate(network, [job, other], [GpuLost(lost_s, gpus[1], then, spare, recovery_s)])
     ended = found["a"]
     first = ended.losses[0].iteration
@@ -395,17 +396,17 @@ def test_ranks_at_different_places_go_on_together(
 def test_gpus_are_lost_again_and_during_a_recovery() -> None:
     network, gpus = one_switch(6)
     job = Job("a", gpus[:3], ring(3), 1e9, Compute(1.0), iterations=6)
-    iteration_s = simulate(network, [job])["a"].end_s / 6
+    whole_s = simulate(network, [job])["a"].end_s / 6
     events = [
-        GpuLost(1.5 * iteration_s, gpus[1], "swap", gpus[4], 10.0),
-        GpuLost(1.5 * iteration_s + 4.0, gpus[4], "swap", gpus[5], 10.0),
-        GpuLost(1.5 * iteration_s + 14.5, gpus[0], "shrink", None, 10.0),
+        GpuLost(1.5 * whole_s, gpus[1], "swap", gpus[4], 10.0),
+        GpuLost(1.5 * whole_s + 4.0, gpus[4], "swap", gpus[5], 10.0),
+        GpuLost(1.5 * whole_s + 14.5, gpus[0], "shrink", None, 10.0),
     ]
     found = simulate(network, [job], events)["a"]
     assert [loss.iteration for loss in found.losses] == [1, 1, 1]
     assert [loss.rank for loss in found.losses] == [1, 1, 0]
     assert found.losses[-1].ranks == (gpus[5], gpus[2])
-    assert found.iterations[1].begin_s == pytest.approx(1.5 * iteration_s + 24.5)
+    assert found.iterations[1].begin_s == pytest.approx(1.5 * whole_s + 24.5)
     assert len(found.iterations) == 6
     assert found.failed is None
 

@@ -16,7 +16,7 @@ from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.steps import frozen
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.calls import Calls
-from ringlight.testbed.simulation.jobs import Compute, Job, simulate
+from ringlight.testbed.simulation.jobs import Compute, Job
 from ringlight.testbed.simulation.lockstep import Classes
 from ringlight.testbed.simulation.merged_steps import in_bytes, merged_steps
 from ringlight.testbed.simulation.networks import IdealNetwork, PacketNetwork, RingNetwork
@@ -29,6 +29,7 @@ from ringlight.workloads.models import model_named
 from ringlight.workloads.parallelism import generate
 from ringlight.workloads.settings import Parallel, Training
 from tests.simulated import bundled
+from tests.simulated_jobs import simulate
 from tests.unit.iteration_time import IdealNetwork as Closed
 from tests.unit.iteration_time import iteration_time
 

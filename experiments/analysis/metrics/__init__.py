@@ -100,7 +100,10 @@ class Context:
     def predict(
         self, gpus: Mapping[str, tuple[str, ...]], circuits: Circuits | None = None
     ) -> Mapping[str, Predicted]:
-        """What the models say of some jobs together, as it is lit at the end; nothing if one has no path."""
+        """What the models say of some jobs together; nothing where one has no path.
+
+        ``circuits``: those that are lit; by default those of the end.
+        """
         try:
             return predict_jobs(self.run.plan, gpus, self.run.circuits if circuits is None else circuits)
         except NoPathError:

@@ -16,37 +16,34 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray
 from ringlight.workloads.traffic import delivered, delivered_in_steps
 
-
-def _of(context: Context, job: JobRun) -> Divisions | None:
-    if any(death.kind == "controller" for death in context.run.of(ProcessEnded)):
-        # What the one before it divided died with it.
-        return None
-    return next((record for record in context.run.of(Divisions) if record.job == job.name), None)
-
-
-@metric("count", of="job")
-def divisions(context: Context, job: JobRun) -> int | None:
-    """How often light was divided anew while the job ran; not told where the controller was started again."""
-    found = _of(context, job)
-    return None if found is None else found.decisions
+_ANEW = {
+    "divisions": "How often light was divided anew while the job ran; not told where the controller was "
+    "started again"
+}
+_DARK = {
+    "divisions_dark": "Time in which bytes under way waited in the dark because light was retuned, all "
+    "divisions together"
+}
 
 
-@metric("s", of="job")
-def divisions_dark(context: Context, job: JobRun) -> float | None:
-    """Time in which bytes under way waited in the dark because light was retuned, all divisions together."""
-    found = _of(context, job)
-    return None if found is None else found.dark_s
+@metric("s", of="job", makes=_DARK)
+@metric("count", of="job", makes=_ANEW)
+def divided(context: Context, job: JobRun) -> Mapping[str, float]:
+    """What the controller tells of its divisions; what one told before it was started again died with it."""
+    notes = context.run.of(Divisions, job.name)
+    if not notes or any(death.kind == "controller" for death in context.run.of(ProcessEnded)):
+        return {}
+    return {"divisions": notes[0].decisions, "divisions_dark": notes[0].dark_s}
 
 
 @metric("count", of="job")
 def divisions_late(context: Context, job: JobRun) -> int | None:
     """Divisions that found most of the bytes under way on pairs without light: the one before was not for
     them."""
-    for note in context.run.of(LightGiven):
-        if note.job == job.name:
-            left = np.array([made["left_bytes"] for made in note.divisions])[1:]
-            dark = np.array([made["lightpaths"] for made in note.divisions])[:-1] == 0
-            return int(((left * dark).sum(axis=1) > left.sum(axis=1) / 2).sum())
+    for note in context.run.of(LightGiven, job.name):
+        left = np.array([made["left_bytes"] for made in note.divisions])[1:]
+        dark = np.array([made["lightpaths"] for made in note.divisions])[:-1] == 0
+        return int(((left * dark).sum(axis=1) > left.sum(axis=1) / 2).sum())
     return None
 
 
@@ -61,8 +58,7 @@ _TIMES = {
 
 @metric("s", of="job", makes={name: f"{said}: median" for name, said in _TIMES.items()})
 def division_times(context: Context, job: JobRun) -> Mapping[str, float | None]:
-    notes = [note for note in context.run.of(LightDecisions) if note.job == job.name]
-    made = [decision for note in notes for decision in note.decisions]
+    made = [decision for note in context.run.of(LightDecisions, job.name) for decision in note.decisions]
     keys = {name: f"{name.removeprefix('division_')}_s" for name in _TIMES}
     return {name: median([decision[key] for decision in made]) for name, key in keys.items()} if made else {}
 

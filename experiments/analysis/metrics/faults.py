@@ -25,7 +25,7 @@ _WHEN = ("before", "during", "after")
 
 
 def when(action: Action, it: Iteration) -> str:
-    """before, during or after the event."""
+    """Whether an iteration ran ``before``, ``during`` or ``after`` an event."""
     begin, end = window(action)
     if it.allreduce_end <= begin + _SAME_S:
         return "before"
@@ -118,13 +118,16 @@ def recovery_assumed(_: Context, job: JobRun) -> float | None:
     return max((back.assumed_s for back in job.recoveries if back.assumed_s is not None), default=None)
 
 
-@metric("count", of="job")
-def iterations_lost(_: Context, job: JobRun) -> int | None:
-    """Iterations that some rank had done and the job did once more."""
-    return len({it.i for it in job.redone}) if job.losses or job.recoveries else None
+_LOST = {
+    "iterations_lost": "Iterations that some rank had done and the job did once more",
+    "gpus_lost": "GPUs that were lost under the job",
+}
 
 
-@metric("count", of="job")
-def gpus_lost(_: Context, job: JobRun) -> int | None:
-    """GPUs that were lost under the job."""
-    return len(job.losses) or None
+@metric("count", of="job", makes=_LOST)
+def lost(_: Context, job: JobRun) -> Mapping[str, int]:
+    """What a job lost and went on without."""
+    if not (job.losses or job.recoveries):
+        return {}
+    found = {"iterations_lost": len({it.i for it in job.redone})}
+    return found | ({"gpus_lost": len(job.losses)} if job.losses else {})

@@ -259,5 +259,6 @@ def ring_set_ups(context: Context) -> Mapping[str, float | None]:
     noted = context.run.of(RingSetUps)
     if not noted:
         return {}
-    declared = (noted[0].ring.get("statistics") or {}).get("declared_s")
+    shown = noted[0].ring
+    declared = (shown.get("statistics") or {}).get("declared_s")
     return {"set_ups": sum(len(note.set_ups) for note in noted), "setup_declared": declared}

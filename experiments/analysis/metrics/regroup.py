@@ -90,22 +90,18 @@ def stalls(run: Run, begin: float, end: float) -> list[tuple[float, float]]:
     return [(first, last) for first, last in every if last > begin and first < end]
 
 
-@metric("s", of="event")
-def reconfiguration(_: Context, action: Action) -> float | None:
-    """From the request to move light to the end of it."""
-    return _took(action) if action.plan.do in LIGHT else None
+_TOOK = {
+    "reconfiguration": "From the request to move light to the end of it",
+    "away": "From the kill until what was killed is back",
+}
 
 
-@metric("s", of="event")
-def away(_: Context, action: Action) -> float | None:
-    """From the kill until what was killed is back."""
-    return _took(action) if action.plan.do == "kill" else None
-
-
-def _took(action: Action) -> float | None:
+@metric("s", of="event", makes=_TOOK)
+def took(_: Context, action: Action) -> Mapping[str, float]:
     """Seconds of an event that came about and is over."""
+    name = "reconfiguration" if action.plan.do in LIGHT else "away" if action.plan.do == "kill" else ""
     begin, end = window(action)
-    return None if action.ended is None or action.error is not None else end - begin
+    return {name: end - begin} if name and action.ended is not None and action.error is None else {}
 
 
 @metric("count", of="event")

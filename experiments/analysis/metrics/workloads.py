@@ -27,7 +27,7 @@ COMMUNICATION = (*PURPOSES, *KINDS, MESSAGE)
 
 
 def of_purpose(metric: str, purpose: str) -> str:
-    """``exposed.all_gather``."""
+    """The name of a metric of one purpose: ``exposed.all_gather``."""
     return f"{metric}.{purpose.replace('-', '_')}"
 
 
@@ -59,7 +59,7 @@ _BY_PURPOSE = {
 def by_purpose(context: Context, job: JobRun) -> Mapping[str, float]:
     """Waiting for partners counts, and purposes may be under way at the same time."""
     workload = job.plan.workload
-    records = [record for record in context.run.of(Operations) if record.job == job.name]
+    records = context.run.of(Operations, job.name)
     if workload is None or not records:
         return {}
 

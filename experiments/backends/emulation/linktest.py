@@ -309,7 +309,7 @@ def _divided(plane: WholePlane) -> Iterator[list[Stream]]:
     divides, nodes = divider(plane.fabric), plane.nodes
     for hops, first in itertools.product(sorted({1, 3 % len(nodes)} - {0}), range(2)):
         pairs = [(i, (i + hops) % len(nodes)) for i in range(first, len(nodes), 2)]
-        while True:
+        while pairs:
             demand = np.zeros((len(nodes), len(nodes)))
             demand[tuple(np.array(pairs).T)] = 1.0
             counts = divides.counts(demand)

@@ -166,7 +166,7 @@ def _source(named: Named) -> str:
 
 
 def _written(value: object) -> str:
-    """A list item by item."""
+    """A value as HTML; a list has a line for each item."""
     if not isinstance(value, list | tuple):
         return text(value)
     return "<br>".join(text(" ".join(map(str, v)) if isinstance(v, list | tuple) else v) for v in value)
@@ -188,7 +188,7 @@ def footer(view: View, draw: Draw) -> str:
 
 
 def _made(facts: Mapping[str, Any]) -> str:
-    """One line: code, machine and time."""
+    """Code, machine and time of the run in one line."""
     said = []
     if commit := facts.get("commit"):
         said.append(f"commit <code>{text(commit)}</code>")

@@ -87,7 +87,7 @@ def _jobs(view: View, sums: bool) -> Iterator[tuple[Run, JobRun]]:
 
 
 def _shown(view: View, run: Run, job: JobRun, averaging: Averaging) -> _Shown:
-    """The bytes on its links; beside it the first arm on the same fabric that sends packets alone."""
+    """The bytes on a job's links, and those of the first arm on the same fabric that sends only packets."""
     title, sent = "", None
     for other, theirs in _jobs(view, sums=False):
         if sent is None and other.plan.setting.fabric == run.plan.setting.fabric:

@@ -146,7 +146,7 @@ def _runs_of(view: View, one: str, path: str) -> Iterator[_At]:
 
 
 def _apart(found: Sequence[_At]) -> tuple[_At, _At]:
-    """Two neighbours that differ most."""
+    """The two neighbouring values between which the job's time changes most."""
 
     def ratio(pair: tuple[_At, _At]) -> float:
         least, most = sorted(at.jct_s for at in pair)

@@ -66,7 +66,7 @@ def _bad(view: View) -> set[str]:
 
 
 def _to_be_believed(view: View) -> bool:
-    """Whether the arms that the headline is about are; where it names none, all of them."""
+    """Whether the arms that the headline names are good enough to be believed; without names, all arms."""
     spec, first = view.experiment.spec, next(_first_ratios(view), None)
     if first is None or spec.break_even is not None or spec.crossover is not None:
         return not _bad(view)
@@ -89,7 +89,7 @@ def _headline(view: View) -> str:
 
 
 def _first_ratios(view: View) -> Iterator[tuple[Compared, float]]:
-    """Each comparison's first metric."""
+    """Each comparison with the ratio of its first metric."""
     for one in view.comparisons:
         ratio = one.ratio(one.spec.metrics[0])
         if ratio is not None:
@@ -174,7 +174,7 @@ def _job_times(view: View) -> Iterator[Card]:
 
 
 def _events(view: View) -> Iterator[Card]:
-    """Blackouts and recoveries."""
+    """Cards of blackouts and recoveries."""
     for at in view.each("event"):
         blackout, recovery = at.numbers("blackout", "recovery")
         if blackout is not None:
@@ -195,7 +195,7 @@ def _event(at: Figures) -> str:
 
 
 def _set_ups(view: View) -> Iterator[Card]:
-    """The slowest, and whether lights met."""
+    """Cards of the slowest set-up of light, and of lights that met."""
     fabrics = list(view.each("fabric"))
     slowest = max(fabrics, key=lambda at: at.number("setup_p50") or 0.0, default=None)
     if slowest is not None and slowest.number("setup_p50"):

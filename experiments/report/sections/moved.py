@@ -383,7 +383,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
 
 
 def _pace(view: View, arm: str, event: str) -> str:
-    """What became of the jobs' iterations."""
+    """A sentence that says how the jobs' iteration times changed."""
     said = []
     for job in view.each("job", [arm]):
         before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)

@@ -113,7 +113,7 @@ def _steps(run: Run) -> int:
 
 
 def _times(view: View, run: Run) -> tuple[float | None, float | None, float | None]:
-    """The all-reduce as it was, by the model without set-ups, and with those that the run had."""
+    """Seconds of the all-reduce: as it was, by the model without set-ups, and with those of the run."""
     took, ideal_s = view.at(run.plan.arm, f"job {_job(run).name}").numbers("allreduce", "allreduce_ideal")
     each_s, sets = of_fabric(view, run).numbers("setup_p50", "set_ups_per_allreduce")
     return took, ideal_s, None if ideal_s is None else ideal_s + (each_s or 0.0) * (sets or 0.0)
@@ -142,7 +142,7 @@ def _set_anew(run: Run) -> bool:
 
 
 def _light(view: View, draw: Draw, runs: Sequence[Run]) -> str:
-    """Which light each step has on every ring, and how long it took to set."""
+    """The light of each step on every ring, and how long it took to set."""
     setting = runs[0].plan.setting
     rate = format_rate(min(nic_rate_bps(setting, gpu) for gpu in setting.fabric.gpus))
     return (

@@ -108,7 +108,7 @@ def break_even(view: View, draw: Draw) -> str:
 
 
 def _real(metric: str) -> Callable[[Figures], str]:
-    """A time in real time."""
+    """Cell of a time, converted from emulated to real time."""
 
     def cell(at: Figures) -> str:
         found = at.number(metric)
@@ -134,7 +134,7 @@ def _over_model(at: Figures) -> str:
 
 
 def _figure(view: View, spec: BreakEvenSpec, found: Sequence[Figures]) -> Figure:
-    """Milliseconds; both scales are logarithmic."""
+    """Slowdown over set-up in milliseconds, both on logarithmic scales."""
     figure, axis = chart(4.2, left=0.7, top=0.95)
     fabric = f"fabric {view.plans[spec.arm].setting.name}"
     waits = [(p, view.at(spec.arm, fabric, p).number("setup_p50")) for p in view.points(spec.arm)]

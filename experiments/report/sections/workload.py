@@ -166,7 +166,7 @@ def _share_hidden(one: _Of) -> str:
 def _recorded(run: Run) -> Iterator[tuple[Run, JobRun, list[Operations]]]:
     """Jobs whose operations are on record, and of the iteration in the middle those that are drawn."""
     for job in run.jobs.values():
-        mine = [record for record in run.of(Operations) if record.job == job.name]
+        mine = run.of(Operations, job.name)
         if job.plan.workload is None or not mine:
             continue
         indices = sorted({record.i for record in mine})

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import Unreachable
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
-from ringlight.testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
+from ringlight.testbed.acceptance.checking import Check, collecting, expect, raises, same, soon
 from ringlight.testbed.acceptance.checks.safety import wait_for_light
 from ringlight.testbed.acceptance.checks.writing import stands
 from ringlight.testbed.acceptance.network import Stream
@@ -21,8 +20,6 @@ check = collecting(CHECKS)
 
 #: Power of a port with light is above this, and of one without below, dBm.
 LIGHT_DBM, DARK_DBM = -10.0, -40.0
-#: Within which a change at a port is seen by polling, seconds.
-SEEN_WITHIN_S = 5.0
 
 
 def at_rest(rig: Rig) -> dict[int, int]:
@@ -34,15 +31,6 @@ def at_rest(rig: Rig) -> dict[int, int]:
         found = now
         time.sleep(0.1)
     return found
-
-
-def soon(fact: Callable[[], bool], what: str) -> None:
-    """Wait for a fact; raises CheckFailed if it is not true within `SEEN_WITHIN_S`."""
-    deadline = time.monotonic() + SEEN_WITHIN_S
-    while not fact():
-        if time.monotonic() > deadline:
-            raise CheckFailed(f"{what} within {SEEN_WITHIN_S:g} s")
-        time.sleep(0.05)
 
 
 @check(39)

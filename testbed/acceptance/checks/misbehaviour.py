@@ -16,11 +16,13 @@ from ringlight.controller.optical.errors import (
     StaleRevision,
 )
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same
+from ringlight.testbed.acceptance.checking import Check, CheckFailed, collecting, expect, raises, same, soon
 from ringlight.testbed.acceptance.checks.writing import stands
 from ringlight.testbed.acceptance.rig import Rig, lacks
 
 CHECKS: list[Check] = []
+#: How often a switch may be late before it counts as a failure.
+LATE_TRIES = 3
 check = collecting(CHECKS)
 
 
@@ -183,11 +185,13 @@ def a_reply_that_drips_ends_at_the_deadline(rig: Rig, driver: OpticalSwitchDrive
 def what_is_said_to_be_done_and_is_not_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None:
     if not driver.capabilities().timing.lit_after_s(1):
         lacks("a declared dark time, after which it is read back")
-    plan = driver.plan([rig.xc(1, 2)])
-    with rig.fault("vanish", seconds=0.0, count=1):
-        with raises(ReadBackMismatch, "a circuit that vanished when it was tuned"):
-            driver.apply(plan)
-        same(rig.truth(), set(), "there stands")
+    with raises(ReadBackMismatch, "a circuit that vanished when it was tuned"):
+        # A switch whose process was held up tunes later than it declares, and is then read before.
+        for _ in range(LATE_TRIES):
+            with rig.fault("vanish", seconds=0.0, count=1):
+                driver.apply(driver.plan([rig.xc(1, 2)]))
+                soon(lambda: not rig.truth(), "the circuit did not vanish")
+    same(rig.truth(), set(), "there stands")
     rig.change(driver, [rig.xc(1, 2)])
     stands(rig, driver, {rig.xc(1, 2)})
 
