@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 from pydantic_core import core_schema
 
 
@@ -298,186 +298,85 @@ class Experiment(BaseModel):
 # Answers: by datapath id, as a string
 
 
-class Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+def _shape(title: str, numbers: str = "", /, **others: Any) -> Any:
+    """Model of an answer with exactly these keys: ``numbers``, whole numbers, and others by their types."""
+    fields: dict[str, Any] = dict.fromkeys(numbers.split(), (int, ...))
+    fields |= {key: kind if isinstance(kind, tuple) else (kind, ...) for key, kind in others.items()}
+    return create_model(title, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-class Desc(Shape):
-    mfr_desc: str
-    hw_desc: str
-    sw_desc: str
-    serial_num: str
-    dp_desc: str
+def many(shape: Any) -> Any:
+    """A list of such."""
+    return list[shape]
 
 
-class FlowStats(Shape):
-    """``actions``: ``"OUTPUT:2"``, … and for an action set ``{"WRITE_ACTIONS": [...]}``."""
+_NUMBER = int | str
+_TIME = "duration_sec duration_nsec"
+_COUNT = "packet_count byte_count"
 
-    length: int
-    table_id: int | str
-    duration_sec: int
-    duration_nsec: int
-    priority: int
-    idle_timeout: int
-    hard_timeout: int
-    flags: int
-    cookie: int
-    packet_count: int
-    byte_count: int
-    match: dict[str, int | str]
-    actions: list[str | dict[str, list[str]]]
-
-
-class AggregateStats(Shape):
-    packet_count: int
-    byte_count: int
-    flow_count: int
-
-
-class TableStats(Shape):
-    table_id: int | str
-    active_count: int
-    lookup_count: int
-    matched_count: int
-
-
-class TableFeatures(Shape):
-    table_id: int | str
-    name: str
-    metadata_match: int
-    metadata_write: int
-    config: int
-    max_entries: int
-    properties: list[dict[str, Any]]
-
-
-class PortStats(Shape):
-    port_no: int | str
-    rx_packets: int
-    tx_packets: int
-    rx_bytes: int
-    tx_bytes: int
-    rx_dropped: int
-    tx_dropped: int
-    rx_errors: int
-    tx_errors: int
-    rx_frame_err: int
-    rx_over_err: int
-    rx_crc_err: int
-    collisions: int
-    duration_sec: int
-    duration_nsec: int
-
-
-class PortDesc(Shape):
-    port_no: int | str
-    hw_addr: str
-    name: str
-    config: int
-    state: int
-    curr: int
-    advertised: int
-    supported: int
-    peer: int
-    curr_speed: int
-    max_speed: int
-
-
-class QueueStats(Shape):
-    port_no: int
-    queue_id: int
-    tx_bytes: int
-    tx_packets: int
-    tx_errors: int
-    duration_sec: int
-    duration_nsec: int
-
-
-class QueueDesc(Shape):
-    queue_id: int | str
-    port: int | str
-    properties: list[dict[str, Any]]
-
-
-class QueueConfig(Shape):
-    port: int | str
-    queues: list[QueueDesc]
-
-
-class Count(Shape):
-    packet_count: int
-    byte_count: int
-
-
-class GroupStats(Shape):
-    length: int
-    group_id: int | str
-    ref_count: int
-    packet_count: int
-    byte_count: int
-    duration_sec: int
-    duration_nsec: int
-    bucket_stats: list[Count]
-
-
-class BucketDesc(Shape):
-    weight: int
-    watch_port: int
-    watch_group: int
-    actions: list[str]
-
-
-class GroupDesc(Shape):
-    type: str
-    group_id: int | str
-    buckets: list[BucketDesc]
-
-
-class GroupFeatures(Shape):
-    types: list[str]
-    capabilities: list[str]
-    max_groups: list[dict[str, int]]
-    actions: list[dict[str, list[str]]]
-
-
-class BandStats(Shape):
-    packet_band_count: int
-    byte_band_count: int
-
-
-class MeterStats(Shape):
-    meter_id: int | str
-    len: int
-    flow_count: int
-    packet_in_count: int
-    byte_in_count: int
-    duration_sec: int
-    duration_nsec: int
-    band_stats: list[BandStats]
-
-
-class BandDesc(Shape):
-    type: str
-    rate: int
-    burst_size: int
-    prec_level: int | None = None
-    experimenter: int | None = None
-
-
-class MeterConfig(Shape):
-    flags: list[MeterFlag]
-    meter_id: int | str
-    bands: list[BandDesc]
-
-
-class MeterFeatures(Shape):
-    max_meter: int
-    band_types: list[str]
-    capabilities: list[str]
-    max_bands: int
-    max_color: int
-
-
-class Role(Shape):
-    role: str
-    generation_id: int
+Desc = _shape("Desc", mfr_desc=str, hw_desc=str, sw_desc=str, serial_num=str, dp_desc=str)
+#: ``actions``: ``"OUTPUT:2"``, … and for an action set ``{"WRITE_ACTIONS": [...]}``.
+FlowStats = _shape(
+    "FlowStats",
+    f"length {_TIME} priority idle_timeout hard_timeout flags cookie {_COUNT}",
+    table_id=_NUMBER,
+    match=dict[str, int | str],
+    actions=list[str | dict[str, list[str]]],
+)
+AggregateStats = _shape("AggregateStats", f"{_COUNT} flow_count")
+TableStats = _shape("TableStats", "active_count lookup_count matched_count", table_id=_NUMBER)
+TableFeatures = _shape(
+    "TableFeatures",
+    "metadata_match metadata_write config max_entries",
+    table_id=_NUMBER,
+    name=str,
+    properties=list[dict[str, Any]],
+)
+PortStats = _shape(
+    "PortStats",
+    "rx_packets tx_packets rx_bytes tx_bytes rx_dropped tx_dropped rx_errors tx_errors rx_frame_err "
+    f"rx_over_err rx_crc_err collisions {_TIME}",
+    port_no=_NUMBER,
+)
+PortDesc = _shape(
+    "PortDesc",
+    "config state curr advertised supported peer curr_speed max_speed",
+    port_no=_NUMBER,
+    hw_addr=str,
+    name=str,
+)
+QueueStats = _shape("QueueStats", f"port_no queue_id tx_bytes tx_packets tx_errors {_TIME}")
+QueueDesc = _shape("QueueDesc", queue_id=_NUMBER, port=_NUMBER, properties=list[dict[str, Any]])
+QueueConfig = _shape("QueueConfig", port=_NUMBER, queues=many(QueueDesc))
+Count = _shape("Count", _COUNT)
+GroupStats = _shape(
+    "GroupStats", f"length ref_count {_COUNT} {_TIME}", group_id=_NUMBER, bucket_stats=many(Count)
+)
+BucketDesc = _shape("BucketDesc", "weight watch_port watch_group", actions=list[str])
+GroupDesc = _shape("GroupDesc", type=str, group_id=_NUMBER, buckets=many(BucketDesc))
+GroupFeatures = _shape(
+    "GroupFeatures",
+    types=list[str],
+    capabilities=list[str],
+    max_groups=list[dict[str, int]],
+    actions=list[dict[str, list[str]]],
+)
+BandStats = _shape("BandStats", "packet_band_count byte_band_count")
+MeterStats = _shape(
+    "MeterStats",
+    f"len flow_count packet_in_count byte_in_count {_TIME}",
+    meter_id=_NUMBER,
+    band_stats=many(BandStats),
+)
+BandDesc = _shape(
+    "BandDesc",
+    "rate burst_size",
+    type=str,
+    prec_level=(int | None, None),
+    experimenter=(int | None, None),
+)
+MeterConfig = _shape("MeterConfig", flags=list[MeterFlag], meter_id=_NUMBER, bands=many(BandDesc))
+MeterFeatures = _shape(
+    "MeterFeatures", "max_meter max_bands max_color", band_types=list[str], capabilities=list[str]
+)
+Role = _shape("Role", "generation_id", role=str)
