@@ -1,10 +1,10 @@
-"""Measures what messages and frames cost the processors, for ``experiments/analysis/carrying.py``. Needs
-root.
+"""Measures what messages and frames cost the processors. Needs root.
 
 Ring all-reduces of four ranks, messages of four sizes, over one packet switch and over three. The processor
 time of the lab's processes and of Open vSwitch while they run is fitted to so much a message, so much a
 frame that a worker sends and receives, and so much a frame and packet switch. The fastest call of the
-smallest messages gives the latency of a step. Takes two minutes.
+smallest messages gives the latency of a step. ``experiments/analysis/carrying.py`` has the result. Takes two
+minutes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -39,8 +38,6 @@ from ringlight.controller.optical.errors import (
     Unsupported,
 )
 from ringlight.fabric.crossconnect import CrossConnect
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ send when is settled between the agents, and nothing here takes part in that.
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import threading
 import time
@@ -19,8 +18,6 @@ from typing import Any
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, ControllerError, NotFoundError, UnavailableError
 from ringlight.controller.onic.wire import VERSION
-
-log = logging.getLogger(__name__)
 
 #: A longer answer is garbage; a full trace ring is well below.
 MAX_ANSWER_BYTES = 16 << 20

@@ -13,9 +13,10 @@ import pytest
 
 from ringlight.containers.image_build import ensure_image
 from ringlight.testbed.emulation.clean import clean
-from ringlight.testbed.faults import FaultClient, FaultReport
+from ringlight.testbed.faults import FaultReport
+from ringlight.testbed.lab import LabError
 from tests.integration.controller_rig import FABRIC
-from tests.integration.labs import traces, until
+from tests.integration.labs import fault_client, traces, until
 from tests.integration.test_controller_jobs import SPREAD, Run
 
 pytestmark = pytest.mark.root
@@ -29,7 +30,7 @@ class FaultRun(Run):
 
     def __init__(self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace") -> None:
         super().__init__(fabric, runtime)
-        self.faults = FaultClient.of_inventory(self.state / "inventory.json")
+        self.faults = fault_client(self.state)
 
     def close(self) -> None:
         with contextlib.suppress(AttributeError):
@@ -208,7 +209,8 @@ def test_clean_removes_a_lab_that_was_killed_with_faults_in_force() -> None:
         # The testbed first, which would start the controller again.
         pids = run.processes.pids
         os.kill(pids["testbed"], signal.SIGKILL)
-        os.waitpid(pids["testbed"], 0)
+        with pytest.raises(LabError, match="the testbed ended"):
+            until(run.processes.check, 10.0)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids["controller"], signal.SIGKILL)
         assert clean(run.lab.id)

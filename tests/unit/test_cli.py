@@ -144,7 +144,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         "ocs",
         "circuits",
         "job",
-        "grids",
+        "planes",
         "onics",
     ):
         assert command in done.stdout

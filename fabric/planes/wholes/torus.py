@@ -98,17 +98,6 @@ class TorusOfGpus(Interconnect):
         )  # fmt: skip
 
 
-def hops(torus: Torus, sources: IntArray, destinations: IntArray) -> IntArray:
-    """[pairs]: links that each pair's way has."""
-    import numpy as np
-
-    found = np.zeros(len(sources), dtype=np.int64)
-    for side, stride in zip(torus.sides, torus.strides, strict=True):
-        ahead = (destinations // stride - sources // stride) % side
-        found += np.minimum(ahead, side - ahead)
-    return found
-
-
 def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """The links of every pair's way: pair k's are ``offsets[k]`` to ``offsets[k + 1]`` of the others.
 
