@@ -7,30 +7,20 @@ from typing import Any
 
 import httpx
 
-from ringlight.controller.errors import ControllerError, UnavailableError
-
-
-class AgentRefusedError(ControllerError):
-    """The agent answered that it cannot do this; the message is its own."""
-
-    status = 409
+from ringlight.controller.errors import ConflictError, UnavailableError
+from ringlight.controller.web.client import http_client
 
 
 class AgentClient:
     """One agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
 
-    Every call raises UnavailableError when the agent does not answer in time and AgentRefusedError when it
-    answers with an error.
+    Every call raises UnavailableError when the agent does not answer in time and ConflictError with its own
+    words when it answers with an error.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        if address.startswith("unix:"):
-            # Nothing is encrypted there, and to read certificates takes longer than to ask.
-            transport = httpx.HTTPTransport(uds=address.removeprefix("unix:"), verify=False)
-            self._client = httpx.Client(transport=transport, base_url="http://agent", timeout=10.0)
-        else:
-            self._client = httpx.Client(base_url=address, timeout=10.0, trust_env=False)
+        self._client = http_client(address, timeout_s=10.0)
 
     def close(self) -> None:
         self._client.close()
@@ -134,7 +124,7 @@ class AgentClient:
         if missing_ok and answer.status_code == httpx.codes.NOT_FOUND:
             return {}
         if answer.is_error:
-            raise AgentRefusedError(_detail(answer))
+            raise ConflictError(_detail(answer))
         try:
             return answer.json() if answer.content else {}
         except ValueError as error:

@@ -6,7 +6,9 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.drift import Policy
@@ -30,7 +32,7 @@ from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.packets.announcing import Announcer
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.stats import Statistics
-from ringlight.controller.packets.watching import TableWatch
+from ringlight.controller.packets.watching import TableView, TableWatch
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
 from ringlight.fabric.paths import Router
@@ -40,6 +42,51 @@ log = logging.getLogger(__name__)
 
 #: Document that says how often the controller was started on its state directory.
 _STARTS = "starts"
+
+
+class ApplicationsProcess(TypedDict):
+    """The process that applications of others run in. ``since``: CLOCK_MONOTONIC seconds of its last start;
+    ``last_error``: how the one before ended."""
+
+    alive: bool
+    pid: int
+    since: float
+    restarts: int
+    last_error: str | None
+
+
+class OtherController(TypedDict):
+    """The controller of a packet switch that is left to others, as Open vSwitch sees it. ``for_s``: seconds
+    that it has been connected, or has not been since it was last; None where it never was."""
+
+    controller: str
+    connected: bool
+    for_s: int | None
+    last_error: str | None
+
+
+class Others(TypedDict):
+    """``controllers`` by packet switch; that one is not connected is no trouble, as it may come later."""
+
+    applications: ApplicationsProcess | None
+    controllers: dict[str, OtherController]
+
+
+class Health(Others):
+    """``reasons``: one line for each thing that is not as it should be. ``restarts``: how often this lab's
+    controller was started again; ``uptime_s``: since it was last."""
+
+    status: Literal["ok", "degraded"]
+    reasons: list[str]
+    lab: str
+    uptime_s: float
+    restarts: int
+    t: float
+    packet_switches: dict[str, bool]
+    flow_tables: dict[str, TableView]
+    optical_switches: dict[str, bool]
+    onics: dict[str, bool]
+    agent: bool
 
 
 class Controller:
@@ -170,8 +217,8 @@ class Controller:
         self._store.close()
         self.intents.close()
 
-    def health(self) -> dict[str, Any]:
-        """``status`` is ``ok``, or ``degraded`` with one line per reason in ``reasons``."""
+    def health(self) -> Health:
+        """Whether everything is as it should be, and what is not."""
         connected = self.plane.connected()
         packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
         views = self.site.views()
@@ -207,23 +254,23 @@ class Controller:
             "restarts": self.restarts,
             "t": time.monotonic(),
             "packet_switches": packet,
-            "flow_tables": {name: vars(view) for name, view in tables.items()},
+            "flow_tables": tables,
             "optical_switches": {name: view.reachable for name, view in views.items()},
             "onics": {gpu: view.reachable for gpu, view in onics.items()},
             "agent": self.jobs.agent_error is None,
             **others,
         }
 
-    def _others(self) -> dict[str, Any]:
+    def _others(self) -> Others:
         """Process of the applications, and whether the controller of each switch left to others is connected.
 
         Empty if the testbed's agent does not answer; the agent's own status says that.
         """
-        nothing: dict[str, Any] = {"applications": None, "controllers": {}}
+        nothing: Others = {"applications": None, "controllers": {}}
         if self._agent is None or not self.fabric.foreign_switches:
             return nothing
         try:
-            return {**nothing, **self._agent.others()}
+            return {**nothing, **self._agent.others()}  # type: ignore[typeddict-item]
         except ControllerError as error:
             log.warning("who writes the switches of others is not known: %s", error)
             return nothing

@@ -57,12 +57,10 @@ class FaultClient:
 
     def __init__(self, agent: str) -> None:
         # Here, as the testbed needs only the reports, and a lab comes up sooner without.
-        import httpx
+        from ringlight.controller.web.client import http_client
 
         self.agent = agent
-        # Nothing is encrypted there, and to read certificates takes longer than to ask.
-        transport = httpx.HTTPTransport(uds=agent.removeprefix("unix:"), verify=False)
-        self._http = httpx.Client(transport=transport, base_url="http://agent")
+        self._http = http_client(agent, timeout_s=ANSWER_S)
 
     @classmethod
     def of_inventory(cls, inventory: Path) -> FaultClient:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.errors import StartError, UnavailableError
 from ringlight.fabric.crossconnect import CrossConnect
@@ -55,6 +57,18 @@ class Pending:
 
     who: str
     before: CrossConnects
+
+
+class AuditEntry(TypedDict):
+    """``at``: UTC. ``who``: the name of a REST token, `job X`, `reconciler`, or `outside`: nobody here."""
+
+    id: int
+    at: str
+    who: str
+    action: str
+    switch: str | None
+    outcome: str
+    detail: dict[str, Any]
 
 
 class IntentDatabase:
@@ -260,7 +274,7 @@ class IntentDatabase:
 
     def audit(
         self, switch: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[dict[str, Any]]:
+    ) -> list[AuditEntry]:
         """Entries, the newest first; of one switch, and older than the entry ``before``."""
         where, values = ["1"], list[Any]()
         if switch is not None:
@@ -275,8 +289,18 @@ class IntentDatabase:
                 f" WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
-        keys = ("id", "at", "who", "action", "switch", "outcome")
-        return [{**dict(zip(keys, row, strict=False)), "detail": json.loads(row[6])} for row in rows]
+        return [
+            {
+                "id": number,
+                "at": at,
+                "who": who,
+                "action": action,
+                "switch": where_,
+                "outcome": outcome,
+                "detail": json.loads(detail),
+            }
+            for number, at, who, action, where_, outcome, detail in rows
+        ]
 
     # Writing
 

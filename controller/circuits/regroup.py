@@ -6,16 +6,19 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager, Target
-from ringlight.controller.circuits.transaction import Leftover
+from ringlight.controller.circuits.transaction import Leftover, LeftoverDocument
 from ringlight.controller.errors import ControllerError, InvalidError, NotFoundError
 from ringlight.controller.jobs.job import Job
 from ringlight.controller.jobs.manager import JobManager
+from ringlight.controller.optical.base import CrossConnectResult
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, port_name
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.crossconnect import CrossConnect, Mode
@@ -27,6 +30,62 @@ log = logging.getLogger(__name__)
 
 #: The regroupings and plans that are remembered, the oldest forgotten first.
 KEPT = 1000
+
+
+#: A GPU, and the ports that its light leaves (None: it has none) and gets.
+Move = TypedDict("Move", {"gpu": str, "from": str | None, "to": str})
+
+
+class Predicted(TypedDict):
+    """Seconds per iteration, as emulated; None where a rank has no light."""
+
+    job: str
+    before_s: float | None
+    after_s: float | None
+
+
+class RegroupPair(TypedDict):
+    ingress: int
+    egress: int
+    name: str | None
+
+
+class RegroupCrossConnects(TypedDict):
+    remove: list[RegroupPair]
+    add: list[RegroupPair]
+
+
+class RegroupPlan(TypedDict):
+    """``crossing_bytes``: what passes between packet switches in an iteration."""
+
+    moves: list[Move]
+    stay_lit: list[list[str]]
+    circuits: list[list[str]]
+    crossing_bytes_before: float
+    crossing_bytes_after: float
+    fibres_moved: int
+    optimal: bool
+    predicted: list[Predicted]
+    cross_connects: dict[str, RegroupCrossConnects]
+
+
+class RegroupDocument(TypedDict):
+    """``timeline``: moments ``t`` of the change, each with its ``phase``. ``left_to_others``: packet switches
+    at which light moves whose tables we do not write, and who does: packets come through again once it has
+    followed."""
+
+    id: str
+    state: Literal["PLANNED", "APPLYING", "DONE", "FAILED"]
+    jobs: list[str]
+    dry_run: bool
+    plan: RegroupPlan
+    timeline: list[Mapping[str, Any]]
+    problems: list[str]
+    results: dict[str, list[CrossConnectResult]]
+    undone: bool
+    left: list[LeftoverDocument]
+    left_to_others: dict[str, str]
+    error: str | None
 
 
 class RegroupManager:
@@ -54,21 +113,21 @@ class RegroupManager:
         self._bus = bus
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._regroups: dict[str, dict[str, Any]] = {}
+        self._regroups: dict[str, RegroupDocument] = {}
         self._threads: list[threading.Thread] = []
 
-    def get(self, regroup_id: str) -> dict[str, Any]:
+    def get(self, regroup_id: str) -> RegroupDocument:
         """Raises NotFoundError."""
         with self._lock:
             if regroup_id not in self._regroups:
                 raise NotFoundError(f"there is no regroup {regroup_id}")
-            return dict(self._regroups[regroup_id])
+            return self._regroups[regroup_id].copy()
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[RegroupDocument]:
         with self._lock:
-            return [dict(entry) for entry in self._regroups.values()]
+            return [entry.copy() for entry in self._regroups.values()]
 
-    def start(self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str) -> dict[str, Any]:
+    def start(self, job_ids: Sequence[str] | None, *, dry_run: bool, who: str) -> RegroupDocument:
         """Plan a regrouping of these jobs (None: all that have not ended) and, unless dry, begin it.
 
         Jobs not named keep their GPUs where they are. Raises NotFoundError, ConflictError, InvalidError.
@@ -91,7 +150,7 @@ class RegroupManager:
             after = self._after(before, plan)
         except ValueError as error:
             raise InvalidError(f"regroup: {error}") from error
-        entry: dict[str, Any] = {
+        entry: RegroupDocument = {
             "id": f"regroup-{next(self._numbers)}",
             "state": "PLANNED" if dry_run else "APPLYING",
             "jobs": [job.id for job in jobs],
@@ -149,9 +208,9 @@ class RegroupManager:
 
     def _document(
         self, plan: Regrouping, before: CrossConnects, after: CrossConnects, jobs: Sequence[Job]
-    ) -> dict[str, Any]:
+    ) -> RegroupPlan:
         rings = [ring_job(job) for job in jobs]
-        return {
+        found: Any = {
             **plan.document(),
             "stay_lit": [self._names(pair) for pair in plan.kept],
             "circuits": [self._names(pair) for pair in plan.circuits],
@@ -164,6 +223,8 @@ class RegroupManager:
                 for name in after
             },
         }
+        document: RegroupPlan = found
+        return document
 
     def _left_to_others(self, before: CrossConnects, after: CrossConnects) -> dict[str, str]:
         """Packet switches where the light changes and whose tables are not ours; who looks after them."""
@@ -177,7 +238,7 @@ class RegroupManager:
 
     def _predicted(
         self, rings: Sequence[RingJob], before: CrossConnects, after: CrossConnects
-    ) -> list[dict[str, Any]]:
+    ) -> list[Predicted]:
         """Seconds per iteration of each job, as emulated; None where a rank has no light."""
 
         def seconds(light: CrossConnects) -> dict[str, float]:
@@ -194,11 +255,11 @@ class RegroupManager:
         ]
 
     def _apply(self, regroup_id: str, before: CrossConnects, after: CrossConnects, who: str) -> None:
-        state = "FAILED"
+        state: Literal["DONE", "FAILED"] = "FAILED"
         error: str | None = None
         problems: Sequence[str] = ()
         timeline: Sequence[Any] = ()
-        results: dict[str, list[dict[str, Any]]] = {}
+        results: dict[str, list[CrossConnectResult]] = {}
         undone, left = False, tuple[Leftover, ...]()
         try:
             with self._circuits.quiet(timeout_s=30.0) as got:
@@ -213,10 +274,7 @@ class RegroupManager:
                     change = self._circuits.change(targets, who=f"{who}, {regroup_id}")
                     problems, timeline = change.problems, change.timeline
                     undone, left = change.undone, change.left
-                    results = {
-                        name: [{**vars(r), "state": r.state.value} for r in group]
-                        for name, group in change.results.items()
-                    }
+                    results = {name: list(group) for name, group in change.results.items()}
                     state = "FAILED" if problems else "DONE"
                     error = problems[0] if problems else None
         except ControllerError as failure:
@@ -239,7 +297,7 @@ class RegroupManager:
             self._regroups[regroup_id] = entry
         self._publish(entry)
 
-    def _publish(self, entry: dict[str, Any]) -> None:
+    def _publish(self, entry: RegroupDocument) -> None:
         self._bus.publish(
             "regroup",
             regroup=entry["id"],
@@ -263,5 +321,5 @@ def ring_job(job: Job) -> RingJob:
     return RingJob.all_reduce(job.id, job.gpus, float(gradient), float(compute_s))
 
 
-def _pair(xc: CrossConnect) -> dict[str, Any]:
+def _pair(xc: CrossConnect) -> RegroupPair:
     return {"ingress": xc.ingress, "egress": xc.egress, "name": xc.name}

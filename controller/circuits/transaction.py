@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from ringlight.controller.optical.base import Plan, Snapshot
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode
@@ -48,18 +47,10 @@ class Leftover:
     found: Found
     reason: str
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> LeftoverDocument:
         """Document of the REST API."""
-        xc = self.cross_connect
-        return {
-            "switch": self.switch,
-            "ingress": xc.ingress,
-            "egress": xc.egress,
-            "wavelength": xc.wavelength,
-            "name": xc.name,
-            "found": self.found.value,
-            "reason": self.reason,
-        }
+        where, found, reason = self.switch, self.found, self.reason
+        return LeftoverDocument(**vars(self.cross_connect), switch=where, found=found, reason=reason)
 
     def __str__(self) -> str:
         words = {
@@ -68,6 +59,16 @@ class Leftover:
             Found.UNKNOWN: "may have changed",
         }
         return f"optical switch {self.switch}: {self.cross_connect} {words[self.found]}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftoverDocument(CrossConnect):
+    """What a change that was taken back has left otherwise than it was: a cross-connect that still STANDS, is
+    GONE, or of which it is UNKNOWN."""
+
+    switch: str
+    found: Found
+    reason: str
 
 
 def achieved(plan: Plan, now: Snapshot) -> bool:

@@ -6,8 +6,12 @@ import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
+#: What becomes of a job when a worker dies while it runs.
+OnLoss = Literal["fail", "swap", "shrink"]
 #: Keys by which jobs stored by earlier versions name their plane.
 FORMER_KEYS = ("grid", "ring", "interconnect")
 #: Exit code of a worker that lost a peer: a consequence, not a cause.
@@ -85,6 +89,51 @@ class Loss:
     t_released: float | None = None
 
 
+class RankDocument(TypedDict):
+    rank: int
+    gpu: str
+    state: str
+    exit_code: int | None
+    signal: int | None
+    oom: bool
+    error: str | None
+    worker: str
+
+
+class JobDocument(TypedDict):
+    """``spec``: what its workers are told. ``plane``: the one with light that it is on, whose ``switches``
+    carry its light. ``spares``: GPUs that are kept for it until they are used."""
+
+    id: str
+    name: str
+    state: JobState
+    error: str | None
+    hold: bool
+    plane: str | None
+    switches: list[str]
+    ranks: list[RankDocument]
+    spec: dict[str, Any]
+    on_loss: OnLoss
+    spares: list[str]
+    losses: list[Loss]
+    t_submitted: float
+    t_released: float | None
+    t_ended: float | None
+
+
+class JobEvents(TypedDict):
+    """``cursor``: to go on with."""
+
+    cursor: int
+    events: list[dict[str, Any]]
+
+
+class JobOutput(TypedDict):
+    rank: int
+    stdout: str
+    stderr: str
+
+
 @dataclass
 class Job:
     """A job and its history. Times are CLOCK_MONOTONIC seconds.
@@ -110,7 +159,7 @@ class Job:
     t_ended: float | None = None
     plane: str | None = None
     switches: list[str] = field(default_factory=list)
-    on_loss: str = "fail"
+    on_loss: OnLoss = "fail"
     spares: list[str] = field(default_factory=list)
     attempt: int = 0
     losses: list[Loss] = field(default_factory=list)
@@ -148,16 +197,17 @@ class Job:
         self.told.append((len(self.events), entry))
         self.events.append(entry)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JobDocument:
         """The job as the REST API shows it."""
-        ranks = [
+        ranks: list[Any] = [
             {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
             for rank in self.ranks
         ]
+        losses: list[Any] = [asdict(loss) for loss in self.losses]
         return {
             "id": self.id,
             "name": self.name,
-            "state": self.state.value,
+            "state": self.state,
             "error": self.error,
             "hold": self.hold,
             "plane": self.plane,
@@ -166,7 +216,7 @@ class Job:
             "spec": self.spec,
             "on_loss": self.on_loss,
             "spares": list(self.spares),
-            "losses": [asdict(loss) for loss in self.losses],
+            "losses": losses,
             "t_submitted": self.t_submitted,
             "t_released": self.t_released,
             "t_ended": self.t_ended,
@@ -175,7 +225,7 @@ class Job:
     def record(self) -> dict[str, Any]:
         """What is kept on disk; the workers' events are the agent's to keep."""
         more = {"started": self.started, "clean": self.clean, "attempt": self.attempt, "told": self.told}
-        return self.document() | more
+        return {**self.document(), **more}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Job:

@@ -21,7 +21,11 @@ from ringlight.controller.errors import (
 )
 from ringlight.controller.jobs.job import (
     Job,
+    JobDocument,
+    JobEvents,
+    JobOutput,
     JobState,
+    OnLoss,
     Rank,
     enter_told,
     linktest_targets,
@@ -163,9 +167,9 @@ class JobManager:
         *,
         hold: bool,
         plane: str | None = None,
-        on_loss: str = "fail",
+        on_loss: OnLoss = "fail",
         spares: Sequence[str] = (),
-    ) -> dict[str, Any]:
+    ) -> JobDocument:
         """Reserve GPUs and have the workers started; the job as a document.
 
         ``wanted``: GPU names in rank order, or how many, then of ``plane`` if one is named. The job is
@@ -272,9 +276,9 @@ class JobManager:
         hold: bool,
         lit: tuple[Plane, Light] | None,
         agent: AgentClient,
-        on_loss: str,
+        on_loss: OnLoss,
         spares: Sequence[str],
-    ) -> dict[str, Any]:
+    ) -> JobDocument:
         with self._lock:
             if lit is None:
                 # A number of GPUs without a plane means those that packet switches join.
@@ -304,7 +308,7 @@ class JobManager:
         self._wake.set()
         return document
 
-    def release(self, ids: Sequence[str], delay_s: float) -> list[dict[str, Any]]:
+    def release(self, ids: Sequence[str], delay_s: float) -> list[JobDocument]:
         """Let these READY jobs start together ``delay_s`` seconds from now. All or none."""
         agent = self._need_agent()
         with self._lock:
@@ -322,7 +326,7 @@ class JobManager:
             self._save()
             return [job.document() for job in jobs]
 
-    def cancel(self, job_id: str) -> dict[str, Any]:
+    def cancel(self, job_id: str) -> JobDocument:
         """Stop a job and free its GPUs; one that has ended stays as it is."""
         with self._lock:
             job = self._job(job_id)
@@ -330,11 +334,11 @@ class JobManager:
                 self._end(job, JobState.CANCELLED)
             return job.document()
 
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[JobDocument]:
         with self._lock:
             return [job.document() for job in self._jobs.values()]
 
-    def job(self, job_id: str) -> dict[str, Any]:
+    def job(self, job_id: str) -> JobDocument:
         with self._lock:
             return self._job(job_id).document()
 
@@ -347,16 +351,17 @@ class JobManager:
         """Counters of the O-NICs and WSSs, which only the machine that emulates them has."""
         return self._need_agent().onic_counters()
 
-    def output(self, job_id: str, rank: int) -> Mapping[str, Any]:
+    def output(self, job_id: str, rank: int) -> JobOutput:
         """What the command of a rank wrote. Raises NotFoundError, UnavailableError."""
         with self._lock:
             job = self._job(job_id)
             if job.spec.get("container") is None or not 0 <= rank < len(job.ranks):
                 raise NotFoundError(f"job {job_id} has no command at rank {rank}")
             worker = job.worker(rank)
-        return {"rank": rank, **self._need_agent().output(worker)}
+        said = self._need_agent().output(worker)
+        return {"rank": rank, "stdout": said["stdout"], "stderr": said["stderr"]}
 
-    def events(self, job_id: str, cursor: int) -> dict[str, Any]:
+    def events(self, job_id: str, cursor: int) -> JobEvents:
         """Worker events of a job after ``cursor``, and the cursor to go on with."""
         with self._lock:
             events = self._job(job_id).events

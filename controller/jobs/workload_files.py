@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
 from ringlight.workloads.graph import FloatArray, Workload
@@ -17,6 +18,16 @@ LIMIT_BYTES = 1 << 28
 MOST_FILES = 1024
 
 
+class WorkloadDocument(TypedDict):
+    """A workload that jobs may execute. ``operations``: of all ranks; ``bytes``: as packed."""
+
+    sha256: str
+    name: str
+    ranks: int
+    operations: int
+    bytes: int
+
+
 class WorkloadFiles:
     """Workload files in ``directory``, which is made with the first. Any thread may call."""
 
@@ -24,7 +35,7 @@ class WorkloadFiles:
         self.directory = directory
         self._writing = threading.Lock()
 
-    def put(self, digest: str, part: Path, found: str) -> dict[str, Any]:
+    def put(self, digest: str, part: Path, found: str) -> WorkloadDocument:
         """Keep the packed workload in the file ``part``, whose SHA-256 is ``found``; its document.
 
         ``part`` lies in :attr:`directory` and is moved. Raises InvalidError when it is none or not the one
@@ -44,7 +55,7 @@ class WorkloadFiles:
             part.replace(path)
         return document
 
-    def document(self, digest: str) -> dict[str, Any]:
+    def document(self, digest: str) -> WorkloadDocument:
         """Name, ranks and operations of a workload. Raises NotFoundError."""
         return _document(digest, self.read(digest))
 
@@ -67,7 +78,7 @@ def _unpacked(digest: str, data: bytes) -> Workload:
         raise InvalidError(f"workload {digest}: {error}") from None
 
 
-def _document(digest: str, data: bytes) -> dict[str, Any]:
+def _document(digest: str, data: bytes) -> WorkloadDocument:
     workload = _unpacked(digest, data)
     return {
         "sha256": digest,

@@ -247,6 +247,16 @@ def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
 
 
 @dataclass(frozen=True)
+class OnicFlows:
+    """``dropped``: how many of the timeline are gone already."""
+
+    ok: bool
+    flows: list[dict[str, object]]
+    cursor: int
+    dropped: int
+
+
+@dataclass(frozen=True)
 class OnicDocument:
     """An O-NIC on a plane. Where it has an agent: ``control``, its address on the control network, whether it
     is ``reachable``, why not (``error``) and what it says (``status``). Else its ``transmit`` table, by the

@@ -25,12 +25,6 @@ MAX_ANSWER_BYTES = 16 << 20
 PARALLEL = 16
 
 
-class OnicRefusedError(ControllerError):
-    """An agent answered that it cannot do this; the message is its own."""
-
-    status = 409
-
-
 @dataclass(frozen=True)
 class OnicEntry:
     """Addresses of an O-NIC's agent: ``manage``: path of its socket; ``control``: its host:port on the
@@ -45,7 +39,7 @@ class OnicEntry:
 def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> dict[str, Any]:
     """One question to an agent and its answer, over a connection of its own.
 
-    Raises UnavailableError when it does not answer in time, OnicRefusedError when it says no.
+    Raises UnavailableError when it does not answer in time, ConflictError with its own words when it says no.
     """
     deadline = time.monotonic() + timeout_s
     answer = bytearray()
@@ -75,7 +69,7 @@ def ask(entry: OnicEntry, op: str, *, timeout_s: float = 2.0, **fields: Any) -> 
     except ValueError as error:
         raise UnavailableError(f"O-NIC agent of {entry.gpu}: {error}") from None
     if found.get("ok") is not True:
-        raise OnicRefusedError(f"O-NIC agent of {entry.gpu}: {found.get('error', 'refused')}")
+        raise ConflictError(f"O-NIC agent of {entry.gpu}: {found.get('error', 'refused')}")
     return found
 
 

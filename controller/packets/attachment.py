@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from ringlight.fabric.parts import Port
+from pydantic import Field
+
+from ringlight.fabric.parts import Gpu, Onic, PacketSwitch, Port
+from ringlight.fabric.planes.grid.grid import Grid
+from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.topology import (
     CrossConnects,
     Fabric,
@@ -28,13 +32,22 @@ def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Por
     return ends
 
 
-def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[dict[str, object]]:
-    """End-to-end connections through optical switches, each once: ``{"ends", "path", "duplex"}``.
+@dataclass(frozen=True)
+class Circuit:
+    """An end-to-end connection through optical switches.
 
     ``ends``: two port names, the GPU first; ``path``: every port that light from the first end passes;
     ``duplex``: whether light comes back the same way (else the circuit is lit in one direction only).
     """
-    circuits: list[dict[str, object]] = []
+
+    ends: tuple[str, str]
+    path: list[str]
+    duplex: bool
+
+
+def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[Circuit]:
+    """Circuits that are lit, each once."""
+    circuits: list[Circuit] = []
     seen: set[frozenset[Port]] = set()
     for port in sorted(fabric.electrical_ports, key=lambda p: (p.node not in fabric.gpus, p)):
         path = trace(fabric, cross_connects, port)
@@ -42,25 +55,16 @@ def lit_circuits(fabric: Fabric, cross_connects: CrossConnects) -> list[dict[str
         if len(path) < 4 or not is_electrical(fabric, end) or frozenset((port, end)) in seen:
             continue
         seen.add(frozenset((port, end)))
-        back = trace(fabric, cross_connects, end)
-        circuits.append(
-            {
-                "ends": [port_name(fabric, port), port_name(fabric, end)],
-                "path": [str(p) for p in path],
-                "duplex": back[-1] == port,
-            }
-        )
+        duplex = trace(fabric, cross_connects, end)[-1] == port
+        names = port_name(fabric, port), port_name(fabric, end)
+        circuits.append(Circuit(names, [str(p) for p in path], duplex))
     return circuits
 
 
 def circuit_pairs(fabric: Fabric, cross_connects: CrossConnects) -> list[tuple[Port, Port]]:
     """The duplex circuits as pairs of electrical ports, the GPU first."""
-    pairs = []
-    for circuit in lit_circuits(fabric, cross_connects):
-        ends = circuit["ends"]
-        if circuit["duplex"] and isinstance(ends, list):
-            pairs.append((Port.parse(ends[0]), Port.parse(ends[1])))
-    return pairs
+    found = [circuit.ends for circuit in lit_circuits(fabric, cross_connects) if circuit.duplex]
+    return [(Port.parse(a), Port.parse(b)) for a, b in found]
 
 
 def port_name(fabric: Fabric, port: Port) -> str:
@@ -68,81 +72,96 @@ def port_name(fabric: Fabric, port: Port) -> str:
     return port.node if port.node in fabric.gpus and port.number == 0 else str(port)
 
 
-def topology(graph: nx.MultiDiGraph[str]) -> dict[str, object]:
-    """An electrical graph as JSON: nodes and directed edges with the path of the light."""
-    return {
-        "nodes": [{"name": name, "kind": data["kind"]} for name, data in graph.nodes(data=True)],
-        "edges": [
-            {
-                "from": tail,
-                "to": head,
-                "out_port": data["out_port"],
-                "in_port": data["in_port"],
-                "rate_bps": data["rate_bps"],
-                "path": [str(p) for p in data["path"]],
-            }
+@dataclass(frozen=True)
+class Node:
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One direction of a connection; ``path``: every port that packets pass."""
+
+    tail: Annotated[str, Field(serialization_alias="from")]
+    head: Annotated[str, Field(serialization_alias="to")]
+    out_port: int
+    in_port: int
+    rate_bps: float
+    path: list[str]
+
+
+@dataclass(frozen=True)
+class Topology:
+    nodes: list[Node]
+    edges: list[Edge]
+
+
+def topology(graph: nx.MultiDiGraph[str]) -> Topology:
+    """An electrical graph: nodes and directed edges with the path of the light."""
+    return Topology(
+        [Node(name, data["kind"]) for name, data in graph.nodes(data=True)],
+        [
+            Edge(
+                tail,
+                head,
+                data["out_port"],
+                data["in_port"],
+                data["rate_bps"],
+                [str(p) for p in data["path"]],
+            )
             for tail, head, data in graph.edges(data=True)
         ],
-    }
+    )
 
 
-def fabric_document(fabric: Fabric) -> Mapping[str, object]:
-    """The fabric as built, as JSON (rates in bit/s, queues in seconds)."""
-    return {
-        "gpus": [
-            {"name": g.name, "server": g.server, "model": g.model, "ip": g.ip, "mac": g.mac}
-            for g in fabric.gpus.values()
-        ],
-        "packet_switches": [
-            {"name": s.name, "dpid": s.dpid, "ports": s.ports, "controller": s.controller}
-            for s in fabric.packet_switches.values()
-        ],
-        "optical_switches": [
-            {
-                "name": s.name,
-                "size": s.size,
-                "driver": s.driver,
-                "profile": s.profile,
-                "wavelengths": s.wavelengths,
-            }
+@dataclass(frozen=True)
+class FabricOpticalSwitch:
+    name: str
+    size: int
+    driver: str
+    profile: str
+    wavelengths: int | None
+
+
+@dataclass(frozen=True)
+class FabricLink:
+    """``queue_s``: depth of the sender's queue, seconds."""
+
+    ends: tuple[str, str]
+    rate_bps: float
+    queue_s: float
+
+
+@dataclass(frozen=True)
+class FabricDocument:
+    """The fabric as it is plugged together (rates in bit/s)."""
+
+    gpus: list[Gpu]
+    packet_switches: list[PacketSwitch]
+    optical_switches: list[FabricOpticalSwitch]
+    onics: list[Onic]
+    grids: list[Grid]
+    rings: list[WdmRing]
+    links: list[FabricLink]
+    circuits: list[tuple[str, str]]
+    paths: str
+
+
+def fabric_document(fabric: Fabric) -> FabricDocument:
+    def names(a: Port, b: Port) -> tuple[str, str]:
+        return port_name(fabric, a), port_name(fabric, b)
+
+    return FabricDocument(
+        list(fabric.gpus.values()),
+        list(fabric.packet_switches.values()),
+        [
+            FabricOpticalSwitch(s.name, s.size, s.driver, s.profile, s.wavelengths)
             for s in fabric.optical_switches.values()
         ],
-        "onics": [
-            {
-                "gpu": onic.gpu,
-                "ports": onic.ports,
-                "tuning_s": onic.tuning_s,
-                "transmitters": onic.transmitters,
-            }
-            for onic in fabric.onics.values()
-        ],
-        "grids": [
-            {
-                "name": grid.name,
-                "rows": grid.rows,
-                "columns": grid.columns,
-                "nodes": list(grid.nodes),
-                "wavelengths": grid.wavelengths,
-            }
-            for grid in fabric.grids.values()
-        ],
-        "rings": [
-            {
-                "name": ring.name,
-                "nodes": list(ring.nodes),
-                "switches": list(ring.switches),
-                "wavelengths": ring.wavelengths,
-            }
-            for ring in fabric.rings.values()
-        ],
-        "links": [
-            {
-                "ends": [port_name(fabric, link.a), port_name(fabric, link.b)],
-                "rate_bps": link.rate_bps,
-                "queue_s": link.queue_s,
-            }
-            for link in fabric.links
-        ],
-        "circuits": [[port_name(fabric, a), port_name(fabric, b)] for a, b in fabric.circuits],
-        "paths": fabric.paths,
-    }
+        list(fabric.onics.values()),
+        list(fabric.grids.values()),
+        list(fabric.rings.values()),
+        [FabricLink(names(link.a, link.b), link.rate_bps, link.queue_s) for link in fabric.links],
+        [names(a, b) for a, b in fabric.circuits],
+        fabric.paths,
+    )

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from ringlight.controller.bus import EventBus
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 
 
-def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[dict[str, Any]]:
-    """What is at a switch's plugged ports now, in order: the port that light reaches, and of a GPU its
-    addresses; all None where it is dark."""
-    return [{"port": port.number, **_end(fabric, ends[port])} for port in sorted(ends) if port.node == switch]
+class Attached(TypedDict):
+    """What light reaches from a port, and of a GPU its addresses; all None where it is dark."""
+
+    port: int
+    peer: str | None
+    gpu: str | None
+    ip: str | None
+    mac: str | None
 
 
-def _end(fabric: Fabric, end: Port | None) -> dict[str, Any]:
+def attached(fabric: Fabric, ends: Mapping[Port, Port | None], switch: str) -> list[Attached]:
+    """What is at a switch's plugged ports now, in order."""
+    return [_attached(fabric, port.number, ends[port]) for port in sorted(ends) if port.node == switch]
+
+
+def _attached(fabric: Fabric, port: int, end: Port | None) -> Attached:
     gpu = None if end is None else fabric.gpus.get(end.node)
     return {
+        "port": port,
         "peer": None if end is None else str(end),
         "gpu": None if gpu is None else gpu.name,
         "ip": None if gpu is None else gpu.ip,

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import math
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import Field
 
 from ringlight.controller.errors import InvalidError, NotFoundError, UnavailableError
 from ringlight.controller.jobs.workload_files import PACKED_BYTES
-from ringlight.controller.packets.attachment import fabric_document, lit_circuits, port_name, topology
-from ringlight.controller.packets.following import attached
-from ringlight.controller.rest import answers as shapes
+from ringlight.controller.packets.attachment import (
+    Circuit,
+    FabricDocument,
+    Topology,
+    fabric_document,
+    lit_circuits,
+    port_name,
+    topology,
+)
+from ringlight.controller.packets.following import Attached, attached
 from ringlight.controller.rest import jobs, ofctl, optical, optical_changes, optical_faults, planes
-from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors
+from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors, sender
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
     Circuits,
@@ -33,10 +43,10 @@ from ringlight.controller.rest.requests import (
     PathEnd,
     StreamLength,
 )
-from ringlight.controller.service import Controller
+from ringlight.controller.service import Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
-from ringlight.fabric.parts import Port
+from ringlight.fabric.parts import PacketSwitch, Port
 
 _HEALTH = "/v1/health"
 #: Streams of events at a time.
@@ -52,6 +62,95 @@ _EVENT = {
 }
 #: Content type of the metrics without its parameters.
 _METRICS = CONTENT_TYPE_LATEST.partition(";")[0]
+
+
+@dataclass(frozen=True)
+class PathHop:
+    """One link; ``path``: every port that packets pass."""
+
+    out: Annotated[str, Field(serialization_alias="from")]
+    into: Annotated[str, Field(serialization_alias="to")]
+    rate_bps: float
+    path: list[str]
+    choices: int
+
+
+@dataclass(frozen=True)
+class PathDocument:
+    """``paths``: how one of several is chosen; ``rate_bps``: of the slowest link."""
+
+    source: str
+    destination: str
+    paths: str
+    rate_bps: float
+    hops: list[PathHop]
+
+
+@dataclass(frozen=True)
+class LitCircuits:
+    circuits: list[Circuit]
+
+
+@dataclass(frozen=True)
+class PacketSwitchDocument(PacketSwitch):
+    """``connected``: to our controller, as those are whose tables it writes."""
+
+    connected: bool = False
+    attached: list[Attached] = dataclasses.field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """An entry of a flow table; ``duration_s``: seconds since it was written."""
+
+    priority: int
+    match: dict[str, int | str]
+    out_ports: list[int]
+    cookie: int
+    table_id: int
+    packets: int
+    bytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class PacketPort:
+    """Counters are 0 for a port that came just now; rx is what the switch received."""
+
+    port: int
+    interface: str
+    up: bool
+    gpu: str | None
+    peer: str | None
+    rx_packets: int = 0
+    tx_packets: int = 0
+    rx_bytes: int = 0
+    tx_bytes: int = 0
+    rx_dropped: int = 0
+    tx_dropped: int = 0
+    rx_errors: int = 0
+    tx_errors: int = 0
+
+
+@dataclass(frozen=True)
+class PortBytes:
+    """What a port of a packet switch has received and sent, bytes of frames without FCS."""
+
+    switch: str
+    port: int
+    rx_bytes: int
+    tx_bytes: int
+
+
+@dataclass(frozen=True)
+class SeriesSample:
+    t: float
+    switch: str
+    port: int
+    gpu: str | None
+    peer: str | None
+    rx_bps: float
+    tx_bps: float
 
 
 def create_app(
@@ -94,27 +193,28 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
 
     # A thread of its own: whether the controller is well can be asked however many ask for other things.
     health_thread = CapacityLimiter(1)
+    send_health = sender(Health)
     current = Shared(lambda: to_thread.run_sync(controller.health, limiter=health_thread))
 
-    @app.get(_HEALTH, tags=["controller"], **answers(shapes.Health))
+    @app.get(_HEALTH, tags=["controller"], **answers(Health))
     async def health() -> Any:
         """Whether every switch and the server agent can be reached."""
-        return JSONResponse(await current())
+        return send_health(await current())
 
     # It never changes, so it is written out once, and no thread is needed to send it.
-    plugged = JSONResponse(dict(fabric_document(fabric))).body
+    plugged = sender(FabricDocument)(fabric_document(fabric)).body
 
-    @app.get("/v1/fabric", tags=["fabric"], **answers(shapes.FabricDocument))
+    @app.get("/v1/fabric", tags=["fabric"], **answers(FabricDocument))
     async def get_fabric() -> Any:
         """Fabric: its GPUs, switches and fixed links."""
         return Response(plugged, media_type="application/json")
 
-    @app.get("/v1/topology", tags=["fabric"], **answers(shapes.Topology))
+    @app.get("/v1/topology", tags=["fabric"], **answers(Topology))
     def get_topology() -> Any:
         """What packets see now; links that are down are left out."""
         return topology(controller.forwarding.graph(circuits.cross_connects()))
 
-    @app.get("/v1/paths", tags=["fabric"], **answers(shapes.PathDocument, 404, 409, 422, 503, 504))
+    @app.get("/v1/paths", tags=["fabric"], **answers(PathDocument, 404, 409, 422, 503, 504))
     def get_path(source: PathEnd, destination: OtherPathEnd) -> Any:
         """The links that packets from one GPU to another take now, read from the switches' flow tables.
 
@@ -122,29 +222,25 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         another one. 404: there is no such GPU; 409: packets do not arrive, and why.
         """
         hops = controller.forwarding.path(source, destination, circuits.cross_connects())
-        return {
-            "source": source,
-            "destination": destination,
-            "paths": fabric.paths,
-            "rate_bps": min(hop.rate_bps for hop in hops),
-            "hops": [
-                {
-                    "from": port_name(fabric, hop.out),
-                    "to": port_name(fabric, hop.into),
-                    "rate_bps": hop.rate_bps,
-                    "path": [str(port) for port in hop.through],
-                    "choices": hop.choices,
-                }
-                for hop in hops
-            ],
-        }
+        found = [
+            PathHop(
+                port_name(fabric, hop.out),
+                port_name(fabric, hop.into),
+                hop.rate_bps,
+                [str(port) for port in hop.through],
+                hop.choices,
+            )
+            for hop in hops
+        ]
+        slowest_bps = min(hop.rate_bps for hop in hops)
+        return PathDocument(source, destination, fabric.paths, slowest_bps, found)
 
-    @app.get("/v1/circuits", tags=["fabric"], **answers(shapes.LitCircuits))
+    @app.get("/v1/circuits", tags=["fabric"], **answers(LitCircuits))
     def get_circuits() -> Any:
         """End-to-end circuits lit now."""
-        return {"circuits": lit_circuits(fabric, circuits.cross_connects())}
+        return LitCircuits(lit_circuits(fabric, circuits.cross_connects()))
 
-    @app.put("/v1/circuits", tags=["fabric"], **answers(shapes.CircuitsChange, 409, 415, 422, 502, 503))
+    @app.put("/v1/circuits", tags=["fabric"], **answers(optical.CircuitsChange, 409, 415, 422, 502, 503))
     def put_circuits(body: Circuits, who: Who) -> Any:
         """Make exactly these duplex circuits stand, the forwarding rules changed while they are dark.
 
@@ -172,41 +268,45 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
             raise UnavailableError(f"{name} is not connected here: its tables are left to {whose}")
         return fabric.packet_switches[name].dpid
 
-    @app.get("/v1/packet-switches", tags=["packet switches"], **answers(list[shapes.PacketSwitchDocument]))
+    @app.get("/v1/packet-switches", tags=["packet switches"], **answers(list[PacketSwitchDocument]))
     def packet_switches() -> Any:
         """Packet switches: who writes their tables, and which circuits end at their ports now."""
         connected, ends = plane.connected(), controller.circuits.ends()
         return [
-            {
-                "name": s.name,
-                "dpid": s.dpid,
-                "ports": s.ports,
-                "controller": s.controller,
-                "connected": s.dpid in connected,
-                "attached": attached(fabric, ends, s.name),
-            }
+            PacketSwitchDocument(
+                **vars(s), connected=s.dpid in connected, attached=attached(fabric, ends, s.name)
+            )
             for s in fabric.packet_switches.values()
         ]
 
     @app.get(
         "/v1/packet-switches/{name}/flows",
         tags=["packet switches"],
-        **answers(list[shapes.Flow], 404, 503, 504),
+        **answers(list[Flow], 404, 503, 504),
     )
     def flows(name: PacketSwitchName) -> Any:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
         entries = plane.flows(dpid(name), timeout_s=5.0)
         entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
         # What it is on the wire is nobody's to read.
-        hidden = ("plain", "wire")
         return [
-            {k: v for k, v in vars(e).items() if k not in hidden} | {"match": dict(e.match)} for e in entries
+            Flow(
+                e.priority,
+                dict(e.match),
+                list(e.out_ports),
+                e.cookie,
+                e.table_id,
+                e.packets,
+                e.bytes,
+                e.duration_s,
+            )
+            for e in entries
         ]
 
     @app.get(
         "/v1/packet-switches/{name}/ports",
         tags=["packet switches"],
-        **answers(list[shapes.PacketPort], 404, 503, 504),
+        **answers(list[PacketPort], 404, 503, 504),
     )
     def ports(name: PacketSwitchName) -> Any:
         """The ports with their counters and what is lit to them."""
@@ -215,18 +315,12 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
         ends = controller.circuits.ends()
         result = []
         for port in plane.ports(number):
-            counters = vars(stats[port.number]) if port.number in stats else {}
+            counters = dict(vars(stats[port.number])) if port.number in stats else {}
             end = ends.get(Port(name, port.number))
-            result.append(
-                {
-                    "port": port.number,
-                    "interface": port.name,
-                    "up": port.up,
-                    "gpu": end.node if end is not None and end.node in fabric.gpus else None,
-                    "peer": None if end is None else str(end),
-                    **{key: value for key, value in counters.items() if key != "port_no"},
-                }
-            )
+            gpu = end.node if end is not None and end.node in fabric.gpus else None
+            peer = None if end is None else str(end)
+            counters.pop("port_no", None)
+            result.append(PacketPort(port.number, port.name, port.up, gpu, peer, **counters))
         return result
 
 
@@ -249,29 +343,29 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         await sending()
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/v1/port-bytes", tags=["observation"], **answers(list[shapes.PortBytes], 503))
+    @app.get("/v1/port-bytes", tags=["observation"], **answers(list[PortBytes], 503))
     def port_bytes() -> Any:
         """Counters of all packet switches' ports, read now."""
         return [
-            {"switch": name, "port": port.port_no, "rx_bytes": port.rx_bytes, "tx_bytes": port.tx_bytes}
+            PortBytes(name, port.port_no, port.rx_bytes, port.tx_bytes)
             for name, ports in controller.statistics.read_now().items()
             for port in ports
         ]
 
-    @app.get("/v1/series", tags=["observation"], **answers(list[shapes.SeriesSample], 422))
+    @app.get("/v1/series", tags=["observation"], **answers(list[SeriesSample], 422))
     def series(since: Moment = 0.0) -> Any:
         """Port throughput after ``since`` (CLOCK_MONOTONIC seconds); rx is what the switch received."""
         gpus = controller.fabric.gpus
         return [
-            {
-                "t": sample.t,
-                "switch": sample.port.node,
-                "port": sample.port.number,
-                "gpu": sample.end.node if sample.end is not None and sample.end.node in gpus else None,
-                "peer": None if sample.end is None else str(sample.end),
-                "rx_bps": sample.rx_bps,
-                "tx_bps": sample.tx_bps,
-            }
+            SeriesSample(
+                sample.t,
+                sample.port.node,
+                sample.port.number,
+                sample.end.node if sample.end is not None and sample.end.node in gpus else None,
+                None if sample.end is None else str(sample.end),
+                sample.rx_bps,
+                sample.tx_bps,
+            )
             for sample in controller.statistics.since(since)
         ]
 

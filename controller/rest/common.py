@@ -79,19 +79,28 @@ class PlainRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
         if not iscoroutinefunction(endpoint):
-            model = (more.get("responses") or {}).get(200, {}).get("model", Any)
-            endpoint = _plain(endpoint, TypeAdapter(model), more.get("status_code") or 200)
+            status = more.get("status_code") or 200
+            model = (more.get("responses") or {}).get(status, {}).get("model", Any)
+            endpoint = _plain(endpoint, sender(model, status))
         super().__init__(path, endpoint, **more)
 
 
-def _plain(endpoint: Callable[..., Any], model: TypeAdapter[Any], status: int) -> Callable[..., Response]:
+def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
+    """Makes answers of a model: a dataclass, or a dictionary of a kind."""
+    form = TypeAdapter(model)
+
+    def send(found: Any) -> Response:
+        body = form.dump_json(found, by_alias=True, warnings=False)
+        return Response(body, status, media_type="application/json")
+
+    return send
+
+
+def _plain(endpoint: Callable[..., Any], send: Callable[[Any], Response]) -> Callable[..., Response]:
     @functools.wraps(endpoint)
     def answer(*arguments: Any, **named: Any) -> Response:
         found = endpoint(*arguments, **named)
-        if isinstance(found, Response):
-            return found
-        body = model.dump_json(found, by_alias=True, warnings=False)
-        return Response(body, status, media_type="application/json")
+        return found if isinstance(found, Response) else send(found)
 
     # FastAPI reads the parameters from it.
     answer.__signature__ = inspect.signature(endpoint, eval_str=True)  # type: ignore[attr-defined]

@@ -8,8 +8,9 @@ from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from ringlight.controller.jobs.workload_files import PACKED_BYTES
-from ringlight.controller.rest import answers as shapes
+from ringlight.controller.circuits.regroup import RegroupDocument
+from ringlight.controller.jobs.job import JobDocument, JobEvents, JobOutput
+from ringlight.controller.jobs.workload_files import PACKED_BYTES, WorkloadDocument
 from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
 from ringlight.controller.rest.requests import (
     Cursor,
@@ -40,7 +41,7 @@ def router(controller: Controller) -> APIRouter:
         tags=["jobs"],
         status_code=201,
         response_model=None,
-        responses={201: {"model": shapes.JobDocument}, **errors(409, 415, 422, 503)},
+        responses={201: {"model": JobDocument}, **errors(409, 415, 422, 503)},
     )
     def submit(body: JobRequest) -> Any:
         """Reserve GPUs and start workers. 409: GPUs are taken; 422: it can never fit."""
@@ -54,20 +55,20 @@ def router(controller: Controller) -> APIRouter:
             spares=body.spares,
         )
 
-    @routes.get("/jobs", tags=["jobs"], **answers(list[shapes.JobDocument]))
+    @routes.get("/jobs", tags=["jobs"], **answers(list[JobDocument]))
     def list_jobs() -> Any:
         return jobs.jobs()
 
-    @routes.post("/jobs/release", tags=["jobs"], **answers(list[shapes.JobDocument], 404, 409, 415, 422, 503))
+    @routes.post("/jobs/release", tags=["jobs"], **answers(list[JobDocument], 404, 409, 415, 422, 503))
     def release(body: Release) -> Any:
         """Start READY jobs together."""
         return jobs.release(body.jobs, body.delay_s)
 
-    @routes.get("/jobs/{job_id}", tags=["jobs"], **answers(shapes.JobDocument, 404))
+    @routes.get("/jobs/{job_id}", tags=["jobs"], **answers(JobDocument, 404))
     def get_job(job_id: JobId) -> Any:
         return jobs.job(job_id)
 
-    @routes.get("/jobs/{job_id}/events", tags=["jobs"], **answers(shapes.JobEvents, 404, 422))
+    @routes.get("/jobs/{job_id}/events", tags=["jobs"], **answers(JobEvents, 404, 422))
     def job_events(job_id: JobId, cursor: Cursor = 0) -> Any:
         """What the workers said after ``cursor``, and the cursor to go on with.
 
@@ -76,14 +77,12 @@ def router(controller: Controller) -> APIRouter:
         """
         return jobs.events(job_id, cursor)
 
-    @routes.get(
-        "/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(shapes.JobOutput, 404, 409, 422, 503)
-    )
+    @routes.get("/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(JobOutput, 404, 409, 422, 503))
     def job_output(job_id: JobId, rank: RankNumber) -> Any:
         """What the command of a rank of a job with ``container`` has written so far."""
         return jobs.output(job_id, rank)
 
-    @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(shapes.JobDocument, 404))
+    @routes.delete("/jobs/{job_id}", tags=["jobs"], **answers(JobDocument, 404))
     def cancel(job_id: JobId) -> Any:
         """Stop a job; one that has ended stays as it is."""
         return jobs.cancel(job_id)
@@ -91,7 +90,7 @@ def router(controller: Controller) -> APIRouter:
     @routes.put(
         "/workloads/{sha256}",
         tags=["jobs"],
-        **answers(shapes.WorkloadDocument, 400, 409, 415, 422, 503),
+        **answers(WorkloadDocument, 400, 409, 415, 422, 503),
         openapi_extra={
             "requestBody": {
                 "required": True,
@@ -105,20 +104,20 @@ def router(controller: Controller) -> APIRouter:
         async with uploads(request.receive) as (part, found):
             return JSONResponse(await to_thread.run_sync(jobs.workloads.put, sha256, part, found))
 
-    @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(shapes.WorkloadDocument, 404, 422))
+    @routes.get("/workloads/{sha256}", tags=["jobs"], **answers(WorkloadDocument, 404, 422))
     def get_workload(sha256: WorkloadDigest) -> Any:
         return jobs.workloads.document(sha256)
 
-    @routes.post("/regroup", tags=["regroup"], **answers(shapes.RegroupDocument, 404, 409, 415, 422, 503))
+    @routes.post("/regroup", tags=["regroup"], **answers(RegroupDocument, 404, 409, 415, 422, 503))
     def start_regroup(body: RegroupRequest, who: Who) -> Any:
         """Plan a regrouping and, unless ``dry_run``, carry it out, all or nothing; watch its ``state``."""
         return regroups.start(body.jobs, dry_run=body.dry_run, who=who)
 
-    @routes.get("/regroup", tags=["regroup"], **answers(list[shapes.RegroupDocument]))
+    @routes.get("/regroup", tags=["regroup"], **answers(list[RegroupDocument]))
     def list_regroups() -> Any:
         return regroups.all()
 
-    @routes.get("/regroup/{regroup_id}", tags=["regroup"], **answers(shapes.RegroupDocument, 404))
+    @routes.get("/regroup/{regroup_id}", tags=["regroup"], **answers(RegroupDocument, 404))
     def get_regroup(regroup_id: RegroupId) -> Any:
         return regroups.get(regroup_id)
 

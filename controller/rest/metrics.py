@@ -46,7 +46,7 @@ class Metrics:
             alarms.add_metric([name], len(self._controller.site.alarms(name)))
         yield circuits
         yield alarms
-        states = collections.Counter(job["state"] for job in self._controller.jobs.jobs())
+        states = collections.Counter(job["state"].value for job in self._controller.jobs.jobs())
         jobs = GaugeMetricFamily("ringlight_jobs", "Jobs by state", labels=["state"])
         for state in JobState:
             jobs.add_metric([state.value], states[state.value])

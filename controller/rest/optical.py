@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter
 
 from ringlight.controller.circuits.manager import Change, Target
-from ringlight.controller.rest import answers as shapes
-from ringlight.controller.rest.common import PlainRoute, Who, answers
+from ringlight.controller.circuits.transaction import LeftoverDocument
+from ringlight.controller.optical.base import Alarm, CrossConnectResult, Identity, Timing
+from ringlight.controller.rest.common import PlainRoute, Who, answers, failure
 from ringlight.controller.rest.requests import (
     CrossConnectEntry,
     CrossConnectSet,
@@ -22,14 +23,113 @@ from ringlight.controller.rest.requests import (
     PortAdmin,
 )
 from ringlight.controller.service import Controller
-from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
+
+
+@dataclass(frozen=True)
+class OpticalSwitchOverview:
+    """``error``: why it cannot be reached."""
+
+    name: str
+    size: int
+    wavelengths: int | None
+    driver: str
+    reachable: bool
+    error: str | None
+    cross_connects: int
+    alarms: int
+
+
+@dataclass(frozen=True)
+class OpticalSwitchDocument(OpticalSwitchOverview):
+    """``timing`` as declared; ``profile``: the emulated device's settings."""
+
+    identity: Identity | None
+    timing: Timing
+    profile: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class PortStatusDocument:
+    port: int
+    state: PortState
+    enabled: bool
+
+
+@dataclass(frozen=True)
+class OpticalPort(PortStatusDocument):
+    """``cross_connect``: the first of ``cross_connects``. ``power_dbm``: null where it was not asked for, or
+    the port has no meter."""
+
+    side: Literal["ingress", "egress"]
+    faceplate: int
+    plugged: str | None
+    power_dbm: float | None
+    cross_connect: CrossConnect | None
+    cross_connects: list[CrossConnect]
+
+
+@dataclass(frozen=True)
+class PortPower:
+    """``power_dbm`` is null where the port has no meter."""
+
+    port: int
+    power_dbm: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandingCrossConnect(CrossConnect):
+    state: CrossConnectState
+
+
+@dataclass(frozen=True)
+class PlanDocument:
+    """What a change keeps, removes and adds; ``dark_ports`` are without light meanwhile."""
+
+    keep: list[CrossConnect]
+    remove: list[CrossConnect]
+    add: list[CrossConnect]
+    dark_ports: list[int]
+
+
+@dataclass(frozen=True)
+class SwitchChange:
+    plan: PlanDocument
+    applied: bool
+    results: list[CrossConnectResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeChange:
+    """``undone``: a switch did not do its part, and all was taken back but what is ``left``."""
+
+    problems: list[str]
+    undone: bool
+    left: list[LeftoverDocument]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSwitchChange(SwitchChange, WholeChange):
+    """A change of one switch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitsChange(WholeChange):
+    """A change of several switches. ``timeline``: its moments ``t``, each with its ``phase``."""
+
+    applied: bool
+    optical_switches: dict[str, SwitchChange]
+    timeline: list[Mapping[str, Any]]
+
+
+_CHANGES: TypeAdapter[OneSwitchChange | CircuitsChange] = TypeAdapter(OneSwitchChange | CircuitsChange)
 
 
 def router(controller: Controller) -> APIRouter:
     """Routes below ``/v1/optical-switches``."""
     routes = APIRouter(prefix="/v1/optical-switches", tags=["optical switches"], route_class=PlainRoute)
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
-    changes = answers(shapes.OneSwitchChange, 404, 409, 415, 422, 502, 503)
+    changes = answers(OneSwitchChange, 404, 409, 415, 422, 502, 503)
 
     def overview(name: str) -> dict[str, Any]:
         switch, view = fabric.optical_switches[name], site.view(name)
@@ -48,22 +148,18 @@ def router(controller: Controller) -> APIRouter:
         site.driver(name)
         return answer(circuits.change({name: target}, who=who, dry_run=dry_run), name)
 
-    @routes.get("", **answers(list[shapes.OpticalSwitchOverview]))
+    @routes.get("", **answers(list[OpticalSwitchOverview]))
     def optical_switches() -> Any:
-        return [overview(name) for name in fabric.optical_switches]
+        return [OpticalSwitchOverview(**overview(name)) for name in fabric.optical_switches]
 
-    @routes.get("/{name}", **answers(shapes.OpticalSwitchDocument, 404))
+    @routes.get("/{name}", **answers(OpticalSwitchDocument, 404))
     def optical_switch(name: OpticalSwitchName) -> Any:
         """Identity, size and declared timing (seconds)."""
         driver, view = site.driver(name), site.view(name)
-        return {
-            **overview(name),
-            "identity": None if view.identity is None else dataclasses.asdict(view.identity),
-            "timing": dataclasses.asdict(driver.capabilities().timing),
-            "profile": site.entries[name].get("profile"),
-        }
+        timing, profile = driver.capabilities().timing, site.entries[name].get("profile")
+        return OpticalSwitchDocument(**overview(name), identity=view.identity, timing=timing, profile=profile)
 
-    @routes.get("/{name}/ports", **answers(list[shapes.OpticalPort], 404, 422, 503))
+    @routes.get("/{name}/ports", **answers(list[OpticalPort], 404, 422, 503))
     def ports(name: OpticalSwitchName, power: bool = False) -> Any:
         """Every port, read from the switch now; ``plugged``: the far end of its fibre; with ``power``."""
         snapshot = site.look(name)
@@ -78,43 +174,41 @@ def router(controller: Controller) -> APIRouter:
             for p in (xc.ingress, xc.egress):
                 busy.setdefault(p, []).append(xc)
         return [
-            {
-                "port": number,
-                "side": "ingress" if number <= size else "egress",
-                "faceplate": number if number <= size else number - size,
-                "plugged": plugged.get(number if number <= size else number - size),
-                "state": status.state.value,
-                "enabled": status.enabled,
-                "power_dbm": measured.get(number),
-                "cross_connect": None if number not in busy else _pair(busy[number][0]),
-                "cross_connects": [_pair(xc) for xc in busy.get(number, ())],
-            }
+            OpticalPort(
+                number,
+                status.state,
+                status.enabled,
+                side="ingress" if number <= size else "egress",
+                faceplate=number if number <= size else number - size,
+                plugged=plugged.get(number if number <= size else number - size),
+                power_dbm=measured.get(number),
+                cross_connect=busy[number][0] if number in busy else None,
+                cross_connects=busy.get(number, []),
+            )
             for number, status in sorted(snapshot.ports.items())
         ]
 
-    @routes.put(
-        "/{name}/ports/{port}", **answers(shapes.PortStatusDocument, 404, 409, 415, 422, 501, 502, 503)
-    )
+    @routes.put("/{name}/ports/{port}", **answers(PortStatusDocument, 404, 409, 415, 422, 501, 502, 503))
     def put_port(name: OpticalSwitchName, port: OpticalPortNumber, body: PortAdmin, who: Who) -> Any:
         """Enable or disable a port; its cross-connects stay, without light while it is disabled."""
         status = site.set_port_enabled(name, port, body.enabled, who=who)
-        return {"port": port, "state": status.state.value, "enabled": status.enabled}
+        return PortStatusDocument(port, status.state, status.enabled)
 
-    @routes.get("/{name}/power", **answers(list[shapes.PortPower], 404, 503))
+    @routes.get("/{name}/power", **answers(list[PortPower], 404, 503))
     def power(name: OpticalSwitchName) -> Any:
         """Optical power at every port, measured now."""
-        return [{"port": port, "power_dbm": dbm} for port, dbm in sorted(site.power_dbm(name).items())]
+        return [PortPower(port, dbm) for port, dbm in sorted(site.power_dbm(name).items())]
 
-    @routes.get("/{name}/cross-connects", **answers(list[shapes.StandingCrossConnect], 404, 503))
+    @routes.get("/{name}/cross-connects", **answers(list[StandingCrossConnect], 404, 503))
     def cross_connects(name: OpticalSwitchName) -> Any:
         """Every cross-connect with its state, read from the switch now."""
         found = site.look(name).cross_connects
-        return [{**_pair(xc), "state": found[xc].value} for xc in sorted(found)]
+        return [StandingCrossConnect(**vars(xc), state=found[xc]) for xc in sorted(found)]
 
-    @routes.get("/{name}/alarms", **answers(list[shapes.AlarmDocument], 404))
+    @routes.get("/{name}/alarms", **answers(list[Alarm], 404))
     def alarms(name: OpticalSwitchName) -> Any:
         """Standing alarms, at most a second old."""
-        return [dataclasses.asdict(alarm) for alarm in site.alarms(name)]
+        return site.alarms(name)
 
     @routes.put("/{name}/cross-connects/{ingress}", **changes)
     def put_one(name: OpticalSwitchName, ingress: Ingress, body: OneCrossConnect, who: Who) -> Any:
@@ -143,57 +237,32 @@ def entries(group: Iterable[CrossConnectEntry]) -> tuple[CrossConnect, ...]:
 def answer(change: Change, name: str | None = None) -> Response:
     """A change as an answer, of all its switches or of one: 200 when all went well, else 502 with the first
     problem as ``detail`` beside the whole story."""
-    document: dict[str, Any] = {
+    plans = {switch: _change_of(change, switch) for switch in change.plans}
+    whole: dict[str, Any] = {
         "problems": list(change.problems),
         "undone": change.undone,
         "left": [one.document() for one in change.left],
     }
+    document: OneSwitchChange | CircuitsChange
     if name is not None:
-        document |= _change_of(change, name)
+        document = OneSwitchChange(**whole, **vars(plans[name]))
     else:
-        document |= {
-            "applied": change.applied,
-            "optical_switches": {switch: _change_of(change, switch) for switch in change.plans},
-            "timeline": list(change.timeline),
-        }
+        whole |= {"applied": change.applied, "timeline": list(change.timeline)}
+        document = CircuitsChange(**whole, optical_switches=plans)
     if not change.problems:
-        return JSONResponse(document)
+        return _sent(document)
     after = ""
     if change.undone:
         after = f"; {len(change.left)} could not be taken back" if change.left else "; all was taken back"
-    return JSONResponse({"detail": change.problems[0] + after, **document}, 502)
+    return failure(502, change.problems[0] + after, **_CHANGES.dump_python(document, mode="json"))
 
 
-def _change_of(change: Change, name: str) -> dict[str, Any]:
+def _sent(document: OneSwitchChange | CircuitsChange) -> Response:
+    return Response(_CHANGES.dump_json(document), media_type="application/json")
+
+
+def _change_of(change: Change, name: str) -> SwitchChange:
     """The plan for one switch and what came of it."""
     plan = change.plans[name]
-    return {
-        "plan": {
-            "keep": pairs(plan.keep),
-            "remove": pairs(plan.remove),
-            "add": pairs(plan.add),
-            "dark_ports": sorted(plan.dark_ports),
-        },
-        "applied": change.applied,
-        "results": [
-            {
-                "ingress": r.ingress,
-                "egress": r.egress,
-                "action": r.action,
-                "state": r.state.value,
-                "reason": r.reason,
-                "t_dark": r.t_dark,
-                "t_lit": r.t_lit,
-            }
-            for r in change.results.get(name, ())
-        ],
-    }
-
-
-def pairs(group: Iterable[CrossConnect]) -> list[dict[str, Any]]:
-    """Cross-connects in order."""
-    return [_pair(xc) for xc in sorted(group)]
-
-
-def _pair(xc: CrossConnect) -> dict[str, Any]:
-    return {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength, "name": xc.name}
+    shown = PlanDocument(sorted(plan.keep), sorted(plan.remove), sorted(plan.add), sorted(plan.dark_ports))
+    return SwitchChange(shown, change.applied, list(change.results.get(name, ())))

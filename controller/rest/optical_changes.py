@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
 
-from ringlight.controller.circuits.drift import Drift
+from ringlight.controller.circuits.drift import Policy
+from ringlight.controller.circuits.intent import AuditEntry
 from ringlight.controller.circuits.manager import Target
-from ringlight.controller.rest import answers as shapes
+from ringlight.controller.optical.base import Alarm
 from ringlight.controller.rest.common import PlainRoute, Who, answers
-from ringlight.controller.rest.optical import answer, entries, pairs
+from ringlight.controller.rest.optical import CircuitsChange, answer, entries
 from ringlight.controller.rest.requests import (
     AtMost,
     GeneralPolicy,
@@ -23,6 +24,45 @@ from ringlight.controller.rest.requests import (
     Settle,
 )
 from ringlight.controller.service import Controller
+from ringlight.fabric.crossconnect import CrossConnect
+
+
+@dataclass(frozen=True)
+class SwitchAlarm(Alarm):
+    switch: str
+
+
+@dataclass(frozen=True)
+class DriftDocument:
+    """``missing``: wanted and not there; ``broken``: there, without light; ``foreign``: there and not asked
+    for; ``left``: to be removed, and still there."""
+
+    missing: list[CrossConnect]
+    broken: list[CrossConnect]
+    foreign: list[CrossConnect]
+    left: list[CrossConnect]
+
+
+@dataclass(frozen=True)
+class IntentDocument:
+    """What a switch should carry; ``drift``: how it differs, as last read; ``job``: which has it alone, and
+    then knows what it should carry."""
+
+    switch: str
+    policy: Policy
+    job: str | None
+    cross_connects: list[CrossConnect]
+    drift: DriftDocument
+
+
+@dataclass(frozen=True)
+class PolicyDocument:
+    """``policy``: of all switches without one of their own. ``optical_switches``: what holds for each;
+    ``own``: which have one of their own."""
+
+    policy: Policy
+    optical_switches: dict[str, Policy]
+    own: list[str]
 
 
 def router(controller: Controller) -> APIRouter:
@@ -31,24 +71,17 @@ def router(controller: Controller) -> APIRouter:
     fabric, site, circuits = controller.fabric, controller.site, controller.circuits
     intents = controller.intents
 
-    def intent_of(name: str) -> dict[str, Any]:
+    def intent_of(name: str) -> IntentDocument:
         site.driver(name)
-        return {
-            "switch": name,
-            "policy": intents.policy(name).value,
-            "job": site.holder(name),
-            "cross_connects": pairs((intents.wanted() or {}).get(name, ())),
-            "drift": _drift_document(circuits.drift(name)),
-        }
+        wanted = sorted((intents.wanted() or {}).get(name, ()))
+        drift = DriftDocument(**{key: sorted(group) for key, group in vars(circuits.drift(name)).items()})
+        return IntentDocument(name, intents.policy(name), site.holder(name), wanted, drift)
 
-    def policies() -> dict[str, Any]:
-        return {
-            "policy": intents.policy().value,
-            "optical_switches": {name: intents.policy(name).value for name in fabric.optical_switches},
-            "own": sorted(intents.own_policies().keys() & fabric.optical_switches.keys()),
-        }
+    def policies() -> PolicyDocument:
+        each = {name: intents.policy(name) for name in fabric.optical_switches}
+        return PolicyDocument(intents.policy(), each, sorted(intents.own_policies().keys() & each.keys()))
 
-    @routes.post("/optical-changes", **answers(shapes.CircuitsChange, 404, 409, 415, 422, 502, 503))
+    @routes.post("/optical-changes", **answers(CircuitsChange, 404, 409, 415, 422, 502, 503))
     def change(body: LightChange, who: Who) -> Any:
         """Change some optical switches, all or none, with the forwarding rules in between.
 
@@ -63,50 +96,46 @@ def router(controller: Controller) -> APIRouter:
             site.driver(name)
         return answer(circuits.change(targets, who=who, dry_run=body.dry_run))
 
-    @routes.get("/optical-alarms", **answers(list[shapes.SwitchAlarm]))
+    @routes.get("/optical-alarms", **answers(list[SwitchAlarm]))
     def alarms() -> Any:
         """Standing alarms of all optical switches, at most a second old."""
         return [
-            {"switch": name, **dataclasses.asdict(alarm)}
+            SwitchAlarm(**vars(alarm), switch=name)
             for name in fabric.optical_switches
             for alarm in site.alarms(name)
         ]
 
-    @routes.get("/optical-audit", **answers(list[shapes.AuditEntry], 422))
+    @routes.get("/optical-audit", **answers(list[AuditEntry], 422))
     def audit(switch: OfSwitch = None, before: OlderThan = None, limit: AtMost = 100) -> Any:
         """Audit log: who changed what and when, the newest first; the last 10,000 entries are kept."""
         return intents.audit(switch, before, limit)
 
-    @routes.get("/optical-policy", **answers(shapes.PolicyDocument))
+    @routes.get("/optical-policy", **answers(PolicyDocument))
     def get_policy() -> Any:
         """What becomes of changes that the controller did not make."""
         return policies()
 
-    @routes.put("/optical-policy", **answers(shapes.PolicyDocument, 415, 422, 503))
+    @routes.put("/optical-policy", **answers(PolicyDocument, 415, 422, 503))
     def put_policy(body: GeneralPolicy, who: Who) -> Any:
         """Set the policy for others' changes on optical switches without a policy of their own."""
         circuits.set_policy(None, body.policy, who)
         return policies()
 
-    @routes.put("/optical-switches/{name}/policy", **answers(shapes.PolicyDocument, 404, 415, 422, 503))
+    @routes.put("/optical-switches/{name}/policy", **answers(PolicyDocument, 404, 415, 422, 503))
     def put_own_policy(name: OpticalSwitchName, body: OwnPolicy, who: Who) -> Any:
         """Set the policy for others' changes on one optical switch."""
         circuits.set_policy(name, body.policy, who)
         return policies()
 
-    @routes.get("/optical-switches/{name}/intent", **answers(shapes.IntentDocument, 404))
+    @routes.get("/optical-switches/{name}/intent", **answers(IntentDocument, 404))
     def get_intent(name: OpticalSwitchName) -> Any:
         """What an optical switch should carry, and how it differs from that, at most a second old."""
         return intent_of(name)
 
-    @routes.post("/optical-switches/{name}/settle", **answers(shapes.IntentDocument, 404, 409, 415, 422, 503))
+    @routes.post("/optical-switches/{name}/settle", **answers(IntentDocument, 404, 409, 415, 422, 503))
     def settle(name: OpticalSwitchName, body: Settle, who: Who) -> Any:
         """Do once with a switch's difference what a policy says; ``drift`` is what is left of it."""
         circuits.settle(name, body.how, who)
         return intent_of(name)
 
     return routes
-
-
-def _drift_document(found: Drift) -> dict[str, Any]:
-    return {key: pairs(group) for key, group in vars(found).items()}

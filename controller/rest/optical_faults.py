@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 from fastapi import APIRouter
+from typing_extensions import TypedDict
 
-from ringlight.controller.errors import ConflictError, ControllerError, UnavailableError
-from ringlight.controller.rest import answers as shapes
+from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import FaultId, OpticalFaultBody, OpticalSwitchName
 from ringlight.controller.service import Controller
@@ -16,12 +16,33 @@ from ringlight.controller.service import Controller
 CALL_S = 10.0
 
 
-class _Refused(ControllerError):
-    """The switch's own refusal."""
+class OpticalFault(TypedDict):
+    """A fault injected into an emulated switch. ``hits``: how often it has acted; ``left``: how often it may
+    still, null until it is cleared. What each kind does: docs/optical-management.md."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
+    id: int
+    kind: str
+    protocol: str | None
+    count: int | None
+    probability: float
+    seed: int
+    seconds: float | None
+    port: int | None
+    ingress: int | None
+    egress: int | None
+    wavelength: int | None
+    hits: int
+    left: int | None
+
+
+class OpticalFaultsCleared(TypedDict):
+    """``cleared``: the faults that have ended, by their ids."""
+
+    cleared: list[int]
+
+
+#: A switch's own refusals, by their HTTP status.
+_REFUSALS = {error.status: error for error in (NotFoundError, ConflictError, InvalidError)}
 
 
 def router(controller: Controller) -> APIRouter:
@@ -42,18 +63,18 @@ def router(controller: Controller) -> APIRouter:
             found = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise UnavailableError(f"optical switch {name} at {address}: {error}") from error
-        if answer.is_error and answer.status_code not in (404, 409, 422):
-            raise UnavailableError(f"optical switch {name} at {address}: {found.get('detail')}")
+        if answer.status_code in _REFUSALS:
+            raise _REFUSALS[answer.status_code](f"optical switch {name}: {found.get('detail')}")
         if answer.is_error:
-            raise _Refused(answer.status_code, f"optical switch {name}: {found.get('detail')}")
+            raise UnavailableError(f"optical switch {name} at {address}: {found.get('detail')}")
         return found
 
-    @routes.get("", **answers(list[shapes.OpticalFault], 404, 409, 503))
+    @routes.get("", **answers(list[OpticalFault], 404, 409, 503))
     def faults(name: OpticalSwitchName) -> Any:
         """Faults in force, those included that have acted as often as they may."""
         return call(name, "GET")
 
-    @routes.post("", **answers(shapes.OpticalFault, 404, 409, 415, 422, 503))
+    @routes.post("", **answers(OpticalFault, 404, 409, 415, 422, 503))
     def add_fault(name: OpticalSwitchName, body: OpticalFaultBody) -> Any:
         """Inject a fault into an emulated switch; it is in force when this answers.
 
@@ -61,12 +82,12 @@ def router(controller: Controller) -> APIRouter:
         """
         return call(name, "POST", "", body.model_dump(exclude_unset=True))
 
-    @routes.delete("", **answers(shapes.OpticalFaultsCleared, 404, 409, 503))
+    @routes.delete("", **answers(OpticalFaultsCleared, 404, 409, 503))
     def clear_faults(name: OpticalSwitchName) -> Any:
         """End all faults; what they have broken, or left without light, works again."""
         return call(name, "DELETE")
 
-    @routes.delete("/{fault}", **answers(shapes.OpticalFaultsCleared, 404, 409, 422, 503))
+    @routes.delete("/{fault}", **answers(OpticalFaultsCleared, 404, 409, 422, 503))
     def clear_fault(name: OpticalSwitchName, fault: FaultId) -> Any:
         """End one fault."""
         return call(name, "DELETE", f"/{fault}")

@@ -12,12 +12,12 @@ from ringlight.controller.light.documents import (
     DividedPlanned,
     GridPlanned,
     OnicDocument,
+    OnicFlows,
     PlaneDocument,
     PlaneOverview,
     RingPlanned,
     SetUp,
 )
-from ringlight.controller.rest import answers as shapes
 from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.requests import Cursor, GpuName, LightRequest, PlaneName
 from ringlight.controller.service import Controller
@@ -74,7 +74,7 @@ def router(controller: Controller) -> APIRouter:
                 return lights[plane.kind].onic(plane, gpu)
         raise NotFoundError(f"GPU {gpu} has no O-NIC")
 
-    @routes.get("/onics/{gpu}/flows", **answers(shapes.OnicFlows, 404, 409, 422, 503))
+    @routes.get("/onics/{gpu}/flows", **answers(OnicFlows, 404, 409, 422, 503))
     def flows(gpu: GpuName, cursor: Cursor = 0) -> Any:
         """The timeline of its flows after ``cursor``, and the cursor to go on with."""
         return controller.onics.ask(gpu, "trace", cursor=cursor, timeout_s=5.0)

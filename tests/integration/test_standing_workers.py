@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from ringlight.controller.errors import ConflictError
 from ringlight.controller.light.demand import left, stranded
 from ringlight.controller.optical.registry import make_driver
-from ringlight.controller.server_agent import AgentClient, AgentRefusedError
+from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
 from ringlight.testbed.emulation import testbed as emulated
@@ -215,7 +216,7 @@ def test_what_is_lost_in_the_light_asks_for_light_once_it_is_sent_again(rig: Rig
 def test_refused_light_changes_nothing(rig: Rig) -> None:
     g0 = {rig.ips[1]: {"lit": True, "paths": [{"port": 0}]}}
     rig.agent.set_lightpaths({"g0": g0})
-    with pytest.raises(AgentRefusedError, match=r"^O-NIC g1: there is no port 3 \(0\.\.2\)$"):
+    with pytest.raises(ConflictError, match=r"^O-NIC g1: there is no port 3 \(0\.\.2\)$"):
         rig.agent.set_lightpaths({"g0": {}, "g1": {rig.ips[0]: {"lit": True, "paths": [{"port": 3}]}}})
     # Nothing but a table that is named is touched, or even looked at.
     assert rig.agent.set_lightpaths({}) == {}

@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller.onic": ("fabric",),
     "controller.rest": ("fabric", "controller"),
     "testbed": ("fabric", "containers"),
+    "testbed.faults": ("controller.web.client",),
     "testbed.setup": ("testbed", "testbed.emulation", "containers"),
     "testbed.processes": (
         "testbed",
@@ -88,6 +89,7 @@ OF_CONTROLLER = {
     "light": ("onic", "optical", "circuits", "jobs"),
 }
 MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
+MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
 MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed", "workloads.traffic")
