@@ -6,8 +6,10 @@ What each fault does is in docs/faults.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -59,6 +61,16 @@ class FaultClient:
 
         self.agent = agent
         self._http = http_client(agent, timeout_s=ANSWER_S)
+
+    @classmethod
+    def of_inventory(cls, inventory: Path) -> FaultClient:
+        """The client for the lab with this ``inventory.json``. Raises FaultError."""
+        try:
+            return cls(json.loads(inventory.read_text(encoding="utf-8"))["agent"])
+        except OSError as error:
+            raise FaultError(None, f"{inventory}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise FaultError(None, f"{inventory}: names no agent") from None
 
     def __enter__(self) -> FaultClient:
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import struct
@@ -24,7 +23,6 @@ from ringlight.testbed import services
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.emulation.testbed import Settings, Testbed
-from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab
 
 #: Nobody listens there: a controller that runs on this machine must not see these bridges.
@@ -175,8 +173,3 @@ def pour(ends: Mapping[Key, Ends], seconds: float) -> tuple[dict[Key, int], floa
                 taken[key] += len(far.recv(1 << 18))
         time.sleep(0.0005)
     return taken, now - began
-
-
-def fault_client(state: Path) -> FaultClient:
-    """The client of the lab with this state directory."""
-    return FaultClient(json.loads((state / "inventory.json").read_text())["agent"])

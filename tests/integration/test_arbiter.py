@@ -11,7 +11,7 @@ import pytest
 
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
-from tests.integration.labs import fault_client
+from ringlight.testbed.faults import FaultClient
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root
@@ -186,7 +186,7 @@ def test_a_spare_takes_the_light_of_a_lost_gpu(run: Run) -> None:
     run.wait_state(red, "READY")
     run.release(red)
     run.wait(lambda: len(run.events(red, "iteration")) > 10, "no iterations")
-    with fault_client(run.state) as faults:
+    with FaultClient.of_inventory(run.state / "inventory.json") as faults:
         fault = faults.lose("gpu n1")
         run.wait(lambda: run.job(red)["losses"] and run.job(red)["state"] == "RUNNING", "red does not go on")
         # n3 shares neither row nor column with n0.

@@ -18,7 +18,7 @@ from ringlight.containers.image import image_tag
 from ringlight.containers.image_build import ensure_image
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import AveragerPlace, WorkerSpec
-from tests.integration.labs import fault_client
+from ringlight.testbed.faults import FaultClient
 from tests.integration.test_controller_jobs import Run
 from tests.unit.test_averagers import names, one_level, two_levels
 
@@ -157,7 +157,7 @@ def test_an_averager_that_is_killed_and_comes_back_changes_nothing(run: Run) -> 
 
 def test_an_averager_that_does_not_come_back_fails_the_job(run: Run) -> None:
     job = going(run)
-    with fault_client(run.state) as faults:
+    with FaultClient.of_inventory(run.state / "inventory.json") as faults:
         faults.kill("averager avg0")
         why = failed(run, job, time.monotonic())
         faults.restore("averager avg0")

@@ -13,10 +13,10 @@ import pytest
 
 from ringlight.containers.image_build import ensure_image
 from ringlight.testbed.emulation.clean import clean
-from ringlight.testbed.faults import FaultReport
+from ringlight.testbed.faults import FaultClient, FaultReport
 from ringlight.testbed.lab import LabError
 from tests.integration.controller_rig import FABRIC
-from tests.integration.labs import fault_client, traces, until
+from tests.integration.labs import traces, until
 from tests.integration.test_controller_jobs import SPREAD, Run
 
 pytestmark = pytest.mark.root
@@ -30,7 +30,7 @@ class FaultRun(Run):
 
     def __init__(self, fabric: dict[str, Any] = FABRIC, runtime: str = "namespace") -> None:
         super().__init__(fabric, runtime)
-        self.faults = fault_client(self.state)
+        self.faults = FaultClient.of_inventory(self.state / "inventory.json")
 
     def close(self) -> None:
         with contextlib.suppress(AttributeError):

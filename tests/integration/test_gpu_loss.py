@@ -15,7 +15,6 @@ import pytest
 from ringlight.containers.worker.reference import Segment, train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.testbed.faults import FaultClient
-from tests.integration.labs import fault_client
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root
@@ -47,7 +46,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 @pytest.fixture
 def faults(run: Run) -> Iterator[FaultClient]:
     """Every GPU that a test loses is back after it."""
-    with fault_client(run.state) as client:
+    with FaultClient.of_inventory(run.state / "inventory.json") as client:
         yield client
         run.cancel_all()
         for fault in client.faults():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import pty
 import re
@@ -10,10 +11,11 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,8 +62,32 @@ finally:
 
 def scripted(*lines: str, before: str = "") -> subprocess.CompletedProcess[str]:
     """``before``: what Python does first."""
-    command = [sys.executable, "-c", PROGRAM.replace("\nlab = ", f"\n{before}\nlab = "), *lines]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    program = PROGRAM.replace("\nlab = ", f"\n{before}\nlab = ")
+    # In a fork of this process, which has imported what takes another second.
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = multiprocessing.get_context("fork").Process(
+            target=_execute, args=(program, lines, output.fileno(), errors.fileno())
+        )
+        process.start()
+        process.join(60)
+        process.kill()
+        process.join()
+        output.seek(0)
+        errors.seek(0)
+        done = subprocess.CompletedProcess(lines, process.exitcode, output.read(), errors.read())
+    done.check_returncode()
+    return done
+
+
+def _execute(program: str, words: Sequence[str], output: int, errors: int) -> None:
+    """What ``python -c`` does, with nothing to read."""
+    for source, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (errors, 2)):
+        os.dup2(source, place)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
+    sys.argv = ["-c", *words]
+    os.chdir(ROOT)
+    exec(program, {"__name__": "__main__"})
+    sys.stdout.flush()
 
 
 def test_a_session_from_lines_prints_what_one_would_see() -> None:
