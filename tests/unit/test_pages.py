@@ -135,3 +135,9 @@ def test_the_first_experiment_of_the_page_is_sound() -> None:
     assert len(experiment.plans) == 2
     for part in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[1:]:
         yaml.safe_load(part.replace("{…}", "{}").replace("…", "x"))
+
+
+def test_no_page_is_longer_than_one_reads() -> None:
+    """A page of 400 lines is a page too many to read at one sitting, and is divided."""
+    lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "docs").glob("*.md")}
+    assert not {name: lines for name, lines in lengths.items() if lines > 400}
