@@ -138,6 +138,6 @@ def test_the_first_experiment_of_the_page_is_sound() -> None:
 
 
 def test_no_page_is_longer_than_one_reads() -> None:
-    """A page of 400 lines is a page too many to read at one sitting, and is divided."""
+    """A page of docs has at most 400 lines; a longer one is divided."""
     lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "docs").glob("*.md")}
     assert not {name: lines for name, lines in lengths.items() if lines > 400}
