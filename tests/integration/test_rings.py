@@ -319,7 +319,7 @@ def test_a_wss_that_hangs_holds_up_nobody_who_comes_and_asks(run: Run, script: S
     script.stack.callback(os.kill, pid, signal.SIGCONT)
     for (sender, _), flow in flows.items():
         script.workers[sender].close(flow)
-    script.until(lambda: script.conductor.document()["setting"] is None)
+    script.until(lambda: script.conductor.document().setting is None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         # The driver waits 5 s for an answer.
         other.settimeout(2.0)

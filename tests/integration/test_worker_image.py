@@ -151,7 +151,6 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
         "schedules.py",
         "steps.py",
         "verify.py",
-        "wrht.py",
     ]
 
 
