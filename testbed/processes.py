@@ -217,7 +217,8 @@ class LabProcesses:
         self.runtime, self.addresses = runtime, addresses
         self.lab: Lab = new_lab()
         self.state = self.lab.state_dir
-        self.logs = logs or self.state
+        # The testbed, which writes the controller's, has another working directory.
+        self.logs = (logs or self.state).absolute()
         self.inventory: dict[str, Any] = {}
         #: Its processes that ended and came back, from where they were read last.
         self.deaths = DeathLog(self.state / deaths.FILE)

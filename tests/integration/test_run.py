@@ -46,7 +46,9 @@ class RunningCommand:
         command = (
             ["-c", DEMO, "demo"] if demo else ["-m", "ringlight.experiments.cli.app", "run", str(scenario)]
         )
-        words = [sys.executable, *command, "--runs", str(folder), *arguments]
+        # Relative, as a user's: processes of the lab have working directories of their own.
+        runs = os.path.relpath(folder, forks.ROOT)
+        words = [sys.executable, *command, "--runs", runs, *arguments]
         errors, into = os.pipe()
         self.process, output = forks.running(words, {**os.environ, "NO_COLOR": "1"}, into)
         self.lines: list[str] = []
