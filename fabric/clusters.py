@@ -95,7 +95,7 @@ class Cluster:
         """Capacity of all links, level after level."""
         return np.array([rate for level in self.capacity for rate in level])
 
-    def loads(self, placed: Mapping[int, int], ring: bool) -> list[tuple[int, float]]:
+    def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
         """The links that a job's GPUs share, and how many GPUs' rates it puts on each while it sends.
 
         ``placed``: GPUs by leaf. A ``ring`` in the order of switches leaves each part once. Otherwise each
@@ -112,7 +112,7 @@ class Cluster:
             if len(inside) == 1:
                 break
             for part, count in inside.items():
-                found.append((first + part, 1.0 if ring else count * (total - count) / (total - 1)))
+                found.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
         return found
 
 
@@ -157,10 +157,10 @@ def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> 
         beside[a].add(b)
         beside[b].add(a)
     tier = dict.fromkeys(leaves, 0)
-    ring = list(leaves)
-    while ring:
-        ring = list(dict.fromkeys(b for a in ring for b in sorted(beside[a]) if b not in tier))
-        tier |= dict.fromkeys(ring, max(tier.values()) + 1)
+    last = list(leaves)
+    while last:
+        last = list(dict.fromkeys(b for a in last for b in sorted(beside[a]) if b not in tier))
+        tier |= dict.fromkeys(last, max(tier.values()) + 1)
     return tier
 
 

@@ -159,7 +159,7 @@ def on_off(
 
 
 def compare_on_off(cases: int, until: float) -> tuple[list[float], list[float]]:
-    """Of each link or fabric the mean error of the mean field, and of each job's speed the error."""
+    """The mean field's mean error on each link or fabric, and its error for each job."""
     of_all, of_jobs = [], list[float]()
     for case in range(cases):
         rng = np.random.default_rng([SEED, 3, case])

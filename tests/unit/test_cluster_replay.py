@@ -10,7 +10,7 @@ import pytest
 
 from ringlight.fabric.clusters import Cluster, LightMoves, Placement, Policies, Queueing, Sharing, cluster_of
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation.cluster.light import room_for
+from ringlight.testbed.simulation.cluster.making_room import room_for
 from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free
 from ringlight.testbed.simulation.cluster.queueing import QUEUES

@@ -115,7 +115,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
             if kind.st_size > FILE_LIMIT:
                 raise ValueError(f"{path}: it has {kind.st_size} bytes, {FILE_LIMIT} are allowed")
             data = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-            yield io.TextIOWrapper(data, encoding="utf-8", newline="")  # type: ignore[arg-type]
+            yield io.TextIOWrapper(data, encoding="utf-8", newline="")
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from None
 

@@ -12,7 +12,7 @@ from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.backends.simulation.traces import TraceBatch, replayed, trace_batch
+from ringlight.experiments.backends.simulation.trace_runs import TraceBatch, replayed, trace_batch
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record

@@ -11,13 +11,14 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.clusters import Cluster, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.light import Room, pays, room_for
+from ringlight.testbed.simulation.cluster.making_room import Room, pays, room_for
 from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free, Placed
 from ringlight.testbed.simulation.cluster.queueing import QUEUES
 from ringlight.testbed.simulation.cluster.rates import SHARING, Speeds
@@ -114,10 +115,13 @@ class _Crossing:
         left = float(self.left[place])
         if place != last:
             self._place[self.jobs[last]] = place
-            for one in (self.jobs, self._links, self._weights, self.left, self.speed, self.share, self.gpus):
-                one[place] = one[last]
-        for one in (self.jobs, self._links, self._weights):
-            one.pop()
+            lists: tuple[list[Any], ...] = (self.jobs, self._links, self._weights)
+            for kept in lists:
+                kept[place] = kept[last]
+            for figures in (self.left, self.speed, self.share, self.gpus):
+                figures[place] = figures[last]
+        for kept in (self.jobs, self._links, self._weights):
+            kept.pop()
         self.changed = True
         return max(left, 0.0)
 
@@ -340,7 +344,8 @@ def replay(
     sums: list[tuple[float, float, float, float, int]] = [(0.0, 0.0, 0.0, 0.0, 0)]
     every = policies.every_s if policies.light == "at-intervals" else math.inf
     regroup_at = every
-    to_see, seen = [*sorted(see_s), math.inf], []
+    to_see = [*sorted(see_s), math.inf]
+    seen: list[tuple[float, tuple[tuple[int, int, int], ...]]] = []
 
     def fits(wanted: int) -> bool:
         return wanted <= run.free.total
@@ -381,8 +386,21 @@ def replay(
             run.begin(starts)
             held += gpus[starts]
         sums.append((run.now, sum_held, sum_scattered, sum_done, len(queue)))
-    steps = np.array(sums)
+    steps, *integrals, waiting = np.array(sums).T
     return Replay(
-        run.start, run.end, run.dark, run.switches, *steps[:, :4].T, steps[:, 4].astype(np.int64), in_system,
-        run.fibres, run.regroupings, crossing.solved, events, tuple(seen),
-    )  # fmt: skip
+        start_s=run.start,
+        end_s=run.end,
+        dark_s=run.dark,
+        switches=run.switches,
+        steps_s=steps,
+        held=integrals[0],
+        scattered=integrals[1],
+        done=integrals[2],
+        waiting=waiting.astype(np.int64),
+        in_system=in_system,
+        fibres=run.fibres,
+        regroupings=run.regroupings,
+        solved=crossing.solved,
+        events=events,
+        seen=tuple(seen),
+    )

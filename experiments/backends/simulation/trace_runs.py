@@ -74,7 +74,7 @@ def _records(one: TraceRun) -> list[Record]:
         plan.cluster, trace, shares, rings, plan.policies, one.seed, until_s=until_s, see_s=moments
     )  # fmt: skip
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
-    every = 1 + sum(len(where) for _, where in seen) // MOST_PARTS
+    every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS
     end = float(made.steps_s[-1])
     return [
         one.begin,
