@@ -153,8 +153,9 @@ class Controller:
                 gpu: place.flow for gpu, place in inventory.onics.items() if place.flow is not None
             },
         )
-        scale = inventory.time_dilation * inventory.payload_scale
-        self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
+        #: Real bits per second for each that the emulation carries.
+        self.scale = inventory.time_dilation * inventory.payload_scale
+        self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=self.scale)
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
             fabric, plane, self.site, self.circuits, self.forwarding, self.tables, self.bus

@@ -576,7 +576,8 @@ class JobManager:
         if state.ended:
             job.t_ended = time.monotonic()
         self._save()
-        self._bus.publish("job", job=job.id, name=job.name, state=state.value, error=job.error)
+        told = {"name": job.name, "state": state.value, "error": job.error, "gpus": list(job.gpus)}
+        self._bus.publish("job", job=job.id, **told)
 
     def _end(self, job: Job, state: JobState) -> None:
         self._enter(job, state)
