@@ -46,7 +46,7 @@ from ringlight.controller.rest.requests import (
     WithRates,
 )
 from ringlight.controller.rest.samples import EVERY_S, Samples
-from ringlight.controller.service import Controller, Health
+from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.controller.web.page import Page
@@ -201,15 +201,15 @@ def create_app(
 def _add_fabric(app: FastAPI, controller: Controller) -> None:
     fabric, circuits = controller.fabric, controller.circuits
 
-    # A thread of its own: whether the controller is well can be asked however many ask for other things.
-    health_thread = CapacityLimiter(1)
+    others_thread = CapacityLimiter(1)
     send_health = sender(Health)
-    current = Shared(lambda: to_thread.run_sync(controller.health, limiter=health_thread))
+    others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
 
     @app.get(_HEALTH, tags=["controller"], **answers(Health))
     async def health() -> Any:
         """Whether every switch and the server agent can be reached."""
-        return send_health(await current())
+        # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.
+        return send_health(controller.health(await others() if controller.has_others else NO_OTHERS))
 
     # It never changes, so it is written out once, and no thread is needed to send it.
     plugged = sender(FabricDocument)(fabric_document(fabric, controller.scale)).body

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from anyio import to_thread
 from fastapi import FastAPI
 
 from ringlight.controller.__main__ import _listen
@@ -194,6 +195,16 @@ def test_every_server_refuses_a_body_that_is_too_large(controller: Controller, t
         json_body = {"content-type": "application/json", "content-length": str(limit + 1)}
         status, text = call(app, "POST", path, json_body, b"x")
         assert (status, json.loads(text)) == (413, {"detail": f"the body has more than {limit} bytes"}), name
+
+
+def test_health_waits_for_no_thread(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_is_free(*_: Any, **__: Any) -> None:
+        raise AssertionError("a thread was asked for")
+
+    app = create_app(controller)
+    monkeypatch.setattr(to_thread, "run_sync", none_is_free)
+    status, text = call(app, "GET", "/v1/health")
+    assert (status, json.loads(text)["controllers"]) == (200, {})
 
 
 def test_a_moment_is_a_number(controller: Controller) -> None:
