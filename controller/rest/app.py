@@ -49,7 +49,7 @@ from ringlight.controller.rest.samples import EVERY_S, Samples
 from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
-from ringlight.controller.web.page import Page
+from ringlight.controller.web.page_files import Page
 from ringlight.fabric.parts import PacketSwitch, Port
 
 _HEALTH = "/v1/health"

@@ -90,7 +90,6 @@ class Recorded:
             "clock_s": begin,
             "span": [first - begin, max(ends, default=begin) - begin],
             "fabric": _FABRIC.dump_python(fabric_document(fabric, scale), mode="json", by_alias=True),
-            "whole": None if fabric.interconnect is None else fabric.interconnect.kind,
             "light": _light(fabric, started.circuits or plan.circuits),
             "jobs": [_job(job, started) for job in plan.jobs],
             "events": [_moved(event, begin) for event in told],

@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from ringlight.controller.web.access import OwnPagesOnly, refuse
 from ringlight.controller.web.listening import listen
-from ringlight.controller.web.page import VIEW, Page
+from ringlight.controller.web.page_files import VIEW, Page
 from ringlight.controller.web.serving import HttpServer
 from ringlight.experiments.view.recorded import Recorded
 

@@ -2,7 +2,7 @@
 
 import cytoscape from "./vendor/cytoscape.js";
 import { UNOWNED } from "./colours.js";
-import { cables, folds, placed, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
+import { cables, folds, isWhole, placed, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
 import { circuits, gpuAtPort, jobsByGpu, nodeOf, portOf, stateAt } from "./light.js";
 import { STYLE } from "./style.js";
 
@@ -24,7 +24,7 @@ function elements(take, plug, open) {
   for (const [server, gpus] of servers(take.fabric)) {
     const shown = gpus.filter((gpu) => !within.has(gpu));
     if (!shown.length) continue;
-    const alone = take.fabric.grids.length || take.fabric.rings.length || take.whole;
+    const alone = take.fabric.grids.length || take.fabric.rings.length || isWhole(take.fabric);
     if (!alone) nodes.push({ data: { id: `s ${server}`, label: server }, classes: "server" });
     for (const gpu of shown) {
       nodes.push({

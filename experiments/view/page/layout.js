@@ -157,6 +157,9 @@ function ringed(nodes, inner, found, top) {
   return centre + radius + 100;
 }
 
+/** Whether nothing is plugged port by port: an interconnect that is described as a whole. */
+export const isWhole = (fabric) => !cables(fabric).length && !fabric.grids.length && !fabric.rings.length;
+
 /** Positions of all that is drawn of a take: `x`, `y` and `size` by node, `ports` of optical switches. */
 export function placed(take) {
   const fabric = take.fabric;
@@ -177,7 +180,7 @@ export function placed(take) {
     }
     return found;
   }
-  if (take.whole) {
+  if (isWhole(fabric)) {
     const found = { x: new Map(), y: new Map(), size: new Map(), ports: new Map() };
     ringed(fabric.gpus.map((gpu) => gpu.name), [], found, 0);
     return found;

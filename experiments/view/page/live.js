@@ -120,7 +120,7 @@ export class Lab {
     const at = seen.t - this.zero;
     const jobs = seen.jobs.filter((job) => !ENDED.includes(job.state));
     this.take = {
-      name: health.lab, arm: "", title: `Lab ${health.lab}`, label: "live", live: true, whole: null,
+      name: health.lab, arm: "", title: `Lab ${health.lab}`, label: "live", live: true,
       ...seen, fabric, jobs, span: [at, at], begun: at, events: [], moments: [], laps: {}, rates: { times: [], ports: {} },
     };
     this.told("start");
