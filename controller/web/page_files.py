@@ -35,7 +35,7 @@ _HEADERS = {
 
 class Page:
     """ASGI middleware: GET below :data:`VIEW` answers with the files of a directory, all else is the
-    application's. ``documents``: further files by name, JSON.
+    application's. ``documents``: files by name that are in place of the directory's.
 
     The files are the same for everybody and say nothing of a lab, so they ask for no token.
     """
@@ -59,13 +59,11 @@ class Page:
 
     def _read(self, name: str) -> tuple[bytes, str] | None:
         """A file and its kind; None where there is no such file of the page."""
-        if name in self._documents:
-            return self._documents[name], "application/json"
         kind = _KINDS.get(Path(name).suffix)
         if kind is None or not _NAME.fullmatch(name):
             return None
         try:
-            return (self._directory / name).read_bytes(), kind
+            return self._documents.get(name) or (self._directory / name).read_bytes(), kind
         except OSError:
             return None
 

@@ -8,7 +8,7 @@ draws both. Times are seconds after the release of the first jobs.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -39,13 +39,14 @@ _Series = tuple[list[float], list[float], list[float]]
 
 
 class Recorded:
-    """A run folder that is read once. Raises ScenarioError, one line naming the file."""
+    """A run folder that is read once, or the runs of some ``arms`` of it. Raises ScenarioError, one line
+    naming the file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, arms: Collection[str] = ()) -> None:
         self.folder = folder
         self.environment = environment_of(folder)
         self._experiment = experiment_of(folder)
-        plans = {plan.name: plan for plan in self._experiment.plans}
+        plans = {plan.name: plan for plan in self._experiment.plans_of(arms)}
         self._plans: dict[str, RunPlan] = {}
         self._records: dict[str, list[Record]] = {}
         for one in read_records(folder / "events.jsonl"):

@@ -27,6 +27,11 @@ _KEPT = 8
 _TAKE = re.compile(r"take/([0-9]{1,6})/([0-9]{1,6})\.json")
 
 
+def index_of(source: str) -> str:
+    """The page itself, for a ``source`` other than a lab."""
+    return (PAGE / "index.html").read_text(encoding="utf-8").replace('content="lab"', f'content="{source}"')
+
+
 class Takes:
     """ASGI application: ``runs.json`` beside the page's files, a take at ``take/FOLDER/NUMBER.json``, and the
     page itself."""
@@ -35,7 +40,7 @@ class Takes:
         self._folders = folders
         self._index = [folder.index() for folder in folders]
         self._take = lru_cache(_KEPT)(self._made)
-        self._page = Page(self._nothing, PAGE)
+        self._page = Page(self._nothing, PAGE, {"index.html": index_of("runs").encode()})
 
     def _made(self, folder: int, number: int) -> bytes:
         name = self._index[folder]["takes"][number]["name"]

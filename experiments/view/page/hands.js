@@ -124,8 +124,8 @@ export function Hands({ view }) {
       <button disabled=${busy}>Plan …</button>
     </form>`}
     ${ocs.length > 0 && html`<form onSubmit=${(e) => { e.preventDefault(); ask(async () => faultPlan(api, name, kind, port)); }}>
-      <label>Fault of <select value=${name} onChange=${(e) => setName(e.target.value)}>${ocs.map((one) => html`<option>${one}</option>`)}</select></label>
-      <label>kind <select value=${kind} onChange=${(e) => setKind(e.target.value)}>${Object.keys(FAULTS).map((one) => html`<option>${one}</option>`)}</select></label>
+      <label>Fault of <select value=${name} onChange=${(e) => setName(e.target.value)}>${ocs.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
+      <label>kind <select value=${kind} onChange=${(e) => setKind(e.target.value)}>${Object.keys(FAULTS).map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
       ${kind === "port-failed" && html`<label>port <input inputmode="numeric" value=${port} onInput=${(e) => setPort(e.target.value)} /></label>`}
       <button disabled=${busy}>Inject …</button>
       <button type="button" disabled=${busy} onClick=${() => ask(async () => clearPlan(api, name))}>Clear …</button>

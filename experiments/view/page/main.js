@@ -109,9 +109,8 @@ export function Page({ head, views, error, live = false, grown = 0, sampled = 0,
   return html`${head}
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <main class=${views.length > 1 ? "two" : "one"}>
-      ${views.map((view) => html`<${Stage} key=${view.take.name} view=${view} clock=${now} ready=${ready} chosen=${chosen} note=${note} below=${alone && events} />`)}
+      ${views.map((view) => html`<${Stage} key=${view.take.name} view=${view} clock=${now} ready=${ready} chosen=${chosen} note=${note} below=${alone && events} aside=${hands && html`<${hands} view=${view} />`} />`)}
     </main>
-    ${hands && views.length > 0 && html`<${hands} view=${views[0]} />`}
     ${!alone && events}
     ${views.length > 0 && html`<${TimeBar} clock=${now} live=${live} t=${now.shown} />`}
     <footer>Space plays, ← → scrub (with Shift farther), N and P go from event to event, + and − change the speed${live ? ", L follows the lab" : ""}.</footer>`;

@@ -1,6 +1,6 @@
 // The bar of time and the list of events.
 
-import { html, useMemo, useState } from "./vendor/preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 import { markOf, sentence, subjects } from "./sentences.js";
 import { SPEEDS } from "./clock.js";
 
@@ -50,6 +50,14 @@ export function Events({ views, t, count, clock }) {
   while (now + 1 < found.length && found[now + 1].event.t <= t) now++;
   const first = Math.max(0, Math.min(now - MOST_SHOWN / 2, found.length - MOST_SHOWN));
   const shown = found.slice(first, first + MOST_SHOWN);
+  const list = useRef(), over = useRef(false);
+  useEffect(() => {
+    // The list goes with the time, unless somebody is reading in it.
+    const box = list.current, at = box.children[Math.max(0, now - first)];
+    if (!at || over.current || box.contains(document.activeElement)) return;
+    const top = at.offsetTop - box.offsetTop;
+    if (top < box.scrollTop || top + at.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = top - box.clientHeight / 2;
+  }, [now, found.length]);
   return html`<section class="events" aria-label="What happened">
     <h2>What happened <small>${found.length} events</small></h2>
     <div class="filter">
@@ -57,7 +65,7 @@ export function Events({ views, t, count, clock }) {
       <${Choice} name="Switch" of=${names(({ about }) => about.switches)} value=${where} set=${setWhere} />
       <${Choice} name="Asked by" of=${names(({ about }) => [about.who])} value=${who} set=${setWho} />
     </div>
-    <ol>
+    <ol ref=${list} onPointerEnter=${() => { over.current = true; }} onPointerLeave=${() => { over.current = false; }}>
       ${shown.map(({ event, index, text }, place) => {
         const mark = markOf(event);
         return html`<li class=${`${mark || ""} ${event.t <= t ? "past" : "ahead"}`} key=${`${index} ${event.id}`}>

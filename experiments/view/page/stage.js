@@ -47,7 +47,7 @@ function Key({ view }) {
 }
 
 /** The boxes of a take; `ready` gets its drawing, and null when it goes. */
-export function Stage({ view, clock, ready, chosen, note, below }) {
+export function Stage({ view, clock, ready, chosen, note, below, aside }) {
   const picture = useRef(), curves = useRef();
   useEffect(() => {
     const drawing = new Drawing({ picture: picture.current, curves: curves.current }, view, clock, chosen);
@@ -65,7 +65,7 @@ export function Stage({ view, clock, ready, chosen, note, below }) {
         <${Key} view=${view} />
         ${note && html`<p class="note" role="status">${note}</p>`}
       </div>${below}</div>
-      <div class="curves" ref=${curves}></div>
+      <div class="right"><div class="curves" ref=${curves}></div>${aside}</div>
     </div>
   </section>`;
 }
