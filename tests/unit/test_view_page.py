@@ -10,13 +10,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from ringlight.controller.web.listening import listen
 from ringlight.controller.web.serving import HttpServer
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.app import app
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
 from ringlight.experiments.view.recorded import Recorded
 from ringlight.experiments.view.serving import PAGE, address, application
+from ringlight.experiments.view.single_file import single_file
 from tests.browser import CHROMIUM, Browser, browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,6 +182,38 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
     tab.wait("ringlight.clock.playing && ringlight.clock.t > 0.05")
     tab.key(" ")
     assert not tab.run("ringlight.clock.playing")
+
+
+@chromium
+def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["view", str(folder), "--html", str(file), "--arm", "live"])
+    assert done.exit_code == 0, done.output
+    shown(tab, file.as_uri())
+    seek(tab, 12.0)
+    assert "lit" in classes(tab, "f g2:0")
+    assert classes(tab, "x ocs0:11 ocs0:3")
+    assert [url for url in tab.asked if not url.startswith(("file:", "data:", "about:"))] == []
+    assert tab.said == []
+
+
+@chromium
+def test_names_that_are_html_are_text(tab: Browser, tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror=window.hit=1><script>window.hit=1</script>"
+    scenario = tmp_path / "evil.yaml"
+    arms = {"one": {"title": evil}}
+    text = (ROOT / "scenarios/examples/packet_switches.yaml").read_text()
+    raw = {**yaml.safe_load(text), "name": "evil", "description": evil, "arms": arms}
+    raw.pop("compare", None)
+    scenario.write_text(yaml.safe_dump(raw))
+    done, _ = carry_out_experiment(load_checked(scenario), SimulationBackend(), tmp_path / "runs")
+    file = tmp_path / "page.html"
+    file.write_text(single_file([Recorded(done.path)]))
+    with serving(done.path) as url:
+        for where in (url, file.as_uri()):
+            shown(tab, where)
+            assert evil in tab.run("document.querySelector('.stage h2').innerText")
+            assert tab.run("window.hit") is None
 
 
 @chromium
