@@ -201,7 +201,7 @@ def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tm
 def test_names_that_are_html_are_text(tab: Browser, tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=window.hit=1><script>window.hit=1</script>"
     scenario = tmp_path / "evil.yaml"
-    arms = {"one": {"title": evil}}
+    arms = {"one": {"title": evil, "fabric": "fast"}}
     text = (ROOT / "scenarios/examples/packet_switches.yaml").read_text()
     raw = {**yaml.safe_load(text), "name": "evil", "description": evil, "arms": arms}
     raw.pop("compare", None)
