@@ -60,8 +60,8 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
         path.write_text(json.dumps({**spec, **_decisive(request)}), encoding="utf-8")
     words = [f"{ranks}:{first}" for ranks, first in segments]
     command = [sys.executable, "-m", "ringlight.containers.worker.reference", str(path), *words]
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as wrong:
-        process = start_process(command, lab.environment(), said.buffer, errors=wrong.buffer)
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong:
+        process = start_process(command, lab.environment(), said, errors=wrong)
         try:
             code = process.wait(REFERENCE_S)
         except subprocess.TimeoutExpired:
@@ -73,7 +73,7 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
         said.seek(0)
         wrong.seek(0)
         if code:
-            last = (wrong.read().strip().splitlines() or ["no message"])[-1]
+            last = (wrong.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise BackendError(f"the one-process reference of job {job} failed: {last}")
         outcome = json.load(said)
     return {"sha256": str(outcome["parameters_sha256"]), "unlike": outcome.get("unlike")}
