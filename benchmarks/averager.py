@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from benchmarks.harness import need_root, spread, timed
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
+from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.averager.lookup import Lookup, evaluate
 from tests.integration import averager_rig as rig
 
@@ -67,7 +69,8 @@ def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
         for rank in range(servers):
             words = map(str, (rank, servers, size, rounds))
             command = [sys.executable, "-m", "benchmarks.averager", links.address(rank), *words]
-            clients.append(rig.popen(command, links.servers[rank], stdout=subprocess.PIPE))
+            start = partial(subprocess.Popen, command, cwd=rig.ROOT, stdout=subprocess.PIPE)
+            clients.append(netlink.in_namespace(links.servers[rank], start))
             stack.callback(clients[-1].kill)
         spans = [list(map(json.loads, one.communicate(timeout=600)[0].splitlines())) for one in clients]
         status = averager.stop()

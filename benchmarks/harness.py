@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,12 +39,13 @@ def start(name: str, arguments: Sequence[str]) -> None:
     """Run a benchmark with the arguments of a command line."""
     module = importlib.import_module(f"benchmarks.{name}")
     parts: Sequence[Callable[..., Any]] = module.PARTS
+    began = datetime.now(UTC).isoformat(timespec="seconds")
 
     def report(found: tuple[str, Any] | None) -> None:
         every = ((part.__name__, part()) for part in parts if _needs_nothing(part))
         documents = dict([found] if found else every)
         whole = documents if len(parts) > 1 else documents[parts[0].__name__]
-        print(json.dumps({"benchmark": name, "machine": machine(), **whole}, indent=1))
+        print(json.dumps({"benchmark": name, "machine": {**machine(), "started": began}, **whole}, indent=1))
         missed = [one for document in documents.values() for one in _missed(document)]
         for one in missed:
             tell(f"MISSED: {one}")

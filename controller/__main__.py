@@ -94,6 +94,7 @@ def _arguments() -> argparse.ArgumentParser:
         help="another name that it may be called by, besides localhost and its address; may be repeated"
         " (also: RINGLIGHT_ALLOW_HOSTS, names with spaces between)",
     )
+    parser.add_argument("--page", type=Path, metavar="DIR", help="directory of the page served at /view/")
     parser.add_argument(
         "--policy",
         type=Policy,
@@ -136,7 +137,7 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
             controller = Controller(fabric, inventory, options.state, plane, options.policy)
             try:
                 controller.start(options.switches_timeout)
-                app = create_app(controller, tokens, [rest_host, *options.allow_host])
+                app = create_app(controller, tokens, [rest_host, *options.allow_host], options.page)
                 _serve(HttpServer(app, rest, tls=tls), controller, rest, stopped)
             finally:
                 controller.stop()

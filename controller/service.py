@@ -72,6 +72,9 @@ class Others(TypedDict):
     controllers: dict[str, OtherController]
 
 
+NO_OTHERS: Others = {"applications": None, "controllers": {}}
+
+
 class Health(Others):
     """``reasons``: one line for each thing that is not as it should be. ``restarts``: how often this lab's
     controller was started again; ``uptime_s``: since it was last."""
@@ -153,8 +156,9 @@ class Controller:
                 gpu: place.flow for gpu, place in inventory.onics.items() if place.flow is not None
             },
         )
-        scale = inventory.time_dilation * inventory.payload_scale
-        self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=scale)
+        #: Real bits per second for each that the emulation carries.
+        self.scale = inventory.time_dilation * inventory.payload_scale
+        self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=self.scale)
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
             fabric, plane, self.site, self.circuits, self.forwarding, self.tables, self.bus
@@ -217,8 +221,11 @@ class Controller:
         self._store.close()
         self.intents.close()
 
-    def health(self) -> Health:
-        """Whether everything is as it should be, and what is not."""
+    def health(self, others: Others = NO_OTHERS) -> Health:
+        """Whether everything is as it should be, and what is not; it asks no device and waits for nothing.
+
+        ``others``: what :meth:`others` has answered.
+        """
         connected = self.plane.connected()
         packet = {name: s.dpid in connected for name, s in self.fabric.packet_switches.items() if s.is_ours}
         views = self.site.views()
@@ -242,7 +249,6 @@ class Controller:
         reasons += [trouble for provider in self.lights.values() for trouble in provider.troubles()]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
-        others = self._others()
         process = others["applications"]
         if process is not None and not process["alive"]:
             reasons.append(f"the process of applications has ended ({process['last_error']})")
@@ -261,19 +267,23 @@ class Controller:
             **others,
         }
 
-    def _others(self) -> Others:
+    @property
+    def has_others(self) -> bool:
+        """Whether packet switches are left to others, of whose controllers the testbed's agent knows."""
+        return self._agent is not None and bool(self.fabric.foreign_switches)
+
+    def others(self) -> Others:
         """Process of the applications, and whether the controller of each switch left to others is connected.
 
-        Empty if the testbed's agent does not answer; the agent's own status says that.
+        The testbed's agent is asked now. Empty if it does not answer; its own status says that.
         """
-        nothing: Others = {"applications": None, "controllers": {}}
-        if self._agent is None or not self.fabric.foreign_switches:
-            return nothing
+        if self._agent is None:
+            return NO_OTHERS
         try:
-            return {**nothing, **self._agent.others()}  # type: ignore[typeddict-item]
+            return {**NO_OTHERS, **self._agent.others()}  # type: ignore[typeddict-item]
         except ControllerError as error:
             log.warning("who writes the switches of others is not known: %s", error)
-            return nothing
+            return NO_OTHERS
 
     def _reaches(self, gpu: str, others: Collection[str]) -> bool:
         """Whether packets get from a GPU to all of the others and back, as light and links are now."""

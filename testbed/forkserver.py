@@ -8,6 +8,7 @@ exit code and passes it on. Where no server answers, :func:`start_process` execu
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import json
@@ -27,7 +28,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from ringlight import IMPORT_PATH
 
@@ -40,6 +41,8 @@ _ANSWER_S = 60.0
 #: Exit code that is told of a process whose server has ended before it.
 _UNKNOWN = 255
 _PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
+_CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sbrk.restype = ctypes.c_void_p
@@ -88,6 +91,10 @@ class Forked:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, number)
 
+    def pidfd(self) -> int:
+        """A descriptor of it, for the caller to close, even after its end."""
+        return os.dup(self._pidfd)
+
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 
@@ -107,18 +114,23 @@ def start_process(
     errors: BinaryIO | None = None,
     directory: Path = IMPORT_PATH,
     follow: signal.Signals | None = None,
+    user: int | None = None,
 ) -> Process:
     """Start a process in a session of its own, in the network namespace of the calling thread.
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
     ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
-    signal that it gets when this one ends. Raises OSError.
+    signal that it gets when this one ends. ``user``: who it is to be, without any privilege and unable to
+    gain one; it is told of no server. Raises OSError.
     """
-    if (path := environment.get(SOCKET)) and command[0] == sys.executable and "-m" in command:
+    path = environment.get(SOCKET)
+    if user is not None:
+        environment = {name: value for name, value in environment.items() if name != SOCKET}
+    if path and command[0] == sys.executable and "-m" in command:
         with suppress(_UnableError):
-            return _ask(path, command, environment, (output, errors or output), directory, follow)
+            return _ask(path, command, environment, (output, errors or output), directory, follow, user)
     return subprocess.Popen(
-        [*dying_with_starter(follow), *command],
+        [*dying_with_starter(follow), *_without_privileges(user), *command],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=errors or output,
@@ -136,6 +148,19 @@ def dying_with_starter(number: signal.Signals | None) -> list[str]:
     """
     setpriv = shutil.which("setpriv") if number is not None else None
     return [setpriv, "--pdeathsig", number.name.removeprefix("SIG")] if setpriv and number else []
+
+
+def _without_privileges(user: int | None) -> list[str]:
+    """Words before a command: its process becomes a user that has no privilege and gains none."""
+    if user is None:
+        return []
+    to = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", *to]
+
+
+def pidfd_of(process: Process) -> int:
+    """A descriptor of a process, for the caller to close. Raises OSError."""
+    return process.pidfd() if isinstance(process, Forked) else os.pidfd_open(process.pid)
 
 
 class ForkServer:
@@ -179,7 +204,10 @@ class ForkServer:
 
 @dataclass(frozen=True)
 class _Request:
-    """``mounts``: the mount namespace that the process belongs in. ``files``: limits of its open files."""
+    """``mounts``: the mount namespace that the process belongs in. ``files``: limits of its open files.
+
+    ``user``: who it is to be, without privileges; None: as the server is.
+    """
 
     command: list[str]
     environment: dict[str, str]
@@ -187,6 +215,7 @@ class _Request:
     follow: int
     mounts: str
     files: tuple[int, int]
+    user: int | None
 
 
 def _ask(
@@ -196,6 +225,7 @@ def _ask(
     outputs: tuple[BinaryIO, BinaryIO],
     directory: Path,
     follow: signal.Signals | None,
+    user: int | None,
 ) -> Forked:
     request = _Request(
         list(command),
@@ -204,6 +234,7 @@ def _ask(
         int(follow or 0),
         _mounts(),
         resource.getrlimit(resource.RLIMIT_NOFILE),
+        user,
     )
     told = json.dumps(asdict(request)).encode()
     if len(told) > _LONGEST:
@@ -352,8 +383,31 @@ def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     room.show(request.command, request.environment)
+    if request.user is not None:
+        _drop_privileges(request.user)
+    # The kernel forgets it when the user changes.
     if request.follow:
         _libc.prctl(_PR_SET_PDEATHSIG, request.follow, 0, 0, 0)
+
+
+def _drop_privileges(user: int) -> None:
+    """Become a user that has no privilege and gains none, as setpriv would. Raises OSError."""
+    for capability in range(1 + int(Path("/proc/sys/kernel/cap_last_cap").read_text())):
+        _control(_PR_CAPBSET_DROP, capability)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    # Root keeps what it has until it gives it up. Version 3 of the call takes two words of each set.
+    if _libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
+        raise OSError(ctypes.get_errno(), "cannot give up capabilities")
+    _control(_PR_SET_NO_NEW_PRIVS, 1)
+    # Otherwise its files in /proc would be root's, as of a program that has changed its user.
+    _control(_PR_SET_DUMPABLE, 1)
+
+
+def _control(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), *map(ctypes.c_ulong, (0, 0, 0))):
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
 def _reopen_streams(unbuffered: bool) -> None:
@@ -409,6 +463,32 @@ def _execute(command: Sequence[str]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
+def _code_of(command: Sequence[str]) -> int:
+    """Execute it; the code that it exits with."""
+    try:
+        _execute(command)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)  # noqa: T201
+            return 1
+        return end.code or 0
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """Exit as the interpreter does, but for taking apart all that was imported.
+
+    That touches every page that this process still shares with the server, so each would be copied: it took
+    four times as long as the fork.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
 def main() -> None:
     room = _Room()
     _, listener, *modules, _ = sys.argv
@@ -423,7 +503,7 @@ def main() -> None:
     gc.freeze()
     if (forked := _serve(socket.socket(fileno=int(listener)))) is not None:
         _become(*forked, room)
-        _execute(forked[0].command)
+        _end(_code_of(forked[0].command))
 
 
 if __name__ == "__main__":

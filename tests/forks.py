@@ -15,6 +15,7 @@ from typing import IO, TextIO
 
 import pytest
 
+from ringlight.testbed.emulation.testbed import WORKER_MODULES
 from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +27,9 @@ PROGRAMS = (
     "ringlight.testbed.emulation.optical.__main__",
     "ringlight.testbed.emulation.onic.__main__",
     "ringlight.testbed.emulation.averager.__main__",
+    *WORKER_MODULES,
+    "ringlight.containers.worker.optinc",
+    "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",
     "ringlight.experiments.runner.command",
     "ringlight.experiments.backends.emulation.backend",

@@ -316,7 +316,7 @@ class CircuitManager:
         self._intents.try_note(
             who, policy.value, name, outcome, **detail, **({"text": problem} if problem else {})
         )
-        self._publish({name: job.plan}, timeline, [problem] if problem else [], outcome)
+        self._publish({name: job.plan}, timeline, [problem] if problem else [], outcome, who, made.results)
         self._retry_at.pop(name, None)
         self._judge(name, job, made.failed.get(name))
 
@@ -454,7 +454,7 @@ class CircuitManager:
             elif not found:
                 self._settled(name)
         self._count(change.outcome, timeline[0]["t"])
-        self._publish(plans, timeline, change.problems, change.outcome)
+        self._publish(plans, timeline, change.problems, change.outcome, who, change.results)
         return change
 
     def _take_back(
@@ -545,10 +545,33 @@ class CircuitManager:
         self._site.meters.change_s.observe(time.monotonic() - began)
 
     def _publish(
-        self, plans: Mapping[str, Plan], timeline: Iterable[Any], problems: Iterable[str], outcome: str
+        self,
+        plans: Mapping[str, Plan],
+        timeline: Iterable[Any],
+        problems: Iterable[str],
+        outcome: str,
+        who: str,
+        results: Mapping[str, Iterable[CrossConnectResult]],
     ) -> None:
+        dark = {
+            (name, one.ingress, one.egress): (one.t_dark, one.t_lit)
+            for name, group in results.items()
+            for one in group
+        }
+
+        def told(name: str, xc: CrossConnect) -> dict[str, Any]:
+            t_dark, t_lit = dark.get((name, xc.ingress, xc.egress), (None, None))
+            ports = {"ingress": xc.ingress, "egress": xc.egress, "wavelength": xc.wavelength}
+            return {**ports, "t_dark": t_dark, "t_lit": t_lit}
+
         self._bus.publish(
             "circuits",
+            who=who,
+            changes={
+                name: {key: [told(name, xc) for xc in getattr(plan, key)] for key in ("remove", "add")}
+                for name, plan in plans.items()
+                if plan
+            },
             added=sum(len(p.add) for p in plans.values()),
             removed=sum(len(p.remove) for p in plans.values()),
             kept=sum(len(p.keep) for p in plans.values()),

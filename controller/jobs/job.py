@@ -25,10 +25,7 @@ EVENT_GRACE_S = 2.0
 
 
 class JobState(StrEnum):
-    """PENDING → STARTING → READY (all ranks connected, held) → RUNNING → one of the last three.
-
-    A job that lost a GPU and goes on: RUNNING → RECOVERING → READY → RUNNING.
-    """
+    """The states of a job; `TRANSITIONS` says which may follow which, and when."""
 
     PENDING = "PENDING"
     STARTING = "STARTING"
@@ -42,6 +39,29 @@ class JobState(StrEnum):
     @property
     def ended(self) -> bool:
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+_BEGUN = "a worker says that it trains"
+_LOST = "a GPU is lost, and on_loss is swap or shrink"
+_DONE = "all workers have ended well"
+#: From each state that is no end to those that may follow, and when. Whoever looks late may skip one.
+TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    "PENDING": {"STARTING": "its GPUs are free"},
+    "STARTING": {"READY": "all ranks are connected", "RUNNING": _BEGUN, "SUCCEEDED": _DONE},
+    "READY": {"RUNNING": "released", "RECOVERING": _LOST, "SUCCEEDED": _DONE},
+    "RUNNING": {"RECOVERING": _LOST, "SUCCEEDED": _DONE},
+    "RECOVERING": {
+        "READY": "its new ranks are connected",
+        "RUNNING": _BEGUN,
+        "RECOVERING": "another GPU is lost",
+        "SUCCEEDED": _DONE,
+    },
+}
+#: Ends that may follow each of these.
+FROM_ALL: Mapping[str, str] = {
+    "FAILED": "it cannot be started, or a worker failed",
+    "CANCELLED": "somebody cancels it",
+}
 
 
 @dataclass
@@ -190,6 +210,14 @@ class Job:
         """The spares that it has not used or lost."""
         used = {*self.gpus, *(loss.gpu for loss in self.losses)}
         return [gpu for gpu in self.spares if gpu not in used]
+
+    def enter(self, state: JobState, now: float) -> None:
+        """Change the state at ``now``. Raises ValueError where `TRANSITIONS` knows no such change."""
+        if self.state.ended or state not in {**TRANSITIONS[self.state], **FROM_ALL}:
+            raise ValueError(f"job {self.id}: no way leads from {self.state.value} to {state.value}")
+        self.state = state
+        if state.ended:
+            self.t_ended = now
 
     def tell(self, event: str, t: float, **more: Any) -> None:
         """Enter an event of its own, which outlives a restart at the same place."""

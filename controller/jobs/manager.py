@@ -302,7 +302,7 @@ class JobManager:
                 light = self._lights[job.id] = lit[1]
                 job.plane, job.switches = light.place, list(light.switches)
             self._jobs[job.id] = job
-            self._enter(job, JobState.PENDING)
+            self._keep(job)
             document = job.document()
         self._spawn(self._start_workers, job, agent)
         self._wake.set()
@@ -571,12 +571,14 @@ class JobManager:
         return None if job.plane is None else self.light_plan(gpus, job.spec, job.plane, others)
 
     def _enter(self, job: Job, state: JobState) -> None:
-        """A change of state: kept and told."""
-        job.state = state
-        if state.ended:
-            job.t_ended = time.monotonic()
+        job.enter(state, time.monotonic())
+        self._keep(job)
+
+    def _keep(self, job: Job) -> None:
+        """Keep the state on disk and tell it."""
         self._save()
-        self._bus.publish("job", job=job.id, name=job.name, state=state.value, error=job.error)
+        told = {"name": job.name, "state": job.state.value, "error": job.error, "gpus": list(job.gpus)}
+        self._bus.publish("job", job=job.id, **told)
 
     def _end(self, job: Job, state: JobState) -> None:
         self._enter(job, state)

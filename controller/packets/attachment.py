@@ -133,8 +133,18 @@ class FabricLink:
 
 
 @dataclass(frozen=True)
+class AveragerCables:
+    """An averager; ``cables``: what is plugged into its ports, each a pair of port names."""
+
+    name: str
+    ports: int
+    cables: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class FabricDocument:
-    """The fabric as it is plugged together (rates in bit/s)."""
+    """The fabric as it is plugged together (rates in bit/s). ``scale``: real bits per second for each that
+    the emulation carries."""
 
     gpus: list[Gpu]
     packet_switches: list[PacketSwitch]
@@ -145,9 +155,13 @@ class FabricDocument:
     links: list[FabricLink]
     circuits: list[tuple[str, str]]
     paths: str
+    averagers: list[AveragerCables]
+    scale: float
 
 
-def fabric_document(fabric: Fabric) -> FabricDocument:
+def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
+    """The fabric as REST tells it; ``scale`` as there."""
+
     def names(a: Port, b: Port) -> tuple[str, str]:
         return port_name(fabric, a), port_name(fabric, b)
 
@@ -164,4 +178,9 @@ def fabric_document(fabric: Fabric) -> FabricDocument:
         [FabricLink(names(link.a, link.b), link.rate_bps, link.queue_s) for link in fabric.links],
         [names(a, b) for a, b in fabric.circuits],
         fabric.paths,
+        [
+            AveragerCables(one.name, one.ports, [names(cable.a, cable.b) for cable in one.cables])
+            for one in fabric.averagers.values()
+        ],
+        scale,
     )

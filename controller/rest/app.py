@@ -10,12 +10,19 @@ import math
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from pydantic import Field
 
 from ringlight.controller.errors import InvalidError, NotFoundError, UnavailableError
@@ -42,10 +49,14 @@ from ringlight.controller.rest.requests import (
     PacketSwitchName,
     PathEnd,
     StreamLength,
+    WithRates,
 )
-from ringlight.controller.service import Controller, Health
+from ringlight.controller.rest.samples import EVERY_S, Samples
+from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
+from ringlight.controller.web.page_files import Page
+from ringlight.controller.web.timing import Timed, call_histogram
 from ringlight.fabric.parts import PacketSwitch, Port
 
 _HEALTH = "/v1/health"
@@ -154,11 +165,15 @@ class SeriesSample:
 
 
 def create_app(
-    controller: Controller, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
+    controller: Controller,
+    tokens: Mapping[str, str] | None = None,
+    hosts: Collection[str] = (),
+    page: Path | None = None,
 ) -> FastAPI:
     """The ASGI application of a controller; with tokens (and the name of each), every call needs one.
 
-    ``hosts``: names, besides those of loopback and the address it is called at, that are its own.
+    ``hosts``: names, besides those of loopback and the address it is called at, that are its own. ``page``:
+    directory of the page that it also serves (:class:`.Page`).
     """
     app = FastAPI(
         title="Ringlight controller",
@@ -171,7 +186,8 @@ def create_app(
     add_error_handlers(app)
     _add_fabric(app, controller)
     _add_packet_switches(app, controller)
-    _add_observation(app, controller)
+    calls = call_histogram()
+    _add_observation(app, controller, calls)
     app.include_router(optical.router(controller))
     app.include_router(optical_faults.router(controller))
     app.include_router(optical_changes.router(controller))
@@ -183,26 +199,29 @@ def create_app(
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)
+    if page is not None:
+        app.add_middleware(Page, directory=page)
     app.add_middleware(OwnPagesOnly, names=hosts)
     app.add_middleware(InTurn, first=[_HEALTH])
+    app.add_middleware(Timed, calls=calls)
     return app
 
 
 def _add_fabric(app: FastAPI, controller: Controller) -> None:
     fabric, circuits = controller.fabric, controller.circuits
 
-    # A thread of its own: whether the controller is well can be asked however many ask for other things.
-    health_thread = CapacityLimiter(1)
+    others_thread = CapacityLimiter(1)
     send_health = sender(Health)
-    current = Shared(lambda: to_thread.run_sync(controller.health, limiter=health_thread))
+    others = Shared(lambda: to_thread.run_sync(controller.others, limiter=others_thread))
 
     @app.get(_HEALTH, tags=["controller"], **answers(Health))
     async def health() -> Any:
         """Whether every switch and the server agent can be reached."""
-        return send_health(await current())
+        # On the loop itself: a thread would wait for the interpreter as long as many ask for other things.
+        return send_health(controller.health(await others() if controller.has_others else NO_OTHERS))
 
     # It never changes, so it is written out once, and no thread is needed to send it.
-    plugged = sender(FabricDocument)(fabric_document(fabric)).body
+    plugged = sender(FabricDocument)(fabric_document(fabric, controller.scale)).body
 
     @app.get("/v1/fabric", tags=["fabric"], **answers(FabricDocument))
     async def get_fabric() -> Any:
@@ -324,9 +343,12 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
         return result
 
 
-def _add_observation(app: FastAPI, controller: Controller) -> None:
+def _add_observation(app: FastAPI, controller: Controller, calls: Histogram) -> None:
+    # When each counter began is nobody's question, and a third of the text.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     registry.register(Metrics(controller))
+    registry.register(calls)
     metrics_thread, sending = CapacityLimiter(1), Turns()
     exposition = Shared(lambda: to_thread.run_sync(generate_latest, registry, limiter=metrics_thread))
 
@@ -369,6 +391,8 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
             for sample in controller.statistics.since(since)
         ]
 
+    samples = Samples(controller)
+
     @app.get(
         "/v1/events",
         tags=["observation"],
@@ -376,20 +400,29 @@ def _add_observation(app: FastAPI, controller: Controller) -> None:
         responses={200: {"content": {_EVENTS: {"schema": _EVENT}}}, **errors(422, 503)},
     )
     async def events(
-        after: EventId = None, last_event_id: LastEventId = None, seconds: StreamLength = None
+        after: EventId = None,
+        last_event_id: LastEventId = None,
+        seconds: StreamLength = None,
+        rates: WithRates = False,
     ) -> Response:
         """Server-sent events: jobs, regroups, switches up and down, alarms, changes of light.
 
         ``after`` (or the header Last-Event-ID) asks for kept events with higher ids first. The stream ends
-        after ``seconds``; without, it does not end.
+        after ``seconds``; without, it does not end. With ``rates`` there are also events ``rates``, twice a
+        second and without an id: of every port of a packet switch that is busy the mean bits per second
+        received and sent (``ports``), each iteration that a job has ended (``iterations``, means over its
+        ranks), and the power at ports with a meter (``power_dbm``, at most 10 s old).
         """
         if controller.bus.listeners >= _MOST_STREAMS:
             raise UnavailableError(f"{_MOST_STREAMS} listen to events already")
-        stream = _stream(controller, after if after is not None else last_event_id, seconds)
+        begin = after if after is not None else last_event_id
+        stream = _stream(controller, begin, seconds, samples if rates else None)
         return StreamingResponse(stream, media_type=_EVENTS, headers={"cache-control": "no-store"})
 
 
-async def _stream(controller: Controller, after: int | None, seconds: float | None) -> AsyncIterator[str]:
+async def _stream(
+    controller: Controller, after: int | None, seconds: float | None, samples: Samples | None
+) -> AsyncIterator[str]:
     loop, news = asyncio.get_running_loop(), asyncio.Event()
     deadline = math.inf if seconds is None else time.monotonic() + seconds
 
@@ -401,16 +434,22 @@ async def _stream(controller: Controller, after: int | None, seconds: float | No
     subscription = controller.bus.subscribe(after, wake)
     try:
         yield ": ringlight events\n\n"
+        due = math.inf if samples is None else time.monotonic()
         while not controller.bus.closed:
             news.clear()
             for event in subscription.take():
                 yield f"id: {event['id']}\nevent: {event['event']}\ndata: {json.dumps(event)}\n\n"
+            now = time.monotonic()
+            if samples is not None and now >= due:
+                due = (now // EVERY_S + 1) * EVERY_S
+                yield f"event: rates\ndata: {await to_thread.run_sync(samples.latest)}\n\n"
             left_s = deadline - time.monotonic()
             if left_s <= 0.0:
                 return
             try:
-                await asyncio.wait_for(news.wait(), min(_STILL_HERE_S, left_s))
+                await asyncio.wait_for(news.wait(), max(0.0, min(_STILL_HERE_S, left_s, due - now)))
             except TimeoutError:
-                yield ": still here\n\n"
+                if samples is None:
+                    yield ": still here\n\n"
     finally:
         subscription.close()

@@ -14,6 +14,15 @@ from ringlight.controller.service import Controller
 _MOST_FLOWS, _FLOWS_S = 5000, 1.0
 
 
+#: What ports count, by the name of its counter.
+_COUNTED = {
+    "bytes": "Bytes",
+    "packets": "Packets",
+    "dropped": "Dropped packets",
+    "errors": "Packets with errors",
+}
+
+
 class Metrics:
     """A Prometheus collector over a controller. It reads what is known already, but for the counters of
     flows, which the packet switches are asked for."""
@@ -101,11 +110,11 @@ class Metrics:
         families = {
             f"{way}_{what}": CounterMetricFamily(
                 f"ringlight_port_{word}_{what}",
-                f"{what.capitalize()} that the switch {word} at the port",
+                f"{noun} that the switch {word} at the port",
                 labels=["switch", "port"],
             )
             for way, word in (("rx", "received"), ("tx", "sent"))
-            for what in ("bytes", "packets", "dropped", "errors")
+            for what, noun in _COUNTED.items()
         }
         for switch, ports in self._controller.statistics.counters().items():
             for number, stats in ports.items():

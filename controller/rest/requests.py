@@ -45,6 +45,7 @@ LastEventId = Annotated[int | None, Header(ge=0, le=2**53), _EVENT_ID]
 #: A moment, CLOCK_MONOTONIC seconds.
 Moment = Annotated[float, Query(ge=0, le=1e12, allow_inf_nan=False)]
 StreamLength = Annotated[float | None, Query(ge=0, le=86_400)]
+WithRates = Annotated[bool, Query(description="Rates, iterations and power, too")]
 OfSwitch = Annotated[str | None, Query(description="Of this optical switch only", max_length=256)]
 OlderThan = Annotated[int | None, Query(ge=0, le=2**53, description="Only entries older than this one")]
 AtMost = Annotated[int, Query(ge=1, le=1000, description="Longest list")]

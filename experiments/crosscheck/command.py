@@ -19,10 +19,10 @@ from ringlight.experiments.crosscheck.page import render, title_of
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records
-from ringlight.experiments.record.folder import new_folder, read_json
+from ringlight.experiments.record.folder import experiment_of, new_folder, read_json
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.record.writing import write_json, write_whole, writing
-from ringlight.experiments.runner.command import carry_out_experiment, experiment_of, finish, load_checked
+from ringlight.experiments.runner.command import carry_out_experiment, finish, load_checked
 from ringlight.experiments.runner.experiment import choose
 from ringlight.experiments.runner.progress import Reporter
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
 from ringlight.experiments.record.writing import (
     DISK_FULL,
@@ -179,6 +180,23 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ScenarioError(f"{path}: it is no JSON object")
     return found
+
+
+def environment_of(folder: Path) -> dict[str, Any]:
+    """Read environment.json of a run folder. Raises ScenarioError if it is not one."""
+    file = folder / "environment.json"
+    if not file.exists():
+        raise ScenarioError(f"{folder}: not a run folder: it has no environment.json")
+    return read_json(file)
+
+
+def experiment_of(path: Path) -> Experiment:
+    """The experiment of a run folder, with the repeats and the values that were asked for. Raises
+    ScenarioError."""
+    environment = environment_of(path)
+    file = path / "scenario.yaml"
+    repeat, sets = environment.get("repeat"), environment.get("sets") or ()
+    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat, sets=sets)
 
 
 def _csv(rates: Sequence[PortRate]) -> str:

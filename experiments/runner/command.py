@@ -16,11 +16,11 @@ from ringlight.experiments.analysis.result import analyse, document, label_of, r
 from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.expand import Experiment, load, parse
-from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
+from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
-from ringlight.experiments.record.folder import RunFolder, read_json, read_port_rates
+from ringlight.experiments.record.folder import RunFolder, environment_of, experiment_of, read_port_rates
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
@@ -51,7 +51,7 @@ def load_checked(
     to ``resume``. Raises ScenarioError.
     """
     if resume is not None:
-        before = _environment(resume)
+        before = environment_of(resume)
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
     units = {name: found.unit for name, found in metrics().items()}
@@ -157,17 +157,9 @@ def _pool(
     return local(processes) if processes is not None or runs >= MANY else None
 
 
-def _environment(folder: Path) -> dict[str, Any]:
-    """Read environment.json of a run folder. Raises ScenarioError if it is not one."""
-    file = folder / "environment.json"
-    if not file.exists():
-        raise ScenarioError(f"{folder}: not a run folder: it has no environment.json")
-    return read_json(file)
-
-
 def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
     """Raises ScenarioError when a folder's runs are not those that would be made now."""
-    environment = _environment(path)
+    environment = environment_of(path)
     if read_text(path / "scenario.yaml") != experiment.text:
         raise ScenarioError(f"{path}: it is of another scenario file than {experiment.path}")
     for file in experiment.files:
@@ -210,7 +202,7 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     Both follow from the scenario, environment, records and rates alone. Raises ScenarioError, one line naming
     the file, when one of these is missing or broken.
     """
-    environment = _environment(path)
+    environment = environment_of(path)
     experiment = experiment or experiment_of(path)
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
@@ -218,15 +210,6 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     found = analyse(experiment, records, label_of(environment), rates, latency_s, Foreteller())
     result = document(found, records, environment)
     return view_of(found, result, environment, rates, outputs(path)), result
-
-
-def experiment_of(path: Path) -> Experiment:
-    """The experiment of a run folder, with the repeats and the values that were asked for. Raises
-    ScenarioError."""
-    environment = _environment(path)
-    file = path / "scenario.yaml"
-    repeat, sets = environment.get("repeat"), environment.get("sets") or ()
-    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat, sets=sets)
 
 
 def joined(folders: Iterable[Path]) -> list[Row]:

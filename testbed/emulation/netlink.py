@@ -111,14 +111,17 @@ def in_thread(function: Callable[[], T], timeout_s: float = 10.0) -> T:
     return outcome[0]
 
 
-def in_namespace(descriptor: int, function: Callable[[], T]) -> T:
-    """Run ``function`` in a thread inside the network namespace behind an open file descriptor."""
+def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = 10.0) -> T:
+    """Run ``function`` in a thread inside the network namespace behind an open file descriptor.
+
+    Raises TimeoutError after ``timeout_s``.
+    """
 
     def run() -> T:
         _check(_libc.setns(descriptor, _CLONE_NEWNET), "entering a network namespace")
         return function()
 
-    return in_thread(run)
+    return in_thread(run, timeout_s)
 
 
 def open_namespace(pid: int) -> int:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +33,7 @@ from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
 from ringlight.testbed.emulation.optical.netns import HELD_GROUP
+from ringlight.testbed.forkserver import Process, pidfd_of, start_process
 from ringlight.testbed.lab import (
     CONTAINER_LABEL,
     ENVIRONMENT,
@@ -333,9 +334,7 @@ class WorkerHost(ShellLess):
 
     def _found(self, pid: int) -> None:
         self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
         favour()
-        self.namespace = netlink.open_namespace(pid)
 
     def kill(self) -> None:
         """SIGKILL to the worker's first process, and its guest's; no harm when it is gone."""
@@ -391,7 +390,10 @@ class DockerHost(WorkerHost):
         try:
             if not state["Pid"]:
                 raise ProcessLookupError
-            self._found(int(state["Pid"]))
+            pid = int(state["Pid"])
+            self.pidfd = os.pidfd_open(pid)
+            self.namespace = netlink.open_namespace(pid)
+            self._found(pid)
             if netlink.is_own_namespace(self.namespace):
                 raise WorkerError(f"{what}: Docker gave it the machine's own network")
         except (ProcessLookupError, netlink.NetworkError):
@@ -494,8 +496,9 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
     a container it sees the machine's file system and processes.
     """
 
-    def __init__(self, name: str, **params: Any) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
+    def __init__(self, name: str, *, environment: Mapping[str, str], **params: Any) -> None:
+        self.environment = environment
+        self.process: Process | None = None
         self._reap = threading.Lock()
         self.netns: str | None = None
         self.uid = WORKER_UID if program_is_readable() else 0
@@ -515,23 +518,19 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
         except netlink.NetworkError as error:
             raise WorkerError(f"worker {place.id}: {error}") from None
         command = [word.replace("{job}", ".") for word in place.command]
-        environment = {**self.lab.environment(), **worker_environment(), "PYTHONPATH": str(IMPORT_PATH)}
+        environment = {**self.environment, **worker_environment()}
 
-        def start() -> subprocess.Popen[bytes]:
-            # A child inherits the namespace of the thread that forks it.
-            with (place.directory / "stderr.txt").open("wb") as errors:
-                return subprocess.Popen(
-                    [*_without_privileges(self.uid), *command],
-                    cwd=place.directory,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    start_new_session=True,
+        def start() -> Process:
+            # Its namespace is that of the thread that starts it.
+            with (place.directory / "stderr.txt").open("wb") as errors, open(os.devnull, "wb") as nowhere:
+                return start_process(
+                    command, environment, nowhere, errors=errors, directory=place.directory, user=self.uid
                 )
 
         try:
             self.process = netlink.in_namespace(descriptor, start)
+            # Not asked for by its number: it may have ended, or not be there yet.
+            self.pidfd, self.namespace = pidfd_of(self.process), os.dup(descriptor)
             self._found(self.process.pid)
         except (OSError, netlink.NetworkError) as error:
             raise WorkerError(f"worker {place.id}: {error}") from None
@@ -556,6 +555,8 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
             # The worker leads a session of its own: whatever it started ends with it.
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            # Where it was forked, it may not have come to lead one yet.
+            self.process.kill()
             with self._reap:
                 self.process.wait(5)
         self.close()
@@ -566,12 +567,6 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
 def worker_environment() -> dict[str, str]:
     """One thread per worker for numerics, and no attempt to write compiled files."""
     return {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _without_privileges(uid: int) -> Sequence[str]:
-    """The command that drops all privileges and becomes the one that follows it."""
-    user = [f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-    return ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", *user]
 
 
 @cache

@@ -80,6 +80,10 @@ _ANY_PORT = "127.0.0.1:0"
 CONTROLLER, CONTROLLER_END_S = "controller", 10.0
 #: From so many processes on, a fork server starts them in less than they would take.
 _WORTH_FORKING = 4
+#: What a training worker, and one that measures links, imports.
+WORKER_MODULES = [
+    f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run")
+]
 #: Who may use an emulated optical switch whose protocol has a login.
 USER = "ringlight"
 #: What drivers are told of an emulated optical switch, where they have such an option.
@@ -243,7 +247,7 @@ class Testbed:
 
         def make_host(place: WorkerPlace) -> WorkerHost:
             if api is None:
-                return network.add_worker(NamespaceHost, place)
+                return network.add_worker(NamespaceHost, place, environment=self._environment)
             return network.add_worker(DockerHost, place, api=api)
 
         lightpaths = Lightpaths(settings.fabric, lab.bpf_dir)
@@ -279,16 +283,19 @@ class Testbed:
             self._write_inventory()
 
     def _prepare_forks(self) -> None:
-        """Have switches, agents and averagers forked where they are so many that it pays."""
-        fabric = self.settings.fabric
-        kinds = {
-            "optical": sum(switch.has_datapath for switch in fabric.optical_switches.values()),
-            "onic": len(fabric.agents),
-            "averager": len(fabric.averagers),
-        }
-        if forkserver.SOCKET in self._environment or sum(kinds.values()) < _WORTH_FORKING:
+        """Have processes of the lab forked where they are so many that it pays."""
+        fabric, emulation = self.settings.fabric, "ringlight.testbed.emulation"
+        in_namespaces = self.settings.runtime == "namespace" and self.settings.command is None
+        optical = sum(switch.has_datapath for switch in fabric.optical_switches.values())
+        kinds = (
+            (optical, [f"{emulation}.optical.__main__"]),
+            (len(fabric.agents), [f"{emulation}.onic.__main__"]),
+            (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
+            (len(fabric.gpus) * in_namespaces, WORKER_MODULES),
+        )
+        if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < _WORTH_FORKING:
             return
-        modules = [f"ringlight.testbed.emulation.{kind}.__main__" for kind, count in kinds.items() if count]
+        modules = [module for count, needed in kinds if count for module in needed]
         server = ForkServer(self.settings.state / "forks.sock", modules, self._environment)
         self._undo.callback(server.close)
         self._environment[forkserver.SOCKET] = str(server.path)

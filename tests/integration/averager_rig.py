@@ -16,8 +16,8 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedRWPair
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -38,6 +38,7 @@ from ringlight.containers.worker.peer import AveragingFailed
 from ringlight.fabric.optinc import blocks, wire
 from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
 from ringlight.testbed.emulation import netlink
+from ringlight.testbed.forkserver import Process, start_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7070
@@ -202,9 +203,10 @@ class Averager:
         self._namespace = namespace
         self.process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Process:
         self.status_file.unlink(missing_ok=True)
-        process = popen(self._command, self._namespace)
+        with open(os.devnull, "wb") as nowhere:
+            process = started(self._command, self._namespace, nowhere)
         deadline = time.monotonic() + 60
         while not self.status_file.exists():
             assert process.poll() is None, f"{self._command} ended"
@@ -239,11 +241,15 @@ class Averager:
         self.process.wait(10)
 
 
-def popen(command: Sequence[str], namespace: int | None, **other: Any) -> subprocess.Popen[bytes]:
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, cwd=ROOT, **other)
+def started(command: Sequence[str], namespace: int | None, output: BinaryIO) -> Process:
+    """A process in a namespace, or in this one; its errors are shown with those of this process."""
 
-    return start() if namespace is None else netlink.in_namespace(namespace, start)
+    def start() -> Process:
+        with open(2, "wb", closefd=False) as errors:
+            return start_process(command, os.environ, output, errors=errors, directory=ROOT)
+
+    # A server that forks it may first have to import all.
+    return start() if namespace is None else netlink.in_namespace(namespace, start, 60.0)
 
 
 @dataclass(frozen=True)
@@ -308,16 +314,14 @@ class Servers:
     """The processes of all servers."""
 
     def __init__(self, plans: Sequence[Plan], namespaces: Sequence[int] | None) -> None:
+        program = (sys.executable, "-m", "tests.integration.averager_rig")
+        self._files = ExitStack()
+        self._said = [self._files.enter_context(tempfile.TemporaryFile()) for _ in plans]  # noqa: SIM115
         self.processes = [
-            popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.integration.averager_rig",
-                    json.dumps(dataclasses.asdict(plan)),
-                ],
+            started(
+                [*program, json.dumps(dataclasses.asdict(plan))],
                 None if namespaces is None else namespaces[rank],
-                stdout=subprocess.PIPE,
+                self._said[rank],
             )
             for rank, plan in enumerate(plans)
         ]
@@ -327,17 +331,17 @@ class Servers:
         said = []
         for rank, process in enumerate(self.processes):
             if rank != but:
-                out, _ = process.communicate(timeout=timeout_s)
-                assert process.returncode == 0, f"rank {rank} ended with {process.returncode}"
-                said.append(json.loads(out))
+                code = process.wait(timeout_s)
+                assert code == 0, f"rank {rank} ended with {code}"
+                self._said[rank].seek(0)
+                said.append(json.load(self._said[rank]))
         return said
 
     def remove(self) -> None:
         for process in self.processes:
             process.kill()
             process.wait(10)
-            if process.stdout is not None:
-                process.stdout.close()
+        self._files.close()
 
 
 @contextmanager

@@ -77,9 +77,12 @@ OF_EXPERIMENTS = {
     "report": ("language", "record", "analysis", "papers"),
     "runner": ("language", "record", "analysis", "papers", "report", "backends"),
     "onn": ("record", "runner"),
+    "view": ("language", "record"),
 }
 for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
+#: What the page is told of a run is what the REST API tells of a lab.
+MAY_IMPORT["experiments.view"] += ("controller",)
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent")
 OF_CONTROLLER = {
@@ -131,6 +134,12 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A file as parsed, once for all tests."""
+    return ast.parse(path.read_text())
+
+
 def _is_typing(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
@@ -158,7 +167,7 @@ def _room_name(name: str) -> str:
 def imports(module: str, *, deferred: bool = True) -> frozenset[str]:
     """Everything a module imports when it runs; ``deferred``: inside of functions, too."""
     found = set()
-    for node in _nodes(ast.parse(modules()[module].read_text()), deferred=deferred):
+    for node in _nodes(tree_of(modules()[module]), deferred=deferred):
         if isinstance(node, ast.Import):
             found |= {_room_name(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -294,7 +303,7 @@ def test_no_docstring_begins_with_of() -> None:
         for path in (ROOT / place).rglob("*.py")
         # Most files need not be parsed to see that they have none.
         if re.search(r"[\"']\s*Of\b", path.read_text())
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -309,7 +318,7 @@ def test_nothing_else_imports_a_room_by_its_bare_name() -> None:
         for path in (ROOT / place).rglob("*.py"):
             if path.is_relative_to(ROOT / "tests/data/project"):
                 continue  # somebody else's, with a folder of its own that is called experiments
-            for node in _nodes(ast.parse(path.read_text()), deferred=True, typing=True):
+            for node in _nodes(tree_of(path), deferred=True, typing=True):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = (
                         [alias.name for alias in node.names]
@@ -377,7 +386,7 @@ def _names_kind(node: ast.AST) -> bool:
 
 def _on_kinds(module: str) -> list[str]:
     """The outermost conditions of a module that name a kind, by their lines."""
-    found = [node for node in _conditions(ast.parse(modules()[module].read_text())) if _names_kind(node)]
+    found = [node for node in _conditions(tree_of(modules()[module])) if _names_kind(node)]
     inner = {id(part) for node in found for part in ast.walk(node) if part is not node}
     places = {id(node): node for node in found if id(node) not in inner}
     return [f"{module}:{node.lineno}: {ast.unparse(node)}" for node in places.values()]

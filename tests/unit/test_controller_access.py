@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from anyio import to_thread
 from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 
 from ringlight.controller.__main__ import _listen
 from ringlight.controller.errors import StartError
@@ -194,6 +196,39 @@ def test_every_server_refuses_a_body_that_is_too_large(controller: Controller, t
         json_body = {"content-type": "application/json", "content-length": str(limit + 1)}
         status, text = call(app, "POST", path, json_body, b"x")
         assert (status, json.loads(text)) == (413, {"detail": f"the body has more than {limit} bytes"}), name
+
+
+def test_health_waits_for_no_thread(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_is_free(*_: Any, **__: Any) -> None:
+        raise AssertionError("a thread was asked for")
+
+    app = create_app(controller)
+    monkeypatch.setattr(to_thread, "run_sync", none_is_free)
+    status, text = call(app, "GET", "/v1/health")
+    assert (status, json.loads(text)["controllers"]) == (200, {})
+
+
+def test_calls_are_timed_by_route(controller: Controller) -> None:
+    app = create_app(controller)
+    assert call(app, "GET", "/v1/health")[0] == 200
+    assert call(app, "GET", "/v1/planes/nobody")[0] == 404
+    assert call(app, "INVENTED", "/invented")[0] == 404
+    assert call(app, "GET", "/v1/health", FOREIGN[0])[0] == 403
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(call(app, "GET", "/metrics")[1].decode())
+    }
+    counts = {
+        (s.labels["method"], s.labels["route"], s.labels["status"]): s.value
+        for s in families["ringlight_rest_seconds"].samples
+        if s.name.endswith("_count")
+    }
+    assert counts == {
+        ("GET", "/v1/health", "200"): 1,
+        ("GET", "/v1/planes/{name}", "404"): 1,
+        ("none", "none", "404"): 1,
+        ("none", "none", "403"): 1,
+    }
 
 
 def test_a_moment_is_a_number(controller: Controller) -> None:

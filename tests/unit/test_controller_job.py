@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 import time
@@ -14,11 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.figures import states
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from ringlight.controller.jobs.job import (
     CAUSE_GRACE_S,
+    FROM_ALL,
+    TRANSITIONS,
     Job,
     JobState,
     Rank,
@@ -69,6 +73,22 @@ def test_ready_needs_every_rank_and_started_means_running() -> None:
     job.state = JobState.READY
     say(job, 0, "started")
     assert progress(job, 1.0) is JobState.RUNNING
+
+
+def test_a_job_goes_only_the_ways_of_the_page() -> None:
+    assert set(TRANSITIONS) | {end for after in TRANSITIONS.values() for end in after} | set(FROM_ALL) == set(
+        JobState
+    )
+    for before, after in itertools.product(JobState, JobState):
+        job = make_job()
+        job.state = before
+        if not before.ended and after in {**TRANSITIONS[before], **FROM_ALL}:
+            job.enter(after, 7.0)
+            assert (job.state, job.t_ended) == (after, 7.0 if after.ended else None)
+        else:
+            with pytest.raises(ValueError, match=f"job red: no way leads from {before} to {after}"):
+                job.enter(after, 7.0)
+    assert states.written(states.PAGE.read_text()) == states.PAGE.read_text(), "python -m docs.figures.states"
 
 
 def test_success_needs_every_exit_code_and_waits_for_the_last_words() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ringlight.testbed.emulation.nodes import program_is_readable
 from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, start_process
 
 PROGRAM = """
@@ -96,6 +99,29 @@ def test_its_output_is_known_for_the_pipe_that_it_is(place: Place) -> None:
     assert process.wait(20) == 0
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "last"), [("", 0, ""), ("sys.exit(300)", 44, ""), ("exit('no')", 1, "no\n")]
+)
+def test_it_ends_after_its_threads_and_what_was_to_be_done_last(
+    place: Place, end: str, code: int, last: str
+) -> None:
+    """Whatever it has said without a line's end is there, too."""
+    program = """
+import atexit, sys, threading, time
+atexit.register(sys.stdout.write, "last")
+threading.Thread(target=lambda: time.sleep(0.2) or sys.stdout.write("thread ")).start()
+"""
+    (place.folder / "ends.py").write_text(program + end)
+    for server in (str(place.server.path), ""):
+        environment = {**os.environ, SOCKET: server}
+        command = [sys.executable, "-m", "ends"]
+        wrong = place.folder / "wrong"
+        with place.said.open("wb") as output, wrong.open("wb") as errors:
+            process = start_process(command, environment, output, errors=errors, directory=place.folder)
+        assert (process.wait(20), isinstance(process, Forked)) == (code, bool(server))
+        assert (place.said.read_text(), wrong.read_text()) == ("thread last", last)
+
+
 def test_it_ends_with_whoever_asked_for_it_only_where_it_is_to(place: Place) -> None:
     left, followed = place.start("60", "0"), place.start("60", "0", follow=signal.SIGTERM)
     pids = left.pid, followed.pid
@@ -124,3 +150,43 @@ def test_without_a_server_it_is_executed(place: Place) -> None:
     assert not isinstance(process, Forked)
     assert process.wait(20) == 4
     assert '"abcd"' in place.until_said()
+
+
+STATUS = """
+import json, os, sys
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+rights = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Uid", "Gid", "Groups")
+found = {name: status[name].split() for name in rights}
+found["own"] = os.stat("/proc/self/fd").st_uid
+try:
+    os.setuid(0)
+    found["root"] = os.getuid() == 0 and os.path.exists("/root/.") and os.access("/etc/shadow", os.W_OK)
+except OSError as error:
+    found["root"] = error.strerror
+print(json.dumps([found, "RINGLIGHT_FORKSERVER" in os.environ]), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("user", [61000, 0])
+def test_without_privileges_it_is_as_an_executed_one(place: Place, user: int) -> None:
+    """Forked or executed: of that user and group alone, with no capability and no way to one."""
+    executed = user == 0 or program_is_readable()
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        Path(folder, "rights.py").write_text(STATUS)
+        for server in (str(place.server.path), "")[: 1 + executed]:
+            environment = {**os.environ, SOCKET: server}
+            command = [sys.executable, "-m", "rights"]
+            with place.said.open("wb") as output:
+                process = start_process(command, environment, output, directory=Path(folder), user=user)
+            assert isinstance(process, Forked) == bool(server)
+            assert process.wait(20) == 0, place.said.read_text()
+            found.append(json.loads(place.said.read_text()))
+    assert found[0] == found[-1]
+    rights, told = found[0]
+    assert {int(rights[name][0], 16) for name in rights if name.startswith("Cap")} == {0}
+    assert (rights["NoNewPrivs"], rights["Groups"], rights["own"]) == (["1"], [], user)
+    assert rights["Uid"] == rights["Gid"] == [str(user)] * 4
+    assert not told

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ringlight import IMPORT_PATH
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.record.writing import writing
+from ringlight.testbed.forkserver import start_process
 from ringlight.testbed.lab import Lab
 
 #: Deadline of one such training, seconds.
@@ -58,22 +59,21 @@ def _train(lab: Lab, request: Mapping[str, Any], segments: Sequence[tuple[int, i
     with writing(path):
         path.write_text(json.dumps({**spec, **_decisive(request)}), encoding="utf-8")
     words = [f"{ranks}:{first}" for ranks, first in segments]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "ringlight.containers.worker.reference", str(path), *words],
-            capture_output=True,
-            text=True,
-            timeout=REFERENCE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=lab.environment(),
-            cwd=IMPORT_PATH,
-        )
-    except subprocess.TimeoutExpired:
-        why = f"took more than {REFERENCE_S:.0f} s"
-        raise BackendError(f"the one-process reference of job {job} {why}") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise BackendError(f"the one-process reference of job {job} failed: {last}")
-    outcome = json.loads(done.stdout)
+    command = [sys.executable, "-m", "ringlight.containers.worker.reference", str(path), *words]
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as wrong:
+        process = start_process(command, lab.environment(), said, errors=wrong)
+        try:
+            code = process.wait(REFERENCE_S)
+        except subprocess.TimeoutExpired:
+            why = f"took more than {REFERENCE_S:.0f} s"
+            raise BackendError(f"the one-process reference of job {job} {why}") from None
+        finally:
+            process.kill()
+            process.wait(10)
+        said.seek(0)
+        wrong.seek(0)
+        if code:
+            last = (wrong.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+            raise BackendError(f"the one-process reference of job {job} failed: {last}")
+        outcome = json.load(said)
     return {"sha256": str(outcome["parameters_sha256"]), "unlike": outcome.get("unlike")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -130,7 +131,7 @@ def dark_time_on_the_wire_is_as_declared(rig: Rig, driver: OpticalSwitchDriver) 
     expect(len(dark) >= 3, f"in only {len(dark)} of {MOVES} moves was no more lost than in one dark time")
     expect(sorted(before_report)[1] <= 0.0, "it was dark on the wire before the driver says so")
     expect(sorted(after_report)[1] <= 0.05, "it was dark on the wire when the driver said that it was lit")
-    least_s = median_s = sorted(dark)[1]
+    least_s, median_s = sorted(dark)[1], statistics.median(dark)
     expect(least_s >= timing.dark.least_s * 0.98, f"dark for {least_s * 1e3:.1f} ms, less than declared")
     # And what a machine needs for two commands to a switch that needs no time.
     expect(median_s <= 3 * most_s + 0.02, f"dark for {median_s * 1e3:.1f} ms, of {most_s * 1e3:.1f} declared")

@@ -1,0 +1,76 @@
+"""What the stream of events tells besides events, for those who ask: rates, iterations and power.
+
+All streams that ask get the same samples; while nobody asks, nothing is computed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ringlight.controller.jobs.job import JobState
+from ringlight.controller.jobs.laps import Lap, Laps
+from ringlight.controller.service import Controller
+
+#: Seconds between samples.
+EVERY_S = 0.5
+#: Nobody asked for so long: what happened meanwhile is no sample.
+_STALE_S = 5.0
+
+
+class Samples:
+    """Makes a sample of a controller at most every :data:`EVERY_S`, whoever and however many ask."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._lock = threading.Lock()
+        self._made_at = 0.0
+        self._latest = ""
+        self._cursors: dict[str, tuple[int, Laps]] = {}
+
+    def latest(self) -> str:
+        """The newest sample as JSON: an event ``rates`` without an id."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._made_at >= 0.9 * EVERY_S:
+                since = max(self._made_at, now - _STALE_S)
+                self._latest = json.dumps(self._sample(since, now), separators=(",", ":"))
+                self._made_at = now
+            return self._latest
+
+    def _sample(self, since: float, now: float) -> dict[str, Any]:
+        sums: dict[str, tuple[float, float, int]] = {}
+        for one in self._controller.statistics.since(since):
+            rx, tx, count = sums.get(str(one.port), (0.0, 0.0, 0))
+            sums[str(one.port)] = (rx + one.rx_bps, tx + one.tx_bps, count + 1)
+        views = self._controller.site.views()
+        return {
+            "t": now,
+            "event": "rates",
+            "ports": {
+                port: [round(rx / count), round(tx / count)]
+                for port, (rx, tx, count) in sums.items()
+                if rx or tx
+            },
+            "iterations": [asdict(lap) for lap in self._laps()],
+            "power_dbm": {
+                name: {str(port): round(dbm, 2) for port, dbm in view.power_dbm.items()}
+                for name, view in views.items()
+                if view.reachable and view.power_dbm
+            },
+        }
+
+    def _laps(self) -> Iterator[Lap]:
+        jobs = self._controller.jobs
+        running = [job for job in jobs.running() if job.state is JobState.RUNNING]
+        kept: dict[str, tuple[int, Laps]] = {}
+        for job in running:
+            cursor, laps = self._cursors.get(job.id, (0, Laps(job.id, len(job.gpus))))
+            found = jobs.events(job.id, cursor)
+            kept[job.id] = found["cursor"], laps
+            yield from laps.of(one for one in found["events"] if one["event"] == "iteration")
+        self._cursors = kept

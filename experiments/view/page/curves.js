@@ -1,0 +1,168 @@
+// Curves over time with uPlot: one moment under the pointer for all of them, and for the picture.
+
+import { markOf, rate } from "./sentences.js";
+import { jobRates, linkRate, ofLaps, times, trunks } from "./measures.js";
+
+const MARKS = { light: "#c9a227", fault: "#b3001b", retry: "#5b6875", job: "#9fb0bf" };
+const LINKS = ["#1c2733", "#8a97a5", "#5b4ea3", "#8c6d1f"];
+const PANELS = [
+  { id: "rate", title: "Throughput, as real", unit: (v) => (v == null ? "–" : rate(v)) },
+  { id: "time", title: "Iteration, emulated", unit: (v) => (v == null ? "–" : `${v.toFixed(3)} s`) },
+  { id: "share", title: "GPU share", unit: (v) => (v == null ? "–" : `${v.toFixed(0)} %`), max: 100 },
+  { id: "ideal", title: "All-reduce ÷ ideal ring", unit: (v) => (v == null ? "–" : `${v.toFixed(2)} ×`) },
+];
+
+/** Columns of a panel over common times: values of single jobs at their own times, gaps between left out. */
+function joined(series) {
+  const at = [...new Set(series.flatMap((one) => one.at))].sort((a, b) => a - b);
+  const place = new Map(at.map((t, index) => [t, index]));
+  const columns = series.map((one) => {
+    const values = new Array(at.length).fill(undefined);
+    one.at.forEach((t, index) => (values[place.get(t)] = one.values[index]));
+    return values;
+  });
+  return [at, ...columns];
+}
+
+/** What a panel shows: `data` for uPlot and the `lines` with their looks. */
+function content(id, take, plug, looks, links) {
+  if (id === "rate") {
+    const rates = jobRates(take, plug);
+    const jobs = take.jobs.filter((job) => rates.has(job.id));
+    const ports = [...trunks(take).slice(0, 2).map(([a]) => a), ...links].filter((port, i, all) => all.indexOf(port) === i && take.rates.ports[port]);
+    return {
+      data: [times(take.rates), ...jobs.map((job) => rates.get(job.id)), ...ports.map((port) => linkRate(take, plug, port))],
+      lines: [
+        ...jobs.map((job) => ({ label: `job ${job.name}`, ...looks.get(job.id), width: 2 })),
+        ...ports.map((port, i) => ({ label: `link ${port}–${plug.at.get(port)?.other}`, colour: LINKS[i % LINKS.length], dash: [2, 2], width: 1.5 })),
+      ],
+    };
+  }
+  const jobs = take.jobs.filter((job) => take.laps[job.id]?.end.length);
+  const series = jobs.map((job) => {
+    const found = ofLaps(take, plug, job);
+    return { at: found.at, values: found[id] };
+  });
+  return {
+    data: joined(series),
+    lines: jobs.map((job) => ({ label: `job ${job.name}`, ...looks.get(job.id), width: 2, stepped: true })),
+  };
+}
+
+/** The curves of one take in a box. `clock` has `t`, `seek(t)` and `peek(t | null)`. */
+export class Curves {
+  constructor(box, take, plug, looks, clock) {
+    Object.assign(this, { box, take, plug, looks, clock, plots: [], links: [] });
+    this.sync = uPlot.sync(`take ${Math.random()}`);
+    this.sized = new ResizeObserver(() => this.size());
+    this.build();
+    this.sized.observe(box);
+  }
+
+  build() {
+    for (const { plot } of this.plots) plot.destroy();
+    this.box.replaceChildren();
+    this.plots = PANELS.map((panel) => ({ panel, found: content(panel.id, this.take, this.plug, this.looks, this.links) }))
+      .filter(({ found }) => found.data[0].length && found.data.slice(1).some((column) => column.some((v) => v != null)))
+      .map(({ panel, found }) => ({ panel, plot: this.plot(panel, found) }));
+  }
+
+  plot(panel, { data, lines }) {
+    const options = {
+      title: panel.title,
+      width: Math.max(200, this.box.clientWidth - 2),
+      height: panel.id === "rate" ? 190 : 130,
+      cursor: { sync: { key: this.sync.key, setSeries: false }, drag: { x: false, y: false }, points: { size: 5 } },
+      legend: { live: true },
+      scales: { x: { time: false, range: () => this.range() }, y: { range: (_, low, high) => [0, panel.max || (high || 1) * 1.1] } },
+      axes: [
+        { size: 24, values: (_, ticks) => ticks.map((t) => `${+t.toFixed(3)}`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
+        { size: 84, values: (_, ticks) => ticks.map(panel.unit), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
+      ],
+      series: [
+        { label: "t", value: (_, t) => (t == null ? "–" : `${t.toFixed(2)} s`) },
+        ...lines.map((line) => ({
+          label: line.label,
+          stroke: line.colour,
+          width: line.width,
+          dash: line.dash,
+          value: (_, v) => panel.unit(v),
+          spanGaps: true,
+          points: { show: false },
+          paths: line.stepped ? uPlot.paths.stepped({ align: -1 }) : undefined,
+        })),
+      ],
+      hooks: {
+        draw: [(plot) => this.marks(plot)],
+        setCursor: [(plot) => plot === this.under && this.clock.peek(plot.cursor.left >= 0 ? plot.posToVal(plot.cursor.left, "x") : null)],
+      },
+    };
+    const plot = new uPlot(options, data, this.box);
+    plot.over.addEventListener("pointerenter", () => (this.under = plot));
+    plot.over.addEventListener("pointerleave", () => { this.under = null; this.clock.peek(null); });
+    plot.over.addEventListener("click", () => this.clock.seek(plot.posToVal(plot.cursor.left, "x")));
+    const now = document.createElement("div");
+    now.className = "now";
+    plot.over.append(now);
+    plot.now = now;
+    return plot;
+  }
+
+  range() {
+    const [from, to] = this.take.span;
+    return this.take.live ? [Math.max(from, to - 120), to] : [from, Math.max(to, from + 0.001)];
+  }
+
+  marks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    for (const event of this.take.events) {
+      const mark = markOf(event), at = plot.valToPos(event.t, "x", true);
+      if (!mark || at < bbox.left || at > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = ctx.fillStyle = MARKS[mark];
+      ctx.lineWidth = mark === "job" ? 1 : 1.5;
+      ctx.setLineDash(mark === "fault" ? [] : mark === "light" ? [6, 3] : [1, 3]);
+      ctx.beginPath();
+      ctx.moveTo(at, bbox.top);
+      ctx.lineTo(at, bbox.top + bbox.height);
+      ctx.stroke();
+      // A fault has a cross and light a diamond, so that neither needs its colour.
+      ctx.font = `${12 * devicePixelRatio}px system-ui`;
+      ctx.textAlign = "center";
+      if (mark !== "job") ctx.fillText({ light: "◆", fault: "✕", retry: "↻" }[mark], at, bbox.top + 11 * devicePixelRatio);
+    }
+    ctx.restore();
+  }
+
+  /** Put the line of the present moment at `t`. */
+  show(t) {
+    for (const { plot } of this.plots) {
+      const at = plot.valToPos(t, "x");
+      plot.now.style.transform = `translateX(${Math.max(0, Math.min(at, plot.over.clientWidth))}px)`;
+    }
+  }
+
+  /** Take in what has been measured since; of a live lab. */
+  refresh() {
+    if (!this.plots.length || this.plots.length < PANELS.length) return this.build();
+    for (const { panel, plot } of this.plots) {
+      const found = content(panel.id, this.take, this.plug, this.looks, this.links);
+      if (found.data.length !== plot.series.length) return this.build();
+      plot.setData(found.data);
+    }
+  }
+
+  toggle(port) {
+    this.links = this.links.includes(port) ? this.links.filter((one) => one !== port) : [...this.links, port];
+    this.build();
+  }
+
+  size() {
+    for (const { plot } of this.plots) plot.setSize({ width: Math.max(200, this.box.clientWidth - 2), height: plot.height });
+  }
+
+  destroy() {
+    this.sized.disconnect();
+    for (const { plot } of this.plots) plot.destroy();
+  }
+}

@@ -1,0 +1,229 @@
+// Draws a fabric and its light with cytoscape. What is plugged is made once; what changes is looked up by id.
+
+import cytoscape from "./vendor/cytoscape.js";
+import { UNOWNED } from "./colours.js";
+import { cables, folds, isWhole, placed, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
+import { circuits, gpuAtPort, jobsByGpu, nodeOf, portOf, stateAt } from "./light.js";
+import { STYLE } from "./style.js";
+
+const SHOWN_MOVING_S = 1.2;
+const fibre = (port) => `f ${port}`;
+const inside = (a, b) => `x ${[a, b].sort().join(" ")}`;
+
+/** The elements of a take that never change, and which edge each link is drawn as. */
+function elements(take, plug, open) {
+  const spot = placed(take), nodes = [], edges = [], edgeOf = new Map(), within = new Map();
+  const folded = take.fabric.gpus.length > MOST_IN_DETAIL ? folds(take, gpuAtPort(plug, stateAt(take, 0))) : new Map();
+  for (const [name, gpus] of folded) {
+    if (open.has(name)) continue;
+    const xs = gpus.map((gpu) => spot.x.get(gpu));
+    const x = xs.reduce((a, b) => a + b, 0) / xs.length;
+    nodes.push({ data: { id: `fold ${name}`, label: `${gpus.length} GPUs\n${name}`, fold: name }, position: { x, y: 0 }, classes: "fold" });
+    for (const gpu of gpus) within.set(gpu, `fold ${name}`);
+  }
+  for (const [server, gpus] of servers(take.fabric)) {
+    const shown = gpus.filter((gpu) => !within.has(gpu));
+    if (!shown.length) continue;
+    const alone = take.fabric.grids.length || take.fabric.rings.length || isWhole(take.fabric);
+    if (!alone) nodes.push({ data: { id: `s ${server}`, label: server }, classes: "server" });
+    for (const gpu of shown) {
+      nodes.push({
+        data: { id: gpu, label: gpu, gpu, ...(alone ? {} : { parent: `s ${server}` }) },
+        position: { x: spot.x.get(gpu), y: spot.y.get(gpu) },
+        classes: "gpu",
+      });
+    }
+  }
+  const boxes = [["packet", take.fabric.packet_switches], ["optical", take.fabric.optical_switches], ["averager", take.fabric.averagers || []]];
+  for (const [kind, group] of boxes) {
+    for (const { name } of group) {
+      const size = spot.size.get(name) || { w: 70, h: 40 };
+      const ports = kind === "optical" && [...spot.ports.keys()].some((port) => nodeOf(port) === name);
+      nodes.push({
+        data: { id: name, label: name, switch: name, ...size },
+        position: { x: spot.x.get(name) ?? 0, y: spot.y.get(name) ?? 0 },
+        classes: ports ? "optical body" : kind,
+      });
+    }
+  }
+  if (!folded.size) {
+    for (const [port, position] of spot.ports) {
+      nodes.push({ data: { id: port, label: port.split(":")[1], port }, position: { ...position }, classes: "port" });
+    }
+  }
+  const shownAt = (port) => (spot.ports.has(port) && !folded.size ? port : within.get(nodeOf(port)) || nodeOf(port));
+  for (const link of cables(take.fabric)) {
+    const [a, b] = link.ends.map(portOf), [source, target] = [shownAt(a), shownAt(b)];
+    const bundle = within.has(nodeOf(a)) || within.has(nodeOf(b)) || folded.size;
+    const id = bundle ? `b ${source} ${target}` : fibre(a);
+    edgeOf.set(a, id).set(b, id);
+    const known = edges.find((edge) => edge.data.id === id);
+    if (known) known.data.count += 1;
+    else {
+      const level = spot.y.get(nodeOf(a)) === spot.y.get(nodeOf(b)) && !bundle;
+      edges.push({ data: { id, source, target, ends: [a, b], count: 1, w: 1 }, classes: level ? "fibre level" : "fibre" });
+    }
+  }
+  return { all: [...nodes, ...edges], edgeOf, folded, ports: folded.size ? new Map() : spot.ports };
+}
+
+/** The picture of one take in a box of the page. */
+export class Picture {
+  constructor(box, take, plug, looks, chosen) {
+    Object.assign(this, { take, plug, looks, open: new Set(), power: false, byLoad: new Map() });
+    this.cy = cytoscape({
+      container: box,
+      style: STYLE,
+      elements: [],
+      minZoom: 0.02,
+      maxZoom: 4,
+      autoungrabify: true,
+      boxSelectionEnabled: false,
+      pixelRatio: Math.min(2, window.devicePixelRatio || 1),
+    });
+    this.cy.on("tap", "node, edge", (tapped) => {
+      const found = tapped.target.data();
+      if (found.fold) this.unfold(found.fold);
+      else chosen(found);
+    });
+    this.build();
+    this.sized = new ResizeObserver(() => this.fit());
+    this.sized.observe(box);
+  }
+
+  build() {
+    const made = elements(this.take, this.plug, this.open);
+    Object.assign(this, made);
+    this.cy.elements().remove();
+    this.cy.add(made.all);
+    this.lit = new Map();
+    this.looked = new Map();
+    this.state = null;
+    this.fit();
+  }
+
+  fit() {
+    this.cy.resize();
+    this.cy.fit(undefined, 14);
+  }
+
+  unfold(name) {
+    if (!this.open.delete(name)) this.open.add(name);
+    this.build();
+    this.show(this.at ?? 0);
+  }
+
+  /** Set the look of an element, only where it has changed. */
+  look(id, classes, data = {}) {
+    const now = classes + JSON.stringify(data);
+    if (this.looked.get(id) === now) return;
+    this.looked.set(id, now);
+    const found = this.cy.getElementById(id);
+    if (found.empty()) return;
+    const fixed = (found.data("fixed") ?? found.data("fixed", found.classes().join(" ")).data("fixed"));
+    found.data(data);
+    found.classes(`${fixed} ${classes}`);
+  }
+
+  /** Draw the moment `t`. `load(port)`: share of a link's rate that is used at a packet switch's port. */
+  show(t, load = () => 0) {
+    this.at = t;
+    this.state = stateAt(this.take, t, this.state);
+    this.cy.startBatch();
+    const owners = jobsByGpu(this.state), used = new Map(), now = new Map();
+    for (const circuit of circuits(this.plug, this.state)) this.circuit(circuit, t, load, used, now);
+    for (const [id] of this.lit) if (!now.has(id)) this.cy.getElementById(id).remove(), this.looked.delete(id);
+    for (const [id, edge] of now) {
+      if (!this.lit.has(id)) this.cy.add(edge);
+      this.look(id, edge.marks, edge.shown);
+    }
+    this.lit = now;
+    for (const [port, link] of this.plug.at) this.cable(port, link, used, load);
+    for (const one of this.take.fabric.gpus) this.gpu(one.name, owners);
+    for (const name of this.folded.keys()) this.fold(name, owners);
+    for (const group of [this.take.fabric.packet_switches, this.take.fabric.optical_switches]) {
+      for (const { name } of group) this.look(name, this.troubled(name));
+    }
+    this.flows(owners, now);
+    this.cy.endBatch();
+  }
+
+  troubled(name) {
+    if (this.state.down.has(name)) return "down";
+    return [...this.state.alarms.values()].some((alarm) => alarm.switch === name) ? "alarm" : "";
+  }
+
+  circuit({ path, dark, job, duplex }, t, load, used, now) {
+    const look = job && this.looks.get(job.id), colour = look ? look.colour : UNOWNED;
+    const end = path[path.length - 1], begin = path[0];
+    const share = Math.max(load(begin), load(end)), w = 1.5 + 6 * Math.min(1, share);
+    let moving = false;
+    for (let at = 1; at + 1 < path.length; at += 2) {
+      const [name, ingress] = path[at].split(":");
+      const since = this.state.changed.get(`${name}/${ingress}`);
+      if (since != null && t - since < SHOWN_MOVING_S) moving = true;
+    }
+    const marks = [dark ? "dark" : "lit", moving ? "moving" : "", duplex ? "" : "oneway", job ? "" : "unowned"].join(" ");
+    for (let at = 0; at + 1 < path.length; at += 1) {
+      if (at % 2 === 0) {
+        used.set(this.edgeOf.get(path[at]), { marks, shown: { colour, w } });
+      } else if (this.ports.has(path[at]) && this.ports.has(path[at + 1])) {
+        const id = inside(path[at], path[at + 1]);
+        now.set(id, { data: { id, source: path[at], target: path[at + 1], xc: true, colour, w }, classes: "cross", marks, shown: { colour, w } });
+      }
+    }
+  }
+
+  cable(port, link, used, load) {
+    const id = this.edgeOf.get(port);
+    const down = this.state.down.has(port) || this.state.down.has(link.other);
+    const found = used.get(id);
+    if (down) this.look(id, "cut");
+    else if (found) this.look(id, found.marks, found.shown);
+    else if (this.plug.optical.has(nodeOf(port)) || this.plug.optical.has(nodeOf(link.other))) this.look(id, "unlit", { w: 1 });
+    else {
+      const share = Math.max(load(port), load(link.other));
+      this.look(id, share > 0.9 ? "wire full" : "wire", { w: 1.5 + 8 * Math.min(1, share) });
+    }
+  }
+
+  gpu(name, owners) {
+    const own = owners.get(name), look = own && this.looks.get(own.job.id);
+    const label = own ? `${name}\n${own.job.name}·${own.rank}` : name;
+    const marks = this.state.down.has(name) ? "down" : own ? "busy" : "";
+    this.look(name, marks, { label, colour: look ? look.colour : UNOWNED });
+  }
+
+  fold(name, owners) {
+    const gpus = this.folded.get(name), busy = gpus.map((gpu) => owners.get(gpu)).filter(Boolean);
+    const names = [...new Set(busy.map((own) => own.job.name))];
+    const down = gpus.filter((gpu) => this.state.down.has(gpu)).length;
+    const label = `${gpus.length} GPUs · ${name}\n${busy.length} busy${names.length ? `: ${names.slice(0, 3).join(", ")}` : ""}${down ? `\n${down} lost` : ""}`;
+    const look = busy.length ? this.looks.get(busy[0].job.id) : null;
+    this.look(`fold ${name}`, down ? "down" : "", { label, colour: look ? look.colour : UNOWNED });
+  }
+
+  /** Light that O-NICs switch for every flow: an arrow from GPU to GPU for as long as it is lit. */
+  flows(owners, now) {
+    for (const { gpu, peer, wavelength } of this.state.flows) {
+      const id = `w ${gpu} ${peer} ${wavelength}`, own = owners.get(gpu), look = own && this.looks.get(own.job.id);
+      const shown = { colour: look ? look.colour : UNOWNED, label: wavelength == null ? "" : `λ${wavelength}` };
+      if (!now.has(id) && this.cy.getElementById(id).empty()) {
+        this.cy.add({ data: { id, source: gpu, target: peer, ...shown, w: 3 }, classes: "flow" });
+      }
+      now.set(id, { marks: "", shown });
+    }
+    for (const one of this.cy.edges(".flow")) if (!now.has(one.id())) one.remove();
+  }
+
+  /** Let what has just changed move; called for every frame. */
+  animate(ms) {
+    const moving = this.cy.edges(".moving");
+    if (moving.nonempty()) moving.style("line-dash-offset", -(ms / 25) % 24);
+  }
+
+  destroy() {
+    this.sized.disconnect();
+    this.cy.destroy();
+  }
+}

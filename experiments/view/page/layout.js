@@ -1,0 +1,201 @@
+// Where everything is drawn: GPUs above, optical switches between, packet switches below; grids, rings and
+// interconnects in their own shape. Positions in pixels of the drawing.
+
+import { nodeOf, portOf } from "./light.js";
+
+export const GPU = 46, GAP = 10, LEVEL = 150, PORT = 22;
+/** Fabrics of more GPUs are folded by switch. */
+export const MOST_IN_DETAIL = 64;
+
+/** GPUs in the order of their servers, and the server of each. */
+export function servers(fabric) {
+  const found = new Map();
+  for (const gpu of fabric.gpus) {
+    if (!found.has(gpu.server)) found.set(gpu.server, []);
+    found.get(gpu.server).push(gpu.name);
+  }
+  return found;
+}
+
+/** All that is plugged: links, and the cables of averagers. */
+export const cables = (fabric) => [
+  ...fabric.links,
+  ...(fabric.averagers || []).flatMap((one) => one.cables.map((ends) => ({ ends, rate_bps: null }))),
+];
+
+/** How many links each node is from the GPUs. */
+function levels(fabric) {
+  const level = new Map(fabric.gpus.map((gpu) => [gpu.name, 0]));
+  const joined = new Map();
+  for (const link of cables(fabric)) {
+    const [a, b] = link.ends.map((end) => nodeOf(portOf(end)));
+    joined.set(a, [...(joined.get(a) || []), b]);
+    joined.set(b, [...(joined.get(b) || []), a]);
+  }
+  const todo = [...level.keys()];
+  while (todo.length) {
+    const node = todo.shift();
+    for (const other of joined.get(node) || []) {
+      if (level.has(other)) continue;
+      level.set(other, level.get(node) + 1);
+      todo.push(other);
+    }
+  }
+  for (const one of [...fabric.packet_switches, ...fabric.optical_switches]) {
+    if (!level.has(one.name)) level.set(one.name, 1);
+  }
+  return { level, joined };
+}
+
+function row(names, x, width, gap = GAP) {
+  let at = 0;
+  for (const name of names) {
+    x.set(name, at + width(name) / 2);
+    at += width(name) + gap;
+  }
+  return at - gap;
+}
+
+/** Positions of GPUs, switches and ports of a fabric that is drawn in layers. */
+function layered(fabric) {
+  const { level, joined } = levels(fabric);
+  const x = new Map(), y = new Map(), ports = new Map(), size = new Map();
+  let at = 0;
+  for (const group of servers(fabric).values()) {
+    for (const gpu of group) {
+      x.set(gpu, at + GPU / 2);
+      y.set(gpu, 0);
+      at += GPU + GAP;
+    }
+    at += 2 * GAP;
+  }
+  const width = Math.max(at - 3 * GAP, 240);
+  const deepest = Math.max(0, ...level.values());
+  for (let depth = 1; depth <= deepest; depth++) {
+    const names = [...level].filter(([, of]) => of === depth).map(([name]) => name);
+    const centre = (name) => {
+      const near = (joined.get(name) || []).filter((other) => x.has(other)).map((other) => x.get(other));
+      return near.length ? near.reduce((a, b) => a + b) / near.length : width / 2;
+    };
+    names.sort((a, b) => centre(a) - centre(b) || a.localeCompare(b, "en", { numeric: true }));
+    const wide = (name) => {
+      const plugs = cables(fabric).filter((link) => link.ends.some((end) => nodeOf(end) === name)).length;
+      return Math.max(80, (plugs / 2) * PORT + 20);
+    };
+    const total = names.reduce((sum, name) => sum + wide(name), 0);
+    const gap = names.length > 1 ? Math.max(24, (width - total) / (names.length - 1 || 1)) : 0;
+    const local = new Map(), full = row(names, local, wide, gap);
+    for (const name of names) {
+      x.set(name, local.get(name) + (width - full) / 2);
+      y.set(name, depth * LEVEL);
+      size.set(name, { w: wide(name), h: 44 });
+    }
+  }
+  for (const optical of fabric.optical_switches) placePorts(fabric, optical, x, y, size, ports);
+  return { x, y, size, ports, width };
+}
+
+/** Ports of an optical switch: what leads up on its upper edge, what leads down on its lower one. */
+function placePorts(fabric, optical, x, y, size, ports) {
+  const up = [], down = [];
+  for (const link of fabric.links) {
+    link.ends.map(portOf).forEach((end, index, ends) => {
+      if (nodeOf(end) !== optical.name) return;
+      const other = nodeOf(ends[1 - index]);
+      ((y.get(other) ?? 0) < y.get(optical.name) ? up : down).push({ port: end, other });
+    });
+  }
+  const body = { w: Math.max(90, Math.max(up.length, down.length) * PORT + 16), h: 74 };
+  size.set(optical.name, body);
+  const edge = (group, dy) => {
+    group.sort((a, b) => (x.get(a.other) ?? 0) - (x.get(b.other) ?? 0) || number(a.port) - number(b.port));
+    const step = body.w / (group.length + 1);
+    group.forEach((one, index) => {
+      ports.set(one.port, { x: x.get(optical.name) - body.w / 2 + step * (index + 1), y: y.get(optical.name) + dy });
+    });
+  };
+  edge(up, -body.h / 2);
+  edge(down, body.h / 2);
+}
+
+const number = (port) => Number(port.split(":")[1]);
+
+/** A grid: rows and columns of GPUs, row switches at the right, column switches below. */
+function gridded(fabric, grid, found, top) {
+  const step = 110;
+  grid.nodes.forEach((name, index) => {
+    found.x.set(name, (index % grid.columns) * step);
+    found.y.set(name, top + Math.floor(index / grid.columns) * step);
+  });
+  grid.row_switches.forEach((name, index) => {
+    found.x.set(name, grid.columns * step + 30);
+    found.y.set(name, top + index * step);
+    found.size.set(name, { w: 84, h: 36 });
+  });
+  grid.column_switches.forEach((name, index) => {
+    found.x.set(name, index * step);
+    found.y.set(name, top + grid.rows * step + 20);
+    found.size.set(name, { w: 84, h: 36 });
+  });
+  return top + (grid.rows + 1) * step + 60;
+}
+
+/** A ring: GPUs outside, the switch of each inside. */
+function ringed(nodes, inner, found, top) {
+  const radius = Math.max(130, nodes.length * 14), centre = top + radius + 60;
+  nodes.forEach((name, index) => {
+    const angle = (2 * Math.PI * index) / nodes.length - Math.PI / 2;
+    const at = (r) => [radius + r * Math.cos(angle), centre + r * Math.sin(angle)];
+    [[name, radius + 60], [inner[index], radius - 10]].forEach(([one, r]) => {
+      if (one === undefined) return;
+      const [px, py] = at(r);
+      found.x.set(one, px);
+      found.y.set(one, py);
+      if (one !== name) found.size.set(one, { w: 40, h: 26 });
+    });
+  });
+  return centre + radius + 100;
+}
+
+/** Whether nothing is plugged port by port: an interconnect that is described as a whole. */
+export const isWhole = (fabric) => !cables(fabric).length && !fabric.grids.length && !fabric.rings.length;
+
+/** Positions of all that is drawn of a take: `x`, `y` and `size` by node, `ports` of optical switches. */
+export function placed(take) {
+  const fabric = take.fabric;
+  const shaped = new Set([...fabric.grids, ...fabric.rings].flatMap((one) => one.nodes));
+  if (shaped.size) {
+    const found = { x: new Map(), y: new Map(), size: new Map(), ports: new Map() };
+    let top = 0;
+    for (const grid of fabric.grids) top = gridded(fabric, grid, found, top);
+    for (const ring of fabric.rings) top = ringed(ring.nodes, ring.switches, found, top);
+    const rest = { ...fabric, gpus: fabric.gpus.filter((gpu) => !shaped.has(gpu.name)) };
+    const left = new Set([...found.x.keys()]);
+    rest.optical_switches = fabric.optical_switches.filter((one) => !left.has(one.name));
+    if (rest.gpus.length || rest.optical_switches.length || rest.packet_switches.length) {
+      const below = layered(rest);
+      for (const [name, x] of below.x) if (!left.has(name)) found.x.set(name, x), found.y.set(name, below.y.get(name) + top);
+      for (const [name, one] of below.size) if (!left.has(name)) found.size.set(name, one);
+      for (const [port, at] of below.ports) found.ports.set(port, { x: at.x, y: at.y + top });
+    }
+    return found;
+  }
+  if (isWhole(fabric)) {
+    const found = { x: new Map(), y: new Map(), size: new Map(), ports: new Map() };
+    ringed(fabric.gpus.map((gpu) => gpu.name), [], found, 0);
+    return found;
+  }
+  return layered(fabric);
+}
+
+/** GPUs by the packet switch that they are on at the begin, else by server: what is folded to one node. */
+export function folds(take, gpuPorts) {
+  const on = new Map([...gpuPorts].map(([port, gpu]) => [gpu, nodeOf(port)]));
+  const found = new Map();
+  for (const gpu of take.fabric.gpus) {
+    const key = on.get(gpu.name) || gpu.server;
+    if (!found.has(key)) found.set(key, []);
+    found.get(key).push(gpu.name);
+  }
+  return found;
+}

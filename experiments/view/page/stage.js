@@ -1,0 +1,91 @@
+// One take on the page: its picture, its curves and the key to its colours.
+
+import { html, useEffect, useRef } from "./vendor/preact.js";
+import { Curves } from "./curves.js";
+import { Picture } from "./fabric.js";
+import { loadAt } from "./measures.js";
+import { rate } from "./sentences.js";
+
+/** Draws a take in the boxes of a stage, a frame at a time. */
+export class Drawing {
+  constructor(boxes, view, clock, chosen) {
+    this.view = view;
+    const { take, plug, looks } = view;
+    this.picture = new Picture(boxes.picture, take, plug, looks, (found) => {
+      const port = (found.ends || []).find((end) => take.rates.ports[end]);
+      if (port) this.curves.toggle(port);
+      chosen(found, this);
+    });
+    this.curves = new Curves(boxes.curves, take, plug, looks, clock);
+  }
+
+  show(t) {
+    const { take, plug } = this.view;
+    this.picture.show(t, loadAt(take, plug, t));
+    this.curves.show(t);
+  }
+
+  destroy() {
+    this.picture.destroy();
+    this.curves.destroy();
+  }
+}
+
+function Key({ view }) {
+  return html`<ul class="key">
+    ${view.take.jobs.map(
+      (job) => html`<li>
+        <svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" stroke=${view.looks.get(job.id).colour} stroke-width="4" stroke-dasharray=${view.looks.get(job.id).dash.join(" ")} /></svg>
+        job ${job.name}: ${job.gpus.length} GPUs
+      </li>`,
+    )}
+    <li><svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" class="k-moved" /></svg> just moved</li>
+    <li><svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" class="k-dark" /></svg> dark</li>
+    <li><svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" class="k-unlit" /></svg> no light</li>
+    <li>width: load</li>
+  </ul>`;
+}
+
+/** The boxes of a take; `ready` gets its drawing, and null when it goes. */
+export function Stage({ view, clock, ready, chosen, note, below, aside }) {
+  const picture = useRef(), curves = useRef();
+  useEffect(() => {
+    const drawing = new Drawing({ picture: picture.current, curves: curves.current }, view, clock, chosen);
+    ready(drawing, true);
+    return () => {
+      ready(drawing, false);
+      drawing.destroy();
+    };
+  }, [view]);
+  return html`<section class="stage" aria-label=${view.take.title}>
+    <h2>${view.take.title} <small>${view.take.label}</small></h2>
+    <div class="both">
+      <div class="left"><div class="seen">
+        <div class="picture" ref=${picture} role="img" aria-label=${`Fabric: ${view.take.fabric.gpus.length} GPUs`}></div>
+        <${Key} view=${view} />
+        ${note && html`<p class="note" role="status">${note}</p>`}
+      </div>${below}</div>
+      <div class="right"><div class="curves" ref=${curves}></div>${aside}</div>
+    </div>
+  </section>`;
+}
+
+/** What a tapped node or link is, in a line. */
+export function described(found, drawing) {
+  const { take, plug } = drawing.view, state = drawing.picture.state;
+  const load = loadAt(take, plug, drawing.picture.at);
+  if (found.ends && found.count === 1) {
+    const [a, b] = found.ends, share = Math.max(load(a), load(b)), bps = plug.at.get(a)?.rate_bps;
+    return `${a} – ${b}: ${bps ? `${rate(bps)}, ${(100 * share).toFixed(0)} % used` : "cable"}`;
+  }
+  if (found.gpu) {
+    const gpu = plug.gpus.get(found.gpu);
+    return `${gpu.name}: ${gpu.model} in ${gpu.server}, ${gpu.ip}${state.down.has(gpu.name) ? `; ${state.down.get(gpu.name)}` : ""}`;
+  }
+  if (found.switch) {
+    const lit = state.light.get(found.switch), optical = plug.optical.get(found.switch);
+    const more = optical ? `${optical.profile}, ${optical.size} ports, ${lit ? lit.size : 0} cross-connects` : "packet switch";
+    return `${found.switch}: ${more}${state.down.has(found.switch) ? `; ${state.down.get(found.switch)}` : ""}`;
+  }
+  return found.port || "";
+}

@@ -1,0 +1,63 @@
+// How the picture of a fabric looks. Faults have a shape or a sign besides their colour.
+
+const INK = "#1c2733", QUIET = "#8a97a5", PAPER = "#ffffff", WRONG = "#b3001b";
+const text = { "font-family": "system-ui, sans-serif", "font-size": 11, color: INK, "text-wrap": "wrap" };
+const centred = { "text-valign": "center", "text-halign": "center" };
+
+export const STYLE = [
+  { selector: "node", style: { ...text, label: "data(label)" } },
+  {
+    selector: ".server",
+    style: { shape: "round-rectangle", "background-color": "#eef2f6", "border-width": 1, "border-color": "#c8d1da", padding: 7, "text-valign": "top", "text-margin-y": -3, color: "#5b6875" },
+  },
+  {
+    selector: ".gpu",
+    style: { ...centred, shape: "round-rectangle", width: 46, height: 36, "background-color": PAPER, "border-width": 1.5, "border-color": QUIET },
+  },
+  { selector: ".gpu.busy", style: { "border-width": 4, "border-color": "data(colour)" } },
+  {
+    selector: ".fold",
+    style: { ...centred, shape: "round-rectangle", width: 170, height: 60, "background-color": "#eef2f6", "border-width": 4, "border-style": "double", "border-color": "data(colour)", "font-size": 14 },
+  },
+  {
+    selector: ".packet, .averager",
+    style: { ...centred, shape: "rectangle", width: "data(w)", height: "data(h)", "background-color": INK, color: PAPER, "font-weight": "bold", "border-width": 0 },
+  },
+  { selector: ".averager", style: { shape: "hexagon", "background-color": "#3d4f61" } },
+  {
+    selector: ".optical",
+    style: { ...centred, shape: "round-rectangle", width: "data(w)", height: "data(h)", "background-color": "#fff8e6", "border-width": 2, "border-color": "#c9a227", "z-compound-depth": "bottom" },
+  },
+  { selector: ".optical.body", style: { "text-halign": "left", "text-margin-x": -4, "z-index": 0 } },
+  {
+    selector: ".port",
+    style: { shape: "ellipse", width: 11, height: 11, "background-color": "#ffffff", "border-width": 1.5, "border-color": "#a8861a", "font-size": 7, ...centred, "z-index": 20 },
+  },
+  {
+    selector: "edge",
+    style: { width: "data(w)", "curve-style": "straight", "line-color": "#b9c3cd", "line-cap": "butt", "z-index": 5 },
+  },
+  { selector: ".level", style: { "curve-style": "unbundled-bezier", "control-point-distances": 46, "control-point-weights": 0.5 } },
+  { selector: ".wire", style: { "line-color": "#5f6f7f" } },
+  { selector: ".full", style: { "line-color": "#5f6f7f", "line-outline-width": 1.5, "line-outline-color": "#e69f00" } },
+  { selector: ".unlit", style: { "line-color": "#d5dce3", "line-style": "dotted" } },
+  { selector: ".lit", style: { "line-color": "data(colour)", "z-index": 10 } },
+  { selector: ".lit.unowned", style: { "line-color": "#7c8894" } },
+  { selector: ".moving", style: { "line-style": "dashed", "line-dash-pattern": [14, 10], "line-outline-width": 2.5, "line-outline-color": "#f0c419", "z-index": 15 } },
+  { selector: ".dark", style: { "line-color": "data(colour)", "line-style": "dashed", "line-dash-pattern": [3, 6], "line-opacity": 0.75, "z-index": 12 } },
+  { selector: ".oneway", style: { "target-arrow-shape": "triangle", "target-arrow-color": "data(colour)", "arrow-scale": 0.8 } },
+  {
+    selector: ".cut",
+    style: { "line-color": WRONG, "line-style": "dashed", width: 2, label: "✕ cut", color: WRONG, "font-size": 13, "font-weight": "bold", "text-background-color": PAPER, "text-background-opacity": 1, "z-index": 30 },
+  },
+  {
+    selector: ".flow",
+    style: { "curve-style": "bezier", "line-color": "data(colour)", "target-arrow-shape": "triangle", "target-arrow-color": "data(colour)", label: "data(label)", "font-size": 9, color: INK, "text-background-color": PAPER, "text-background-opacity": 0.8, "z-index": 25 },
+  },
+  {
+    selector: "node.down",
+    style: { "background-color": "#fbe3e6", color: WRONG, "border-width": 4, "border-style": "dashed", "border-color": WRONG },
+  },
+  { selector: "node.alarm", style: { "border-width": 4, "border-style": "double", "border-color": WRONG } },
+  { selector: "edge:selected, node:selected", style: { "overlay-color": "#0072b2", "overlay-opacity": 0.18, "overlay-padding": 4 } },
+];

@@ -1,0 +1,227 @@
+"""The page over run folders: what it is told, and what Chromium shows of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ringlight.controller.web.listening import listen
+from ringlight.controller.web.serving import HttpServer
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.app import app
+from ringlight.experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.experiments.view.recorded import Recorded
+from ringlight.experiments.view.serving import PAGE, address, application
+from ringlight.experiments.view.single_file import single_file
+from tests.browser import CHROMIUM, Browser, browser
+
+ROOT = Path(__file__).resolve().parents[2]
+VENDOR = {
+    "cytoscape.js": "0d7e373a706f0f01d6fb7a6ccf04988c01307cee1c2f9bcc7b068e9f6b431e3f",
+    "preact.js": "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7",
+    "uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Simulated run of two arms: fragmented, and regrouped while the jobs train."""
+    experiment = load_checked(ROOT / "scenarios" / "disaggregation.yaml")
+    arms = ("a-fragmented", "live")
+    done, _ = carry_out_experiment(
+        experiment, SimulationBackend(), tmp_path_factory.mktemp("runs"), arms=arms
+    )
+    return done.path
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[str]:
+    with serving(folder) as url:
+        yield url
+
+
+class serving:
+    """The page over folders, for as long as the context lasts."""
+
+    def __init__(self, *folders: Path) -> None:
+        self._listener = listen("127.0.0.1", 0)
+        self._server = HttpServer(application([Recorded(one) for one in folders]), self._listener, end_s=0)
+
+    def __enter__(self) -> str:
+        self._server.start()
+        return address(self._listener)
+
+    def __exit__(self, *_: object) -> None:
+        with closing(self._listener):
+            self._server.stop(at_once=True)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    with browser() as found:
+        yield found
+
+
+def shown(tab: Browser, url: str, width: int = 1280) -> None:
+    """Open the page and wait for its first picture."""
+    tab.said.clear(), tab.asked.clear()
+    tab.screen(width)
+    tab.open("about:blank")
+    tab.open(url)
+    tab.wait("window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 1")
+
+
+def classes(tab: Browser, element: str) -> str:
+    found = f"[...ringlight.drawings][0].picture.cy.getElementById({json.dumps(element)})"
+    return str(tab.run(f"{found}.classes().join(' ')"))
+
+
+def seek(tab: Browser, t: float) -> None:
+    tab.run(f"ringlight.clock.seek({t}), new Promise(go => requestAnimationFrame(() => setTimeout(go, 30)))")
+
+
+def test_libraries_are_the_pinned_ones() -> None:
+    for name, sha256 in VENDOR.items():
+        assert hashlib.sha256((PAGE / "vendor" / name).read_bytes()).hexdigest() == sha256, name
+
+
+def test_modules_of_the_page_are_short() -> None:
+    long = {path.name: n for path in PAGE.glob("*.js") if (n := len(path.read_text().splitlines())) > 300}
+    assert not long
+
+
+def test_a_run_is_told_as_the_rest_api_tells_a_lab(folder: Path) -> None:
+    take = Recorded(folder).take("live")
+    (change,) = (event for event in take["events"] if event["event"] == "circuits")
+    added = change["changes"]["ocs0"]["add"]
+    assert {(xc["ingress"], xc["egress"]) for xc in added} >= {(3, 25), (4, 23), (5, 24)}
+    assert all(xc["t_dark"] < xc["t_lit"] <= change["t"] for xc in added)
+    assert [event["id"] for event in take["events"]] == list(range(1, len(take["events"]) + 1))
+    assert len(take["laps"]["red"]["end"]) == 18
+    assert take["fabric"]["scale"] == 400.0
+    rates = take["rates"]["ports"]["tor0:1"]
+    assert max(rates["rx"]) * take["rates"]["unit_bps"] * take["fabric"]["scale"] > 30e9
+
+
+def test_the_page_is_guarded(served: str) -> None:
+    answer = httpx.get(served)
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert httpx.get(f"{served}runs.json", headers={"origin": "http://evil.example"}).status_code == 403
+    wrong = ("../recorded.py", "%2e%2e/recorded.py", "take/9/0.json", "take/0/99.json", "vendor", "no.js")
+    for name in wrong:
+        assert httpx.get(served + name).status_code == 404, name
+
+
+@chromium
+def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
+    shown(tab, f"{served}#2")
+    seek(tab, 10.3)
+    assert "lit" in classes(tab, "f g2:0")
+    assert "dark" not in classes(tab, "f g2:0")
+    dark = next(e for e in httpx.get(f"{served}take/0/1.json").json()["events"] if e["event"] == "circuits")
+    xc = dark["changes"]["ocs0"]["add"][0]
+    seek(tab, (xc["t_dark"] + xc["t_lit"]) / 2)
+    assert "dark" in classes(tab, "f g2:0")
+    assert "lit" in classes(tab, "f g0:0")
+    assert "moving" not in classes(tab, "f g0:0")
+    seek(tab, xc["t_lit"] + 0.01)
+    assert {"lit", "moving"} <= set(classes(tab, "f g2:0").split())
+    # Where it went: port 3 of the optical switch to tor1's.
+    assert classes(tab, "x ocs0:11 ocs0:3")
+    seek(tab, xc["t_lit"] + 5)
+    assert "moving" not in classes(tab, "f g2:0")
+    assert tab.said == []
+    assert {url.partition("/view/")[0] for url in tab.asked if url.startswith("http")} == {
+        served.partition("/view/")[0]
+    }
+
+
+@chromium
+def test_an_event_leads_to_its_moment(tab: Browser, served: str) -> None:
+    shown(tab, f"{served}#2")
+    said = "[...document.querySelectorAll('.events button')].find(b => b.innerText.includes('Light changed'))"
+    assert "dark for 32.5 ms" in tab.run(f"{said}.innerText")
+    tab.run(f"{said}.click()")
+    tab.wait("Math.abs(ringlight.clock.t - 10.391) < 0.01")
+
+
+@chromium
+@pytest.mark.parametrize("width", [1280, 400])
+def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width: int) -> None:
+    shown(tab, f"{served}#2", width)
+    wide = tab.run("document.documentElement.scrollWidth")
+    assert wide <= width
+    wanted = tab.run("document.querySelectorAll('button:not(:disabled), select, input').length")
+    tab.run("document.activeElement.blur()")
+    reached = set()
+    for _ in range(wanted + 4):
+        tab.key("Tab")
+        reached.add(
+            tab.run("[...document.querySelectorAll('button, select, input')].indexOf(document.activeElement)")
+        )
+    assert len(reached - {-1}) == wanted
+    tab.run("document.activeElement.blur(), ringlight.clock.seek(0)")
+    tab.key("n")
+    tab.key("n")
+    assert tab.run("ringlight.clock.t") > 10
+    tab.key("Home")
+    tab.key(" ")
+    tab.wait("ringlight.clock.playing && ringlight.clock.t > 0.05")
+    tab.key(" ")
+    assert not tab.run("ringlight.clock.playing")
+
+
+@chromium
+def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["view", str(folder), "--html", str(file), "--arm", "live"])
+    assert done.exit_code == 0, done.output
+    shown(tab, file.as_uri())
+    seek(tab, 12.0)
+    assert "lit" in classes(tab, "f g2:0")
+    assert classes(tab, "x ocs0:11 ocs0:3")
+    assert [url for url in tab.asked if not url.startswith(("file:", "data:", "about:"))] == []
+    assert tab.said == []
+
+
+@chromium
+def test_names_that_are_html_are_text(tab: Browser, tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror=window.hit=1><script>window.hit=1</script>"
+    scenario = tmp_path / "evil.yaml"
+    arms = {"one": {"title": evil, "fabric": "fast"}}
+    text = (ROOT / "scenarios/examples/packet_switches.yaml").read_text()
+    raw = {**yaml.safe_load(text), "name": "evil", "description": evil, "arms": arms}
+    raw.pop("compare", None)
+    scenario.write_text(yaml.safe_dump(raw))
+    done, _ = carry_out_experiment(load_checked(scenario), SimulationBackend(), tmp_path / "runs")
+    file = tmp_path / "page.html"
+    file.write_text(single_file([Recorded(done.path)]))
+    with serving(done.path) as url:
+        for where in (url, file.as_uri()):
+            shown(tab, where)
+            assert evil in tab.run("document.querySelector('.stage h2').innerText")
+            assert tab.run("window.hit") is None
+
+
+@chromium
+def test_two_arms_go_in_step(tab: Browser, served: str) -> None:
+    shown(tab, f"{served}#1+2")
+    tab.wait("ringlight.drawings.size === 2")
+    seek(tab, 12.0)
+    assert tab.run("[...ringlight.drawings].map(one => one.picture.at)") == [12.0, 12.0]
+    titles = tab.run("[...document.querySelectorAll('.stage h2')].map(h => h.innerText)")
+    assert len(titles) == 2
+    assert "fragmented" in titles[0]
