@@ -140,4 +140,7 @@ PLACEMENTS: Mapping[str, Placement] = {
     "spread": spread,
     "hilbert": hilbert,
     "rings-aligned": rings_aligned,
+    # On a torus, where a job's block is found before it starts (``blocks.Torus``): there all GPUs are one
+    # leaf's.
+    "blocks": first_fit,
 }
