@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ringlight.controller.errors import ConflictError, InvalidError
+from ringlight.fabric.clusters import fewest_parts
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import candidates, lit_planes
 from ringlight.fabric.topology import Fabric
@@ -117,9 +118,8 @@ def _choose(
     groups: dict[str, list[str]] = {}
     for gpu in free:
         groups.setdefault(switch_of.get(gpu) or "", []).append(gpu)
-    fitting = [name for name in groups if name and len(groups[name]) >= count]
-    if fitting:
-        best = min(fitting, key=lambda name: (len(groups[name]), name))
-        return tuple(groups[best][:count])
-    order = sorted(groups, key=lambda name: (not name, -len(groups[name]), name))
-    return tuple([gpu for name in order for gpu in groups[name]][:count])
+    lit = {name: len(group) for name, group in groups.items() if name}
+    dark = groups.get("", [])
+    beside = min(count, sum(lit.values()))
+    found = [gpu for name, taken in fewest_parts(lit, beside) for gpu in groups[name][:taken]]
+    return (*found, *dark[: count - beside])

@@ -59,6 +59,7 @@ def run(
 def _run(scenario: Path, which: options.Runs, lab: options.OpenLab, runs: Path, as_json: bool) -> None:
     backend = _emulation(lab, lab.app or [])
     experiment = with_applications(which.load(scenario), lab)
+    lab.tell_view()
     _carry_out(experiment, backend, which, runs, as_json)
 
 

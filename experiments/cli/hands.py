@@ -135,6 +135,7 @@ def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> It
     with processes_of_lab(scenario, place, built, follow=True) as processes:
         addresses = processes.addresses
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
+        built.tell_view()
         calls.is_at(addresses.rest, addresses.cacert)
         yield of_lab(processes.lab)
 

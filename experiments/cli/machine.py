@@ -38,6 +38,7 @@ def up(
         f"lab {found['lab']} is up; REST at {found['url']}/docs; end it with: ringlight down {found['lab']}"
     )
     answer(found, as_json, lambda _: typer.echo(said))
+    lab.tell_view()
 
 
 def image(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ringlight.experiments.cli.common import fail
+from ringlight.experiments.cli.common import fail, say
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
@@ -158,6 +158,14 @@ class OpenLab(Lab):
     app_all: Annotated[
         bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
     ] = False
+    view: Annotated[
+        bool, typer.Option("--view", help="Print the address of the page that shows the lab's light.")
+    ] = False
+
+    def tell_view(self) -> None:
+        """Say where the lab's page is, if that was asked for."""
+        if self.view:
+            say(f"watch the light at {self.addresses().url}/view/")
 
     def addresses(self) -> Addresses:
         """Where controller and applications listen. Raises UserError."""

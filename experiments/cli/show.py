@@ -49,6 +49,7 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
             ],
             "jobs": _jobs_document(plan),
             "points": points[plan.arm],
+            **({} if plan.trace is None else {"trace": _trace_document(plan)}),
         }
     fabrics = {
         name: {**fabric_document(setting.fabric), "notes": _notes(setting)}
@@ -71,6 +72,33 @@ def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
     plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][:_MOST_CARRIED]
     found = {plan.point_name: demand_of(plan) for plan in plans}
     return {name: asdict(demand) for name, demand in found.items() if demand is not None}
+
+
+def _trace_document(plan: RunPlan) -> dict[str, Any]:
+    """The jobs of a trace as the first run has them, and who decides about them."""
+    from ringlight.experiments.language.traces import jobs_of
+
+    assert plan.trace is not None
+    jobs, gpus = jobs_of(plan.trace, plan.trace.seed), plan.trace.cluster.size
+    return {
+        "jobs": len(jobs),
+        "largest_gpus": int(jobs.gpus.max()),
+        "span_s": jobs.span_s,
+        "load": jobs.load(gpus),
+        "changed": dict(jobs.counts),
+        "policies": asdict(plan.trace.policies),
+    }
+
+
+def _said_of_trace(trace: Mapping[str, Any]) -> str:
+    policies, changed = trace["policies"], trace["changed"]
+    counts = "".join(f", {why.replace('_', ' ')} {count:,}" for why, count in changed.items())
+    days, largest = trace["span_s"] / 86_400, trace["largest_gpus"]
+    who = ", ".join(f"{key} {policies[key]}" for key in ("queueing", "placement", "light", "sharing"))
+    return (
+        f"trace: {trace['jobs']:,} jobs of up to {largest} GPUs in {days:.1f} days, load {trace['load']:.2f}"
+        f"{counts}; {who}"
+    )
 
 
 def _jobs_document(plan: RunPlan) -> dict[str, Any]:
@@ -159,17 +187,11 @@ def show_check(found: Mapping[str, Any]) -> None:
         for name, arm in found["arms"].items()
         for job, entry in arm["jobs"].items()
     ]
-    listing(
-        jobs,
-        *("arm", "fabric", "runs", "job"),
-        ("ranks", lambda job: _short(job["ranks"])),
-        ("does", _said_to_do),
-        ("iterations", lambda job: "" if "image" in job else job["iterations"]),
-        ("compute", lambda job: "" if "image" in job else format_time(job["compute_s"])),
-        ("sends", _sends),
-        ("model", lambda job: said_of(job["points"], job["job"], "model")),
-        ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
-    )
+    if jobs:
+        _list_jobs(jobs)
+    traces = [(name, _said_of_trace(arm["trace"])) for name, arm in found["arms"].items() if "trace" in arm]
+    for line in alike(traces):
+        typer.echo(line)
     points = {name: arm["points"] for name, arm in found["arms"].items()}
     for line in (*left_out(points), *taken(points)):
         typer.echo(line)
@@ -186,6 +208,20 @@ def show_check(found: Mapping[str, Any]) -> None:
     notes = [note.partition(": ")[::2] for fabric in found["fabrics"].values() for note in fabric["notes"]]
     for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(found)):
         typer.echo(line)
+
+
+def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
+    listing(
+        jobs,
+        *("arm", "fabric", "runs", "job"),
+        ("ranks", lambda job: _short(job["ranks"])),
+        ("does", _said_to_do),
+        ("iterations", lambda job: "" if "image" in job else job["iterations"]),
+        ("compute", lambda job: "" if "image" in job else format_time(job["compute_s"])),
+        ("sends", _sends),
+        ("model", lambda job: said_of(job["points"], job["job"], "model")),
+        ("simulated", lambda job: said_of(job["points"], job["job"], "simulated")),
+    )
 
 
 def _what_is_carried(found: Mapping[str, Any]) -> Iterator[str]:

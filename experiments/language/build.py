@@ -25,6 +25,7 @@ from ringlight.experiments.language.plan import (
     Scale,
     Setting,
     Start,
+    TracePlan,
     When,
 )
 from ringlight.experiments.language.profiles import ELEMENT_BYTES, MODELS, scaled_gradient_bytes
@@ -42,12 +43,14 @@ from ringlight.experiments.language.spec import (
     keys_of,
 )
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
+from ringlight.experiments.language.traces import TRACE, TraceSpec, is_trace
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
+from ringlight.workloads.job_traces import JobTrace
 
 T = TypeVar("T")
 #: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
@@ -135,6 +138,9 @@ class Builder:
             where,
         )
         events = self._events(raw, scale)
+        if is_trace(raw["jobs"]):
+            trace = self._trace(raw, scale, fabric, events)
+            return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), trace=trace)
         jobs = self._jobs(raw, scale, fabric, events)
         control = _faults(self._section(raw, "control"), scale)
         draft = Draft(where, key, fabric, jobs, events, control)
@@ -245,6 +251,30 @@ class Builder:
             _event(name, self._checked(f"events.{name}", EventSpec, entry, parameters), scale)
             for name, entry in zip(names, written, strict=True)
         )
+
+    def _trace(
+        self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
+    ) -> TracePlan:
+        jobs, where = raw["jobs"], f"jobs.{TRACE}"
+        spec: TraceSpec = self._checked(where, TraceSpec, jobs[TRACE], raw.get("parameters") or _NOTHING)
+        if len(jobs) > 1:
+            raise ValueError(
+                f"jobs.{next(job for job in jobs if job != TRACE)}: a trace is alone on a cluster"
+            )
+        if events:
+            raise ValueError(f"events.{events[0].name}: nothing is made to happen while a trace is replayed")
+        if scale != Scale():
+            raise ValueError("scale: a trace is replayed in real time; leave it out")
+
+        def read() -> JobTrace | None:
+            found = spec.read(self._directory)
+            if spec.file is not None:
+                self.files[self._directory / spec.file] = None
+            return found
+
+        with at(f"{where}.file"):
+            trace = self._once(("trace", spec.file, spec.bad_rows), read)
+        return spec.plan(fabric, trace)
 
     def _jobs(
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from ringlight.fabric.clusters import Cluster, Policies
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
@@ -20,6 +21,7 @@ from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.graph import Workload
+from ringlight.workloads.job_traces import Fit, JobTrace, Sending
 
 P = TypeVar("P", bound=Plane)
 Do = Literal[
@@ -252,12 +254,30 @@ class EventPlan:
 
 
 @dataclass(frozen=True)
+class TracePlan:
+    """Jobs of a trace on a cluster, in place of jobs by name. ``trace``: as read; None where its jobs are
+    made up, as ``generated`` says. ``fit``: how it is scaled to the cluster, ``sends``: what its jobs send.
+    ``warm_up``: share of the span of arrivals before which jobs do not count; ``until_s``: the end of the
+    replay, None once all have ended. Times are real: nothing of it is scaled."""
+
+    cluster: Cluster
+    trace: JobTrace | None
+    generated: Mapping[str, Any] | None
+    fit: Fit
+    sends: tuple[Sending, ...]
+    policies: Policies
+    seed: int
+    warm_up: float
+    until_s: float | None
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """One run: an arm of the experiment at one point of its sweep, once.
 
     ``point``: swept dotted paths with their values as written. ``control``: faults of the control network
     from the start. ``circuits``: pairs of port names that are lit at the start. ``tuning_s``: of the lasers
-    of tunable O-NICs by GPU, emulated seconds.
+    of tunable O-NICs by GPU, emulated seconds. ``trace``: in place of jobs.
     """
 
     name: str
@@ -272,6 +292,7 @@ class RunPlan:
     circuits: tuple[tuple[str, str], ...] = ()
     tuning_s: Mapping[str, float] = field(default_factory=dict)
     costs: Costs = Costs()
+    trace: TracePlan | None = None
 
     def on(self, kind: type[P]) -> P | None:
         """The plane of such a kind that one of its jobs is on, if any is."""

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 from ringlight.experiments.language.containers import ContainerKeys
 from ringlight.experiments.language.plan import Do, OnLoss, Scale, Target, Tcp
 from ringlight.experiments.language.profiles import compute_seconds
+from ringlight.experiments.language.traces import TRACE, TraceSpec
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.schema import Duration, FabricSpec, Name, Rate, Size, Strict
@@ -464,6 +465,8 @@ def inside(kind: Any, key: str | int) -> Any:
     if key == "training" and JobSpec in _types(kind):
         return TrainingSpec
     for one in _types(kind):
+        if key == TRACE and get_origin(one) is dict and JobSpec in get_args(one):
+            return JobSpec | TraceSpec
         if get_origin(one) in (dict, tuple, list):
             return get_args(one)[1 if get_origin(one) is dict else 0]
         if _is_model(one) and key in one.model_fields:

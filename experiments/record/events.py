@@ -177,6 +177,21 @@ class CollectiveTimed(Record, event="collective"):
     wavelengths: int | None
 
 
+class TraceReplayed(Record, event="trace_replayed"):
+    """A trace was replayed on a cluster. ``figures`` by name; ``dropped``: jobs that were left out of the
+    trace or changed, by why; ``curves``: values of distributions at equal steps of their share; ``course``:
+    shares of all GPUs over time ``t``, and jobs that wait; ``classes``: jobs by size; ``leaves``: GPUs of
+    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs)."""
+
+    figures: Mapping[str, float | None]
+    dropped: Mapping[str, int]
+    curves: Mapping[str, list[float]]
+    course: Mapping[str, list[float]]
+    classes: list[Mapping[str, Any]]
+    leaves: list[int]
+    seen: list[list[Any]] = field(default_factory=list)
+
+
 class WorkerDone(Record, event="done"):
     """What a rank ended with. Bytes are payload; ``wire_bytes``: by NIC (``eth0``, …) what it has sent and
     received while the job trained, with headers. ``parameters_sha256``: of what was trained;

@@ -21,11 +21,11 @@ except ImportError:
     numba = None
 
 
-def _compiled(function: F) -> F:
+def compiled(function: F) -> F:
     return function if numba is None else numba.njit(cache=True)(function)
 
 
-@_compiled
+@compiled
 def settle(
     offsets: IntArray, links: IntArray, rate: FloatArray, room: FloatArray, seek: IntArray,
     least: FloatArray, tightest: FloatArray, sought: IntArray, wanted: int,
@@ -68,7 +68,7 @@ def settle(
         wanted = kept
 
 
-@_compiled
+@compiled
 def drain_loops(
     offsets: IntArray,
     links: IntArray,

@@ -206,6 +206,10 @@ def wrong_events(raw: dict[str, Any]) -> Iterator[Mistake]:
     job = next(iter(raw.get("jobs", {"train": 0})))
     kill = {"when": {"at": "1 s"}, "do": "kill", "target": "controller"}
     key = "events.1"
+    if "trace" in raw.get("jobs", {}):
+        # No event goes with a trace, right or wrong.
+        yield {**raw, "events": [kill]}, f"{key}: nothing is made to happen"
+        return
     for event, where in (
         ({**kill, "when": {"job": "nobody", "iteration": 1}}, f"{key}.when.job"),
         ({**kill, "when": {"started": "nobody"}}, f"{key}.when.started"),

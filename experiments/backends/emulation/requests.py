@@ -129,7 +129,9 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def only_simulated(plan: RunPlan) -> str | None:
-    """Why only a simulation can count what a plan's steps cost, ``key: reason``; None where it need not."""
+    """Why only a simulation can carry out a plan, ``key: reason``; None where it need not."""
+    if plan.trace is not None:
+        return "jobs.trace: weeks of a trace are only simulated"
     try:
         plugged(plan.setting.fabric)
     except ValueError as error:

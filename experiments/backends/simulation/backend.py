@@ -12,6 +12,7 @@ from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
+from ringlight.experiments.backends.simulation.trace_runs import TraceBatch, replayed, trace_batch
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
@@ -57,6 +58,8 @@ class SimulationBackend:
     _assumed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
 
     def refuses(self, plan: RunPlan) -> str | None:
+        if plan.trace is not None:
+            return None
         if (found := lacking(self, plan)) is not None:
             return found
         faults = plan.control
@@ -122,17 +125,20 @@ class SimulationBackend:
         share = payload_share(self._mtu_bytes(setting))
         return SimulatedLab(setting, share, self.latency_s, self._count, self.most_events)
 
-    def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch], list[RunPlan]]:
+    def batches(self, plans: Sequence[RunPlan]) -> tuple[list[Batch | TraceBatch], list[RunPlan]]:
         """Divide plans into batches that need no lab, and the plans that need one."""
+        traces: list[Batch | TraceBatch] = [trace_batch(plan) for plan in plans if plan.trace is not None]
+        plans = [plan for plan in plans if plan.trace is None]
         single = [plan for plan in plans if alone(plan)]
         if not single:
-            return [], list(plans)
+            return traces, list(plans)
         share = payload_share(min(self._mtu_bytes(plan.setting) for plan in single))
-        return batches(single, share, self.latency_s), [plan for plan in plans if not alone(plan)]
+        found = batches(single, share, self.latency_s)
+        return [*traces, *found], [plan for plan in plans if not alone(plan)]
 
-    def compute(self, batch: Batch) -> list[Record]:
+    def compute(self, batch: Batch | TraceBatch) -> list[Record]:
         """The records of a batch's runs."""
-        return compute(batch)
+        return replayed(batch) if isinstance(batch, TraceBatch) else compute(batch)
 
     def _count(self, events: int) -> None:
         self.events += events

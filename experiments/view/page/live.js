@@ -74,8 +74,8 @@ export class Lab {
       } catch (failure) {
         if (failure.status === 401 || failure.status === 403) throw failure;
       }
-      if (this.connected) this.told("state");
       this.connected = false;
+      this.told("state");
       await new Promise((go) => setTimeout(go, RETRY_MS));
     }
   }

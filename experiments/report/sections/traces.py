@@ -1,0 +1,240 @@
+"""A trace of jobs on a cluster: who waited how long under which policy, what the cluster did, who was
+where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import hsv_to_rgb
+from matplotlib.figure import Figure
+
+from ringlight.experiments.record.events import TraceReplayed
+from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
+from ringlight.experiments.report.page import NOTHING, Columns, listing, quiet, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import ARM, Cell, Draw, View, figures
+from ringlight.experiments.report.words import percent
+
+#: Policies whose jobs are drawn GPU by GPU, and rows and moments of such a picture.
+MAPS, ROWS = 3, 512
+DAY_S, HOUR_S = 86_400, 3600
+#: Why jobs are not as the trace has them.
+_WHY = {
+    "no_gpu": "want no GPU",
+    "no_duration": "take no time",
+    "bad_row": "cannot be read",
+    "too_large": "are larger than allowed",
+    "after_days": "come later than what was asked for",
+    "left_out": "left out at random, for the load",
+    "cut": "cut to the largest size that is allowed",
+    "copied": "added as shifted copies, for the load",
+}
+#: Jobs that are replayed and do not count.
+_NOT_COUNTED = (
+    ("jobs_warming_up", "came while the cluster filled"),
+    ("jobs_censored", "had not ended"),
+)
+
+
+def times(value: float | None) -> str:
+    """Seconds as days, hours or minutes, whichever is easy to read."""
+    if value is None:
+        return NOTHING
+    for unit, size in (("d", DAY_S), ("h", HOUR_S), ("min", 60)):
+        if value >= 2 * size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value:.1f} s"
+
+
+def _time(metric: str) -> Cell:
+    return lambda at: times(at.number(metric))
+
+
+def _share(metric: str) -> Cell:
+    return lambda at: percent(at.number(metric))
+
+
+_TIMES: tuple[tuple[str, Cell], ...] = (
+    ARM,
+    ("completion, mean", _time("completion_mean")),
+    ("median", _time("completion_p50")),
+    ("95 %", _time("completion_p95")),
+    ("99 %", _time("completion_p99")),
+    ("over ideal, mean", "completion_slowdown_mean"),
+    ("waited, mean", _time("waited_mean")),
+    ("run time over ideal", "network_slowdown"),
+    ("jobs", "jobs_counted"),
+)
+_CLUSTER: tuple[tuple[str, Cell], ...] = (
+    ARM,
+    ("GPUs held", _share("gpus_held")),
+    ("goodput", _share("goodput")),
+    ("done of what came", _share("sustained")),
+    ("scattered", _share("scattered")),
+    ("fibres moved", "fibres_moved_total"),
+    ("moves for 100 jobs", "moves_per_100_jobs"),
+    ("dark, all jobs", lambda at: times(at.number("dark_total") or None)),
+)
+
+
+def _replays(view: View) -> dict[str, TraceReplayed]:
+    """The first replay of each arm that ran at one point."""
+    found = {arm: next(iter(run.of(TraceReplayed)), None) for arm, run in view.first.items()}
+    return {arm: one for arm, one in found.items() if one is not None}
+
+
+@section(19, "Jobs of a trace", needs=("completion_mean",))
+def traces(view: View, draw: Draw) -> str:
+    """Completion times under each policy, by size of jobs, and the cluster over time."""
+    found = _replays(view)
+    if not found:
+        return ""
+    at = [view.at(arm, "run") for arm in found]
+    parts = [figures(at, _TIMES), figures(at, _CLUSTER), quiet(_explained(view)), _by_class(view, found)]
+    parts.append(listing(_changed(view, found)))
+    titles = {arm: view.title(arm) for arm in found}
+    over = "Completion times of jobs, and completion times over ideal ones"
+    parts.append(draw("completion", f"{over}, {view.label}.", _curves, found, titles))
+    over = "The cluster over time: work done, jobs that wait, and jobs on more switches than they need"
+    parts.append(draw("course", f"{over}, {view.label}.", _course, found, titles))
+    for arm in [arm for arm, one in found.items() if one.seen][:MAPS]:
+        caption = (
+            f"{titles[arm]}: GPUs, switch by switch, by job over time; a job has one colour "
+            "wherever its GPUs are, a free GPU has none."
+        )
+        parts.append(draw(f"map-{arm}", caption, _map, found[arm]))
+    return view.paragraph("traces") + "".join(parts)
+
+
+def _explained(view: View) -> str:
+    return (
+        f"All {tag(view.label)}, real time. Completion: from arrival to end; over ideal: over the trace's "
+        "duration. Run time over ideal: what sharing links costs, weighted by work. GPUs held and goodput: "
+        "from the warm-up to the last arrival. Below 95 % done of what came, the load is not sustained, and "
+        "times show only how long the trace is. Scattered: held by jobs on more switches than they need."
+        f"{view.says('traces')}"
+    )
+
+
+def _changed(view: View, found: Mapping[str, TraceReplayed]) -> Iterator[str]:
+    """What was done to the trace, and which jobs do not count; arms that are alike together."""
+    alike: dict[str, list[str]] = {}
+    for arm, one in found.items():
+        said = [f"{count:,} {_WHY.get(why, why)}" for why, count in one.dropped.items()]
+        for name, words in _NOT_COUNTED:
+            if count := one.figures.get(name):
+                said.append(f"{count:,.0f} {words} and do not count")
+        alike.setdefault("; ".join(said), []).append(view.title(arm))
+    for words, arms in alike.items():
+        if words:
+            who = "Jobs" if len(alike) == 1 else ", ".join(arms)
+            yield f"<b>{text(who)}</b>: {text(words)}."
+
+
+def _by_class(view: View, found: Mapping[str, TraceReplayed]) -> str:
+    """What each policy gains on whom: mean completion over ideal, by size of jobs."""
+    sizes = {(one["above"], one["to"]): one for replay in found.values() for one in replay.classes}
+    columns: Columns[tuple[int, int | None]] = [
+        ("jobs of", lambda key: _size(*key)),
+        ("jobs", lambda key: f"{sizes[key]['jobs']:,}"),
+        ("of the work", lambda key: percent(sizes[key]["work"], 0)),
+    ]
+    for arm in found:
+        columns = [*columns, (text(view.title(arm)), partial(_slower, found[arm]))]
+    return (
+        "<h3>Who gains</h3>"
+        + table_of(sorted(sizes, key=lambda key: key[0]), columns, 1)
+        + quiet("Mean of completion over ideal; beside it the share that was on several switches.")
+    )
+
+
+def _size(above: int, to: int | None) -> str:
+    if to == 1:
+        return "1 GPU"
+    return f"{above + 1} to {to} GPUs" if to is not None else f"more than {above} GPUs"
+
+
+def _slower(one: TraceReplayed, key: tuple[int, int | None]) -> str:
+    for found in one.classes:
+        if (found["above"], found["to"]) == key:
+            return f"{found['slowdown_mean']:.3g} ({percent(found['several_switches'], 0)})"
+    return NOTHING
+
+
+def _curves(found: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
+    figure, ((times_, slower),) = sheet(3.0, columns=2, left=0.75, bottom=0.5, gap=(0.75, 0.5))
+    for (arm, one), (dash, colour) in zip(found.items(), LOOKS, strict=False):
+        for axis, name, unit in ((times_, "completion", HOUR_S), (slower, "slower", 1)):
+            values = np.array(one.curves[name]) / unit
+            shares = np.linspace(0, 100, len(values))
+            axis.plot(np.maximum(values, 1e-3), shares, color=colour, linestyle=dash, label=titles[arm])
+    for axis, words in ((times_, "completion, hours"), (slower, "completion over ideal")):
+        axis.set(xscale="log", xlabel=words, ylabel="% of jobs", ylim=(0, 100))
+        axis.grid(axis="x", visible=True)
+    legend(figure, "arm", times_.get_legend_handles_labels()[0], columns=4)
+    return figure
+
+
+_OVER_TIME = (
+    ("done", "work done, % of GPUs", 100),
+    ("waiting", "jobs that wait", 1),
+    ("scattered", "scattered, %", 100),
+)
+
+
+def _course(found: Mapping[str, TraceReplayed], titles: Mapping[str, str]) -> Figure:
+    figure, axes = sheet(5.4, rows=len(_OVER_TIME), left=0.75, bottom=0.5, gap=(0.5, 0.3))
+    most = max(one.course["t"][-1] for one in found.values())
+    unit, name = (DAY_S, "days") if most > 2 * DAY_S else (HOUR_S, "hours")
+    for (axis,), (key, words, factor) in zip(axes, _OVER_TIME, strict=True):
+        for (arm, one), (dash, colour) in zip(found.items(), LOOKS, strict=False):
+            at = np.array(one.course["t"]) / unit
+            axis.plot(at, factor * np.array(one.course[key]), color=colour, linestyle=dash, label=titles[arm])
+        axis.set(ylabel=words, xlim=(0, most / unit))
+        axis.set_ylim(bottom=0)
+    axes[-1][0].set_xlabel(name)
+    legend(figure, "arm", axes[0][0].get_legend_handles_labels()[0], columns=4)
+    return figure
+
+
+def occupied(leaves: Sequence[int], seen: Sequence[Sequence[Any]]) -> np.ndarray[Any, Any]:
+    """Which job has each GPU at each moment, -1 for none: [GPUs, moments].
+
+    What is known is how many GPUs of a switch a job has; it keeps the same ones while it is there.
+    """
+    firsts = np.concatenate(([0], np.cumsum(leaves)))
+    found = np.full((int(firsts[-1]), len(seen)), -1, dtype=np.int64)
+    slots = np.full(int(firsts[-1]), -1, dtype=np.int64)
+    for moment, (_, where) in enumerate(seen):
+        wanted = {(leaf, job): gpus for job, leaf, gpus in where}
+        for slot in np.flatnonzero(slots >= 0).tolist():
+            key = (int(np.searchsorted(firsts, slot, side="right")) - 1, int(slots[slot]))
+            if wanted.get(key, 0) > 0:
+                wanted[key] -= 1
+            else:
+                slots[slot] = -1
+        for (leaf, job), gpus in wanted.items():
+            free = np.flatnonzero(slots[firsts[leaf] : firsts[leaf + 1]] < 0)[:gpus]
+            slots[firsts[leaf] + free] = job
+        found[:, moment] = slots
+    return found
+
+
+def _map(one: TraceReplayed) -> Figure:
+    jobs = occupied(one.leaves, one.seen)
+    jobs = jobs[:: -(-len(jobs) // ROWS)]
+    hue = jobs * 0.618033988 % 1.0
+    colours = hsv_to_rgb(np.dstack([hue, np.where(jobs % 2, 0.45, 0.7), np.where(jobs % 3, 0.9, 0.75)]))
+    picture = np.dstack([colours, (jobs >= 0).astype(float)])
+    figure, axis = chart(4.2, left=0.75, bottom=0.5)
+    first, last = one.seen[0][0] / DAY_S, one.seen[-1][0] / DAY_S
+    size = sum(one.leaves)
+    axis.imshow(picture, aspect="auto", interpolation="nearest", extent=(first, last, size, 0))
+    for edge in np.cumsum(one.leaves)[:-1].tolist():
+        axis.axhline(edge, color="white", linewidth=0.3)
+    axis.grid(visible=False)
+    axis.set(xlabel="days", ylabel="GPU")
+    return figure

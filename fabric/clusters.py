@@ -1,0 +1,197 @@
+"""A fabric as a cluster that jobs share: its switches as a tree, and the links that leave each part of it.
+
+Where thousands of jobs share a fabric for months, what matters of it is how many GPUs are on each switch, and
+how much can leave a switch, a pod, … Links between the same two parts are taken as one, as packets are spread
+over them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
+
+FloatArray = npt.NDArray[np.float64]
+Key = TypeVar("Key", str, int)
+
+
+def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
+    """Which part gives a job how many of ``count`` GPUs: all from the one that they fill most tightly, else
+    from as few as possible, those with the most free GPUs first. Of equals the first by name. Raises
+    ValueError where there are too few."""
+    fitting = [(left, part) for part, left in free.items() if left >= count]
+    if fitting:
+        return [(min(fitting)[1], count)]
+    found = []
+    for part in sorted(free, key=lambda part: (-free[part], part)):
+        taken = min(free[part], count)
+        if taken:
+            found.append((part, taken))
+            count -= taken
+        if not count:
+            return found
+    raise ValueError(f"{count} GPUs too few are free")
+
+
+Queueing = Literal["first-come", "backfill", "shortest-first"]
+Placement = Literal["random", "first-fit", "pack", "spread", "hilbert", "rings-aligned"]
+LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "ideal"]
+Sharing = Literal["always", "interleaved", "duty"]
+
+
+@dataclass(frozen=True)
+class Policies:
+    """What decides where and when jobs of a cluster run, by name.
+
+    ``light`` moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever
+    short. ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as
+    a share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
+    ``dark_s``: how long a moved job waits. ``every_s``: between two times at which light is moved
+    ``at-intervals``.
+    """
+
+    queueing: Queueing = "first-come"
+    placement: Placement = "pack"
+    light: LightMoves = "none"
+    sharing: Sharing = "always"
+    spare_ports: float = 0.0
+    running: bool = True
+    dark_s: float = 1.0
+    every_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``gpus``: of each leaf, a switch. ``parts``: of each level, the part that each leaf is in; the first
+    level's parts are the leaves. ``capacity``: of each level, what can leave each of its parts, and come in,
+    as GPUs' rates; above the last level nothing is short. ``names``: of the leaves.
+    """
+
+    gpus: tuple[int, ...]
+    parts: tuple[tuple[int, ...], ...]
+    capacity: tuple[tuple[float, ...], ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """All GPUs."""
+        return sum(self.gpus)
+
+    @cached_property
+    def first_link(self) -> tuple[int, ...]:
+        """The number of the first link of each level, where links are counted through."""
+        return tuple(int(n) for n in np.cumsum([0, *map(len, self.capacity)])[:-1])
+
+    @cached_property
+    def links(self) -> FloatArray:
+        """Capacity of all links, level after level."""
+        return np.array([rate for level in self.capacity for rate in level])
+
+    def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
+        """The links that a job's GPUs share, and how many GPUs' rates it puts on each while it sends.
+
+        ``placed``: GPUs by leaf. A ``ring`` in the order of switches leaves each part once. Otherwise each
+        GPU sends as much to every other: of a part's k GPUs out of n the rate k (n - k) / (n - 1) leaves.
+        """
+        total = sum(placed.values())
+        found: list[tuple[int, float]] = []
+        if len(placed) < 2:
+            return found
+        for first, parts in zip(self.first_link, self.parts, strict=True):
+            inside: defaultdict[int, int] = defaultdict(int)
+            for leaf, count in placed.items():
+                inside[parts[leaf]] += count
+            if len(inside) == 1:
+                break
+            for part, count in inside.items():
+                found.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
+        return found
+
+
+def cluster_of(fabric: Fabric) -> Cluster:
+    """The cluster that a fabric of packet switches in tiers is.
+
+    GPUs are on the switch that they are plugged into, or lit to at first. Raises ValueError for a fabric
+    without packet switches, for GPUs of unequal rates, and for one that is joined to no switch.
+    """
+    if not fabric.packet_switches:
+        raise ValueError("a trace is replayed on packet switches in tiers, such as leaf_spine or fat_tree")
+    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    leaf_of: dict[str, str] = {}
+    rates = set()
+    for gpu in fabric.gpus:
+        port = Port(gpu, 0)
+        link = fabric.link_at.get(port)
+        end = None if link is None else lit.get(port, link.other(port))
+        if link is None or end is None or end.node not in fabric.packet_switches:
+            raise ValueError(f"GPU {gpu} is joined to no packet switch")
+        leaf_of[gpu] = end.node
+        rates.add(link.rate_bps)
+    if len(rates) > 1:
+        raise ValueError("GPUs have links of several rates; a trace is replayed where all have one")
+    rate = rates.pop()
+    gpus = Counter(leaf_of.values())
+    names = list(gpus)
+    between = [
+        (link.a.node, link.b.node, link.rate_bps / rate)
+        for link in fabric.links
+        if link.a.node in fabric.packet_switches and link.b.node in fabric.packet_switches
+    ]
+    tier = _tiers(names, between)
+    parts, capacity = _levels(names, tier, between)
+    return Cluster(tuple(gpus.values()), parts, capacity, tuple(names))
+
+
+def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
+    """How far each switch is from the nearest that has GPUs."""
+    beside: defaultdict[str, set[str]] = defaultdict(set)
+    for a, b, _ in between:
+        beside[a].add(b)
+        beside[b].add(a)
+    tier = dict.fromkeys(leaves, 0)
+    last = list(leaves)
+    while last:
+        last = list(dict.fromkeys(b for a in last for b in sorted(beside[a]) if b not in tier))
+        tier |= dict.fromkeys(last, max(tier.values()) + 1)
+    return tier
+
+
+def _levels(
+    leaves: Sequence[str], tier: Mapping[str, int], between: Sequence[tuple[str, str, float]]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...]]:
+    """Parts that are joined by switches of the lowest tiers alone, as long as there are several."""
+    found_parts, found_capacity = [], []
+    for level in range(max(tier.values(), default=0) + 1):
+        root = {name: name for name, own in tier.items() if own <= level}
+
+        def top(name: str, root: dict[str, str] = root) -> str:
+            while root[name] != name:
+                name = root[name]
+            return name
+
+        for a, b, _ in between:
+            # Leaves that are joined to each other keep links of their own.
+            if a in root and b in root and (level or tier[a] != tier[b]):
+                root[max(top(a), top(b))] = min(top(a), top(b))
+        parts = [top(leaf) for leaf in leaves]
+        numbers = {part: number for number, part in enumerate(dict.fromkeys(parts))}
+        if len(numbers) == 1:
+            break
+        rates = [0.0] * len(numbers)
+        for a, b, rate in between:
+            for here, there in ((a, b), (b, a)):
+                if here in root and (there not in root or top(here) != top(there)):
+                    rates[numbers[top(here)]] += rate
+        if not all(rates):
+            raise ValueError("there are switches that nothing joins to the others")
+        found_parts.append(tuple(numbers[part] for part in parts))
+        found_capacity.append(tuple(rates))
+    return tuple(found_parts), tuple(found_capacity)

@@ -1,0 +1,2 @@
+"""A cluster over months: jobs of a trace queue, are placed, share the fabric's links, are regrouped, lose
+GPUs."""

@@ -1,0 +1,170 @@
+"""What a replay shows: completion times of the jobs that count, and the cluster over time.
+
+Jobs that arrive while the cluster fills (``warm_up``) are replayed and do not count. What the cluster did is
+counted from there to the last arrival: later it only drains. A job that counts and has not ended is
+*censored*: its time so far is a lower bound, and it is left out of the completion times and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ringlight.fabric.clusters import Cluster
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.cluster.replay import Replay
+from ringlight.workloads.job_traces import JobTrace
+
+#: Points of a distribution and of a course over time that are kept.
+POINTS = 200
+#: A cluster sustains a load when it does this much of the work that arrives meanwhile.
+SUSTAINED = 0.95
+#: Distributions that are kept: completion times, waits, and completion times over ideal ones.
+CURVES = ("completion", "waited", "slower")
+#: Sizes by which jobs are told apart, GPUs.
+CLASSES = (1, 8, 64)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """``figures`` by name, None where nothing counts; ``curves``: points of each distribution, by share;
+    ``course``: over time, ``t`` in seconds; ``classes``: jobs by size."""
+
+    figures: Mapping[str, float | None]
+    curves: Mapping[str, list[float]]
+    course: Mapping[str, list[float]]
+    classes: list[Mapping[str, Any]]
+
+
+def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -> Measured:
+    """``warm_up``: as a share of the span of arrivals."""
+    begin, end = warm_up * trace.span_s, trace.span_s
+    counts = trace.arrival_s >= begin
+    ended = np.isfinite(found.end_s)
+    mine = counts & ended
+    took, waited = found.end_s - trace.arrival_s, found.start_s - trace.arrival_s
+    ran = found.end_s - found.start_s
+    slower = took / trace.duration_s
+    window = end - begin
+    figures: dict[str, float | None] = {
+        "jobs_counted": int(mine.sum()),
+        "jobs_warming_up": int((~counts).sum()),
+        "jobs_censored": int((counts & ~ended).sum()),
+        "offered_load": _share(float((trace.gpus * trace.duration_s)[counts].sum()), window * cluster.size),
+        **_quantiles("completion", took[mine]),
+        **_quantiles("waited", waited[mine]),
+        **_quantiles("completion_slowdown", slower[mine]),
+        "network_slowdown": _weighted(ran / trace.duration_s, trace.gpus * trace.duration_s, mine),
+        "gpus_held": _between(found, found.held, begin, end, cluster.size),
+        "goodput": _between(found, found.done, begin, end, cluster.size),
+        "scattered": _share(
+            _during(found, found.scattered, begin, end), _during(found, found.held, begin, end)
+        ),
+        "fibres_moved_total": found.fibres,
+        "regroupings": found.regroupings,
+        "moves_per_100_jobs": 100 * found.regroupings / len(trace),
+        "dark_total": float(found.dark_s.sum()),
+        "little_gap": _little(trace, found),
+        "rates_solved": found.solved,
+        "trace_events": found.events,
+    }
+    work = figures["offered_load"]
+    figures["sustained"] = _share(figures["goodput"] or 0.0, work or 0.0)
+    return Measured(
+        figures,
+        {name: _points(values[mine]) for name, values in zip(CURVES, (took, waited, slower), strict=True)},
+        _course(cluster, found),
+        [
+            one
+            for low, high in zip((0, *CLASSES), (*CLASSES, None), strict=True)
+            if (one := _class(low, high, trace, found, mine, took, slower)) is not None
+        ],
+    )  # fmt: skip
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _quantiles(name: str, values: FloatArray) -> dict[str, float | None]:
+    keys = [f"{name}_{what}" for what in ("mean", "p50", "p95", "p99")]
+    if not len(values):
+        return dict.fromkeys(keys)
+    found = [float(values.mean()), *np.quantile(values, [0.5, 0.95, 0.99]).tolist()]
+    return dict(zip(keys, found, strict=True))
+
+
+def _weighted(values: FloatArray, weights: FloatArray, chosen: Any) -> float | None:
+    return float(np.average(values[chosen], weights=weights[chosen])) if chosen.any() else None
+
+
+def _during(found: Replay, sums: FloatArray, begin: float, end: float) -> float:
+    """What was added to a sum between two moments; between steps it grows evenly."""
+    a, b = np.interp([begin, end], found.steps_s, sums)
+    return float(b - a)
+
+
+def _between(found: Replay, sums: FloatArray, begin: float, end: float, gpus: int) -> float | None:
+    return _share(_during(found, sums, begin, end), (end - begin) * gpus)
+
+
+def _little(trace: JobTrace, found: Replay) -> float:
+    """How far the integral of the jobs in the system is from the sum of their times in it (Little's law,
+    which is exact for whole sample paths), relative."""
+    until = float(found.steps_s[-1])
+    ends = np.where(np.isfinite(found.end_s), found.end_s, until)
+    total = float((ends - trace.arrival_s)[trace.arrival_s <= until].sum())
+    return abs(found.in_system - total) / total if total else 0.0
+
+
+def _points(values: FloatArray) -> list[float]:
+    """A distribution as values at equal steps of its share."""
+    if not len(values):
+        return []
+    found: list[float] = np.quantile(values, np.linspace(0, 1, POINTS)).tolist()
+    return found
+
+
+def _course(cluster: Cluster, found: Replay) -> dict[str, list[float]]:
+    edges = np.linspace(0, float(found.steps_s[-1]), POINTS + 1)
+    width = float(edges[1]) or 1.0
+    held, done, scattered = (
+        np.diff(np.interp(edges, found.steps_s, sums)) / width
+        for sums in (found.held, found.done, found.scattered)
+    )
+    at = np.searchsorted(found.steps_s, edges[1:], side="right") - 1
+    return {
+        "t": edges[1:].tolist(),
+        "held": (held / cluster.size).tolist(),
+        "done": (done / cluster.size).tolist(),
+        "scattered": (scattered / np.maximum(held, 1e-9)).tolist(),
+        "waiting": found.waiting[at].tolist(),
+    }  # fmt: skip
+
+
+def _class(
+    low: int,
+    high: int | None,
+    trace: JobTrace,
+    found: Replay,
+    mine: Any,
+    took: FloatArray,
+    slower: FloatArray,
+) -> Mapping[str, Any] | None:
+    """Jobs above ``low`` GPUs and up to ``high``."""
+    here = mine & (trace.gpus > low)
+    if high is not None:
+        here &= trace.gpus <= high
+    if not here.any():
+        return None
+    work = trace.gpus * trace.duration_s
+    return {
+        "above": low, "to": high, "jobs": int(here.sum()),
+        "work": float(work[here].sum() / work[mine].sum()),
+        "completion_mean": float(took[here].mean()),
+        "slowdown_mean": float(slower[here].mean()),
+        "several_switches": float((found.switches[here] > 1).mean()),
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+"""Where a job's GPUs are: placement policies by name, each one function of what is free.
+
+A policy is handed the free GPUs of each switch (a leaf of the tree) and how many a job wants, and gives how
+many it takes from which. There are always enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ringlight.fabric.clusters import Cluster, fewest_parts
+
+#: GPUs by leaf.
+Placed = dict[int, int]
+Placement = Callable[["Free", int], Placed]
+
+
+class Free:
+    """Free GPUs of a cluster by leaf, and in all. ``rng``: for policies that draw."""
+
+    def __init__(self, cluster: Cluster, rng: np.random.Generator) -> None:
+        self.cluster, self.rng = cluster, rng
+        self.counts = list(cluster.gpus)
+        self.total = cluster.size
+
+    def take(self, placed: Mapping[int, int]) -> None:
+        for leaf, count in placed.items():
+            self.counts[leaf] -= count
+            self.total -= count
+
+    def give(self, placed: Mapping[int, int]) -> None:
+        for leaf, count in placed.items():
+            self.counts[leaf] += count
+            self.total += count
+
+
+def _filled(counts: Sequence[int], order: Sequence[int], wanted: int) -> Placed:
+    """All that is free, leaf after leaf."""
+    found: Placed = {}
+    for leaf in order:
+        if taken := min(counts[leaf], wanted):
+            found[leaf] = taken
+            wanted -= taken
+            if not wanted:
+                break
+    return found
+
+
+def at_random(free: Free, wanted: int) -> Placed:
+    """Any free GPUs, each as likely: what a cluster comes to where nobody looks."""
+    if wanted == 1:
+        leaf = int(np.searchsorted(np.cumsum(free.counts), free.rng.integers(free.total), side="right"))
+        return {leaf: 1}
+    drawn = free.rng.multivariate_hypergeometric(free.counts, wanted)
+    return {int(leaf): int(drawn[leaf]) for leaf in np.flatnonzero(drawn)}
+
+
+def first_fit(free: Free, wanted: int) -> Placed:
+    """Free GPUs in the order of their numbers, as a scheduler that lists nodes does (Slurm's linear
+    selection)."""
+    return _filled(free.counts, range(len(free.counts)), wanted)
+
+
+def pack(free: Free, wanted: int) -> Placed:
+    """As few switches as possible, the fullest one that has room: what the controller does (best fit)."""
+    counts, fitting, best = free.counts, -1, 1 << 60
+    for leaf, left in enumerate(counts):
+        # The same as below for a job that fits a switch, which most do; this is most of the time of a replay.
+        if wanted <= left < best:
+            fitting, best = leaf, left
+            if left == wanted:
+                break
+    if fitting >= 0:
+        return {fitting: wanted}
+    for parts in free.cluster.parts[1:]:
+        inside: dict[int, int] = {}
+        for leaf, part in enumerate(parts):
+            inside[part] = inside.get(part, 0) + counts[leaf]
+        (part, taken), *more = fewest_parts(inside, wanted)
+        if not more and taken == wanted:
+            own = {leaf: counts[leaf] for leaf, at in enumerate(parts) if at == part}
+            return dict(fewest_parts(own, wanted))
+    return dict(fewest_parts(dict(enumerate(counts)), wanted))
+
+
+def spread(free: Free, wanted: int) -> Placed:
+    """GPU by GPU from the switch with the most free ones: as a scheduler does that evens out load."""
+    counts, found = list(free.counts), Placed()
+    while wanted:
+        most = max(counts)
+        level = [leaf for leaf, left in enumerate(counts) if left == most]
+        for leaf in level[:wanted]:
+            found[leaf] = found.get(leaf, 0) + 1
+            counts[leaf] -= 1
+        wanted -= min(wanted, len(level))
+    return found
+
+
+def hilbert(free: Free, wanted: int) -> Placed:
+    """Free GPUs that lie closest together along a line through all switches: the fewest switches in a row,
+    the first such (Slurm's Hilbert curve over a torus, shuoshuc/RFold's ``slurm_hilbert``; a tree's line is
+    its leaves)."""
+    counts = free.counts
+    first, have, best = 0, 0, (len(counts) + 1, 0)
+    for last, left in enumerate(counts):
+        have += left
+        while have - counts[first] >= wanted:
+            have -= counts[first]
+            first += 1
+        if have >= wanted:
+            best = min(best, (last - first, first))
+    return _filled(counts, range(best[1], len(counts)), wanted)
+
+
+def rings_aligned(free: Free, wanted: int) -> Placed:
+    """Whole switches for a job that fills some, and the rest where it fits most tightly, so that rings begin
+    and end at switches; as ``pack`` where there are no whole ones (the alignment of TopoOpt's and RFold's
+    blocks)."""
+    counts, sizes = free.counts, free.cluster.gpus
+    found: Placed = {}
+    left = wanted
+    for leaf, own in enumerate(sizes):
+        if counts[leaf] == own <= left:
+            found[leaf] = own
+            left -= own
+    if not found or not left:
+        return found if not left else pack(free, wanted)
+    rest = {leaf: n for leaf, n in enumerate(counts) if leaf not in found and n}
+    for leaf, taken in fewest_parts(rest, left):
+        found[leaf] = taken
+    return found
+
+
+PLACEMENTS: Mapping[str, Placement] = {
+    "random": at_random,
+    "first-fit": first_fit,
+    "pack": pack,
+    "spread": spread,
+    "hilbert": hilbert,
+    "rings-aligned": rings_aligned,
+}

@@ -1,0 +1,158 @@
+"""``jobs: {trace: …}`` in a scenario file: from the file to the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringlight.containers.image import ROOT
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.show import check_document
+from ringlight.experiments.language.expand import Experiment, load, parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import TraceReplayed, read_records
+from ringlight.experiments.report.sections.traces import occupied, times
+from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.progress import Reporter
+
+FABRIC = "leaf_spine: {leaves: 4, spines: 1, gpus_per_leaf: 8, gpu: g, rate: 100 Gbit/s, oversubscription: 4}"
+MADE_UP = "generate: {jobs: 150, gap: 50 s, duration: 600 s, sizes: {1: 2, 2: 1, 4: 1, 10: 1, 40: 0.1}}"
+SMALL = f"""
+name: small-cluster
+description: Made-up jobs on four switches.
+fabric:
+  {FABRIC}
+jobs:
+  trace:
+    {MADE_UP}
+    sends: 0.4
+    warm_up: 0.1
+arms:
+  random: {{jobs.trace.placement: random}}
+  packed: {{}}
+  light: {{jobs.trace.light: at-arrival}}
+compare: {{baseline: packed, metrics: [completion_mean, goodput]}}
+"""
+
+
+def _parsed(text: str, **more: Any) -> Experiment:
+    return parse(text, "small.yaml", **more)
+
+
+def _run(experiment: Experiment, parent: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
+    done, result = carry_out_experiment(
+        experiment, SimulationBackend(), parent, reporter=Reporter(quiet=True), **more
+    )
+    assert not done.failures
+    return done.path, result
+
+
+def _values(result: dict[str, Any], metric: str) -> dict[str, float]:
+    rows = (row for row in result["rows"] if row["metric"] == metric and row["repeat"] is None)
+    return {row["arm"]: row["value"] for row in rows}
+
+
+def test_from_a_file_to_its_report(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    folder, result = _run(load(tmp_path / "small.yaml"), tmp_path / "runs")
+    mean = _values(result, "completion_mean")
+    assert mean["light"] <= mean["packed"] < mean["random"]
+    ratio = _values(result, "completion_mean_ratio")["random"]
+    assert ratio == pytest.approx(mean["random"] / mean["packed"])
+    assert max(_values(result, "little_gap").values()) < 1e-9
+    assert _values(result, "jobs_dropped")["packed"] > 0
+    page = (folder / "report.html").read_text()
+    for words in ("Jobs of a trace", "Who gains", "are larger than allowed", "came while the cluster filled"):
+        assert words in page
+    assert {path.stem for path in (folder / "plots").iterdir()} >= {"completion", "course", "map-packed"}
+
+
+def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_on_dask(tmp_path: Path) -> None:
+    over = "sweep: {over: {jobs.trace.sharing: [always, duty], jobs.trace.load: [0.5, 0.8]}}\nrepeat: 2\n"
+    (tmp_path / "small.yaml").write_text(SMALL + over)
+    experiment = load(tmp_path / "small.yaml")
+    folder, result = _run(experiment, tmp_path / "runs", processes=2)
+    records = read_records(folder / "events.jsonl")
+    assert len([record for record in records if isinstance(record, TraceReplayed)]) == 24
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    (folder / "events.jsonl").write_text("\n".join(lines[: len(lines) // 2]) + "\n")
+    _, again = _run(experiment, tmp_path / "runs", processes=2, resume=folder)
+
+    def rows(found: dict[str, Any]) -> list[Any]:
+        keys = ("arm", "metric", "repeat", "value")
+        return sorted(
+            (str(found["points"][row["point"]]), *(str(row[key]) for key in keys)) for row in found["rows"]
+        )
+
+    assert rows(again) == rows(result)
+    pytest.importorskip("distributed")
+    _, on_dask = _run(experiment, tmp_path / "dask", dask="local")
+    assert rows(on_dask) == rows(result)
+
+
+def test_a_file_is_read_copied_and_named_when_it_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4,60\n9,2,-1\n")
+    (tmp_path / "small.yaml").write_text(SMALL.replace(MADE_UP, "file: jobs.csv"))
+    with pytest.raises(ScenarioError) as error:
+        load(tmp_path / "small.yaml")
+    assert "jobs.trace.file: " in str(error.value)
+    assert "jobs.csv, line 3, column duration (sec): '-1' is negative" in str(error.value)
+    (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4,60\n9,2,10\n")
+    folder, _ = _run(load(tmp_path / "small.yaml"), tmp_path / "runs")
+    assert (folder / "jobs.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("sends: 0.4", "sends: 1.4", "jobs.trace.sends"),
+        ("sends: 0.4", "sends: [{up_to: 8, share: 0.1}]", "jobs.trace.sends: classes of jobs go from small"),
+        ("warm_up: 0.1", "warmup: 0.1", "jobs.trace.warmup: unknown key; the nearest is warm_up"),
+        ("placement: random", "placement: best", "arms.random.jobs.trace.placement"),
+        ("jobs.trace.light", "jobs.trace.lights", "arms.light.jobs.trace.lights"),
+        ("  trace:", "  red: {gpus: 2}\n  trace:", "jobs.red: a trace is alone on a cluster"),
+        ("name: small", "scale: {time: 2}\nname: small", "scale: a trace is replayed in real time"),
+        ("generate:", "file: a.csv\n    generate:", "jobs.trace: give either file"),
+        (
+            FABRIC,
+            "interconnect: {kind: ideal, gpus: 8, gpu: g, rate: 1 Gbit/s}",
+            "fabric: a trace is replayed",
+        ),
+    ],
+)
+def test_mistakes_are_named_by_their_key(old: str, new: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        _parsed(SMALL.replace(old, new))
+    assert f"small.yaml: {said}" in str(error.value)
+
+
+def test_a_load_that_cannot_be_is_a_failure_of_its_run(tmp_path: Path) -> None:
+    experiment = _parsed(SMALL.replace("sends: 0.4", "sends: 0.4\n    load: 500"))
+    done, _ = carry_out_experiment(experiment, SimulationBackend(), tmp_path, reporter=Reporter(quiet=True))
+    assert len(done.failures) == 3
+    assert "copies of this trace; 64 are allowed" in done.failures[0]
+
+
+def test_a_job_may_be_called_trace() -> None:
+    training = "training: {model: resnet50, compute: 1 ms, batch: 1, iterations: 2}\n"
+    found = _parsed(SMALL[: SMALL.index("jobs:")] + training + "jobs: {trace: {gpus: 4}}\n")
+    assert found.plans[0].trace is None
+    assert found.plans[0].jobs[0].name == "trace"
+
+
+def test_what_check_says_of_the_scenario() -> None:
+    found = check_document(load(ROOT / "scenarios/cluster.yaml"))
+    packed = found["arms"]["packed"]
+    assert packed["refused"] == {"emulation": "jobs.trace: weeks of a trace are only simulated"}
+    assert packed["trace"]["largest_gpus"] == 744
+    assert packed["trace"]["changed"]["no_duration"] == 241
+    assert packed["trace"]["load"] == pytest.approx(0.7, abs=0.02)
+    assert len((ROOT / "scenarios/cluster.yaml").read_text().splitlines()) <= 60
+
+
+def test_jobs_keep_their_gpus_in_the_map() -> None:
+    seen = [[0.0, [[7, 0, 1], [8, 1, 2]]], [1.0, [[7, 0, 1], [9, 0, 1]]], [2.0, [[9, 0, 1]]]]
+    assert occupied([2, 2], seen).T.tolist() == [[7, -1, 8, 8], [7, 9, -1, -1], [-1, 9, -1, -1]]
+    assert [times(one) for one in (3, 200, 9000, 900_000)] == ["3.0 s", "3.3 min", "2.5 h", "10.4 d"]

@@ -1,0 +1,234 @@
+"""Traces of jobs: when each arrives, how many GPUs it wants and how long it takes at ideal speed.
+
+A trace is scaled to a cluster by :func:`fitted`, and what that drops or changes is counted by name. What a
+job sends is not in a trace: :class:`Sending` is the model of that, by size. :func:`generated` makes a trace
+of stated distributions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+#: How a job's bytes go between its GPUs: ``uniform``, each GPU as much to every other of the job, as an
+#: all-to-all or a ring in random order sends in the mean; ``ring``, once round in the order of switches, so
+#: that one GPU's rate leaves each switch.
+Pattern = Literal["uniform", "ring"]
+Larger = Literal["drop", "cut"]
+#: Most copies of a trace that are laid over each other: a mistyped load must not fill the memory.
+MOST_COPIES = 64
+#: How far copies are shifted against each other, as shares of the span: the golden ratio spreads any number
+#: of them.
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class JobTrace:
+    """Jobs by arrival. ``arrival_s`` begins at 0; ``duration_s`` at ideal speed; ``shapes``: sides of a job's
+    block of a torus, none where the trace has no such. ``counts``: what was dropped or changed, by name."""
+
+    arrival_s: FloatArray
+    gpus: IntArray
+    duration_s: FloatArray
+    shapes: tuple[tuple[int, ...], ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls) -> JobTrace:
+        """A trace without jobs."""
+        return cls(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self.arrival_s[-1]) if len(self) else 0.0
+
+    @property
+    def work(self) -> float:
+        """GPU seconds of all jobs at ideal speed."""
+        return float(self.gpus @ self.duration_s)
+
+    def load(self, gpus: int) -> float:
+        """Offered load of a cluster: GPU seconds that arrive over those that pass. 0 for a trace of no
+        span."""
+        return self.work / (gpus * self.span_s) if self.span_s else 0.0
+
+    def picked(self, chosen: IntArray | npt.NDArray[np.bool_], **counts: int) -> JobTrace:
+        """Some of its jobs; ``counts`` are added to what is counted."""
+        chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        return JobTrace(
+            self.arrival_s[chosen], self.gpus[chosen], self.duration_s[chosen],
+            tuple(self.shapes[i] for i in chosen.tolist()) if self.shapes else (),
+            {**self.counts, **{name: n for name, n in counts.items() if n}},
+        )  # fmt: skip
+
+    def sorted(self) -> JobTrace:
+        """By arrival, those that arrive together in their order; the first at 0."""
+        found = self.picked(np.argsort(self.arrival_s, kind="stable"))
+        first = found.arrival_s[0] if len(found) else 0.0
+        return replace(found, arrival_s=found.arrival_s - first)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a trace is scaled, in this order. ``days``: no more than these of its beginning. ``sizes``: factor
+    of all sizes, rounded up to whole GPUs. ``at_most``: of GPUs; larger jobs are dropped or cut. ``load``:
+    offered load to reach, by copies of the trace shifted against each other and by leaving out jobs at
+    random; None: as recorded. ``faster``: arrivals closer by this factor, which leaves durations as they are.
+    ``jitter_s``: each arrival moves by up to this much either way."""
+
+    days: float | None = None
+    sizes: float = 1.0
+    at_most: int | None = None
+    larger: Larger = "drop"
+    load: float | None = None
+    faster: float = 1.0
+    jitter_s: float = 0.0
+
+
+def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
+    """The trace scaled for a cluster of ``gpus``. Raises ValueError where nothing is left, or for a load that
+    more than ``MOST_COPIES`` copies would make."""
+    rng = np.random.default_rng([seed, 1])
+    if how.days is not None:
+        late = trace.arrival_s > how.days * 86_400
+        trace = trace.picked(~late, after_days=int(late.sum()))
+    none = trace.duration_s <= 0
+    trace = trace.picked(~none, no_duration=int(none.sum()))
+    if how.sizes != 1.0:
+        trace = replace(trace, gpus=np.maximum(1, np.ceil(trace.gpus * how.sizes - 1e-9)).astype(np.int64))
+    most = gpus if how.at_most is None else min(gpus, how.at_most)
+    large = trace.gpus > most
+    if how.larger == "cut":
+        counts = {"cut": int(large.sum())} if large.any() else {}
+        trace = replace(trace, gpus=np.minimum(trace.gpus, most), counts={**trace.counts, **counts})
+    else:
+        trace = trace.picked(~large, too_large=int(large.sum()))
+    if not len(trace):
+        raise ValueError(f"no job is left for {gpus} GPUs")
+    if how.faster != 1.0:
+        trace = replace(trace, arrival_s=trace.arrival_s / how.faster)
+    if how.load is not None:
+        trace = _loaded(trace, gpus, how.load, rng)
+    if how.jitter_s:
+        moved = np.maximum(trace.arrival_s + rng.uniform(-how.jitter_s, how.jitter_s, len(trace)), 0.0)
+        trace = replace(trace, arrival_s=moved)
+    return trace.sorted()
+
+
+def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -> JobTrace:
+    """Whole copies, each shifted round the span, and of the last a random part."""
+    own, span = trace.load(gpus), trace.span_s
+    if not own:
+        raise ValueError("a trace whose jobs all arrive at once has no load")
+    whole, rest = divmod(load / own, 1.0)
+    if whole > MOST_COPIES:
+        raise ValueError(
+            f"a load of {load:g} takes {whole:g} copies of this trace; {MOST_COPIES} are allowed"
+        )
+    parts = []
+    for copy in range(int(whole) + (rest > 1e-12)):
+        shifted = trace.arrival_s + span * (copy * GOLDEN % 1.0)
+        one = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
+        parts.append(one if copy < whole else one.picked(rng.random(len(one)) < rest))
+    kept = sum(map(len, parts))
+    counts = {"copied": max(0, kept - len(trace)), "left_out": max(0, len(trace) - kept)}
+    if not kept:
+        raise ValueError(f"no job is left at a load of {load:g}")
+    return JobTrace(
+        np.concatenate([one.arrival_s for one in parts]), np.concatenate([one.gpus for one in parts]),
+        np.concatenate([one.duration_s for one in parts]),
+        tuple(shape for one in parts for shape in one.shapes),
+        {**trace.counts, **{name: n for name, n in counts.items() if n}},
+    )  # fmt: skip
+
+
+# What is made up.
+
+Draw = Callable[[np.random.Generator, int, float], FloatArray]
+
+
+def _exponential(rng: np.random.Generator, count: int, mean: float) -> FloatArray:
+    return rng.exponential(mean, count)
+
+
+def _constant(rng: np.random.Generator, count: int, mean: float) -> FloatArray:
+    return np.full(count, mean)
+
+
+def _lognormal(rng: np.random.Generator, count: int, mean: float) -> FloatArray:
+    # A shape of 2 is near that of published traces, whose means are far above their medians.
+    return rng.lognormal(math.log(mean) - 2.0, 2.0, count)
+
+
+#: Distributions of positive figures with a given mean.
+DISTRIBUTIONS: Mapping[str, Draw] = {
+    "exponential": _exponential, "constant": _constant, "lognormal": _lognormal
+}  # fmt: skip
+
+
+def generated(
+    jobs: int, gap_s: float, duration_s: float, sizes: Mapping[int, float], seed: int, *,
+    gaps: str = "exponential", durations: str = "exponential",
+) -> JobTrace:  # fmt: skip
+    """Jobs whose gaps and durations have these means (seconds) and distributions, and whose sizes these
+    weights.
+
+    Exponential gaps are Poisson arrivals. Raises ValueError for what is not positive, or unknown.
+    """
+    for name, value in (("jobs", jobs), ("gap", gap_s), ("duration", duration_s)):
+        if not value > 0:
+            raise ValueError(f"{name}: {value:g}; it must be above 0")
+    for name, kind in (("gaps", gaps), ("durations", durations)):
+        if kind not in DISTRIBUTIONS:
+            raise ValueError(f"{name}: no {kind}; there are {', '.join(DISTRIBUTIONS)}")
+    if not sizes or min(sizes) < 1 or min(sizes.values()) < 0 or not sum(sizes.values()) > 0:
+        raise ValueError("sizes: give GPUs with their weights, such as {1: 3, 8: 1}")
+    rng = np.random.default_rng([seed, 2])
+    arrivals = np.cumsum(DISTRIBUTIONS[gaps](rng, jobs, gap_s))
+    weights = np.array(list(sizes.values()), dtype=np.float64)
+    chosen = rng.choice(np.array(list(sizes), dtype=np.int64), jobs, p=weights / weights.sum())
+    return JobTrace(arrivals - arrivals[0], chosen, DISTRIBUTIONS[durations](rng, jobs, duration_s))
+
+
+# What a job sends.
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What jobs of up to ``gpus`` GPUs send (None: all larger ones): the ``share`` of an iteration at ideal
+    speed in which each GPU sends at its full rate, and the ``pattern``."""
+
+    gpus: int | None
+    share: float
+    pattern: Pattern = "uniform"
+
+
+def shares_of(trace: JobTrace, classes: Sequence[Sending]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Each job's communicating share, 0 for one GPU, and whether its pattern is a ring.
+
+    Raises ValueError for classes that are not in order, or leave sizes out.
+    """
+    ends = [math.inf if one.gpus is None else one.gpus for one in classes]
+    if not ends or ends != sorted(set(ends)) or ends[-1] != math.inf:
+        raise ValueError("classes of jobs go from small to large, and the last has no size")
+    for one in classes:
+        if not 0 <= one.share < 1:
+            raise ValueError(f"share: {one.share:g}; it must be from 0 to below 1")
+        if one.pattern not in get_args(Pattern):
+            raise ValueError(f"pattern: no {one.pattern}; there are {', '.join(get_args(Pattern))}")
+    which = np.searchsorted(np.array(ends), trace.gpus)
+    shares = np.array([one.share for one in classes])[which]
+    rings = np.array([one.pattern == "ring" for one in classes])[which]
+    return np.where(trace.gpus > 1, shares, 0.0), rings
