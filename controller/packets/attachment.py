@@ -144,7 +144,7 @@ class AveragerCables:
 @dataclass(frozen=True)
 class FabricDocument:
     """The fabric as it is plugged together (rates in bit/s). ``scale``: real bits per second for each that
-    the emulation carries."""
+    the emulation carries. ``least_dbm``: least power that a receiver reads."""
 
     gpus: list[Gpu]
     packet_switches: list[PacketSwitch]
@@ -157,6 +157,7 @@ class FabricDocument:
     paths: str
     averagers: list[AveragerCables]
     scale: float
+    least_dbm: float
 
 
 def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
@@ -183,4 +184,5 @@ def fabric_document(fabric: Fabric, scale: float = 1.0) -> FabricDocument:
             for one in fabric.averagers.values()
         ],
         scale,
+        fabric.optics.sensitivity_dbm,
     )

@@ -66,7 +66,13 @@ class Recorded:
             "label": self.environment.get("label", "measured"),
             "baseline": next((one.baseline for one in self._experiment.spec.compare), None),
             "takes": [
-                {"name": name, "arm": plan.arm, "title": plan.title, "place": plan.place}
+                {
+                    "name": name,
+                    "arm": plan.arm,
+                    "title": plan.title,
+                    "place": plan.place,
+                    "eventful": any(not event.when.start for event in plan.events),
+                }
                 for name, plan in self._plans.items()
             ],
         }

@@ -80,7 +80,7 @@ def shown(tab: Browser, url: str, width: int = 1280) -> None:
     tab.screen(width)
     tab.open("about:blank")
     tab.open(url)
-    tab.wait("window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 1")
+    tab.wait("window.ringlight && ringlight.drawings.size > 0 && ringlight.clock.to > 0.2")
 
 
 def classes(tab: Browser, element: str) -> str:
@@ -214,6 +214,50 @@ def test_names_that_are_html_are_text(tab: Browser, tmp_path: Path) -> None:
             shown(tab, where)
             assert evil in tab.run("document.querySelector('.stage h2').innerText")
             assert tab.run("window.hit") is None
+
+
+@chromium
+def test_many_gpus_are_folded_by_switch(tab: Browser, tmp_path: Path) -> None:
+    gpus = [f"g{index}" for index in range(72)]
+    tors = {f"tor{t}": {"ports": 40} for t in (0, 1)}
+    fibres = [{"ends": [gpu, f"ocs0:{i + 1}"], "rate": "10 Gbit/s"} for i, gpu in enumerate(gpus)]
+    ports = [f"tor{t}:{p}" for t in (0, 1) for p in range(1, 37)]
+    fibres += [{"ends": [port, f"ocs0:{73 + i}"], "rate": "10 Gbit/s"} for i, port in enumerate(ports)]
+    raw = {
+        "name": "many",
+        "description": "many GPUs",
+        "fabric": {
+            "servers": {
+                f"s{s}": {"gpus": dict.fromkeys(gpus[8 * s : 8 * s + 8], "tesla-m40")} for s in range(9)
+            },
+            "packet_switches": tors,
+            "optical_switches": {"ocs0": {"size": 144, "driver": "scpi", "profile": "mems"}},
+            "links": [*fibres, {"ends": ["tor0:40", "tor1:40"], "rate": "100 Gbit/s"}],
+            "circuits": [list(pair) for pair in zip(gpus, ports, strict=True)],
+        },
+        "training": {
+            "model": "resnet50",
+            "compute": "50 ms",
+            "batch": 16,
+            "iterations": 2,
+            "collective": "ring",
+        },
+        "scale": {"payload": 400},
+        "jobs": {"red": {"ranks": gpus[:8]}},
+    }
+    scenario = tmp_path / "many.yaml"
+    scenario.write_text(yaml.safe_dump(raw))
+    done, _ = carry_out_experiment(load_checked(scenario), SimulationBackend(), tmp_path / "runs")
+    nodes = "[...ringlight.drawings][0].picture.cy.nodes"
+    with serving(done.path) as url:
+        shown(tab, url)
+        assert tab.run(f"{nodes}('.gpu').length") == 0
+        seek(tab, 0.1)
+        labels = tab.run(f"{nodes}('.fold').map(n => n.data('label'))")
+        assert labels == ["36 GPUs · tor0\n8 busy, red", "36 GPUs · tor1\n0 busy"]
+        tab.run(f"{nodes}('.fold')[0].emit('tap'), 0")
+        assert tab.run(f"{nodes}('.gpu').length") == 36
+        assert tab.said == []
 
 
 @chromium

@@ -5,6 +5,7 @@ import { jobRates, linkRate, ofLaps, times, trunks } from "./measures.js";
 
 const MARKS = { light: "#c9a227", fault: "#b3001b", retry: "#5b6875", job: "#9fb0bf" };
 const LINKS = ["#1c2733", "#8a97a5", "#5b4ea3", "#8c6d1f"];
+const MOST_STEPS = 420;
 const PANELS = [
   { id: "rate", title: "Throughput, as real", unit: (v) => (v == null ? "–" : rate(v)) },
   { id: "time", title: "Iteration, emulated", unit: (v) => (v == null ? "–" : `${v.toFixed(3)} s`) },
@@ -24,6 +25,19 @@ function joined(series) {
   return [at, ...columns];
 }
 
+/** Means over at most as many steps as can be told apart, where samples would be one block of colour. */
+function coarser([at, ...columns], most) {
+  const every = Math.ceil(at.length / most);
+  if (every < 2) return [at, ...columns];
+  const steps = Math.ceil(at.length / every);
+  const mean = (column) =>
+    Array.from({ length: steps }, (_, step) => {
+      const part = column.slice(step * every, (step + 1) * every);
+      return part.reduce((sum, v) => sum + v, 0) / part.length;
+    });
+  return [mean(at), ...columns.map(mean)];
+}
+
 /** What a panel shows: `data` for uPlot and the `lines` with their looks. */
 function content(id, take, plug, looks, links) {
   if (id === "rate") {
@@ -31,7 +45,7 @@ function content(id, take, plug, looks, links) {
     const jobs = take.jobs.filter((job) => rates.has(job.id));
     const ports = [...trunks(take).slice(0, 2).map(([a]) => a), ...links].filter((port, i, all) => all.indexOf(port) === i && take.rates.ports[port]);
     return {
-      data: [times(take.rates), ...jobs.map((job) => rates.get(job.id)), ...ports.map((port) => linkRate(take, plug, port))],
+      data: coarser([times(take.rates), ...jobs.map((job) => rates.get(job.id)), ...ports.map((port) => linkRate(take, plug, port))], MOST_STEPS),
       lines: [
         ...jobs.map((job) => ({ label: `job ${job.name}`, ...looks.get(job.id), width: 2 })),
         ...ports.map((port, i) => ({ label: `link ${port}–${plug.at.get(port)?.other}`, colour: LINKS[i % LINKS.length], dash: [2, 2], width: 1.5 })),

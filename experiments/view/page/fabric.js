@@ -2,29 +2,35 @@
 
 import cytoscape from "./vendor/cytoscape.js";
 import { UNOWNED } from "./colours.js";
-import { cables, folds, isWhole, placed, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
+import { cables, folds, isWhole, placed, placedFolded, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
 import { circuits, gpuAtPort, jobsByGpu, nodeOf, portOf, stateAt } from "./light.js";
 import { STYLE } from "./style.js";
 
 const SHOWN_MOVING_S = 1.2;
+/** A bundle of fibres: of no job's colour where there are several, moving where any is. */
+function together(before, { marks, colour, w }) {
+  const moved = [before.marks, marks].find((one) => one.includes("moving")) || before.marks;
+  return { marks: moved, shown: { colour: before.shown.colour === colour ? colour : UNOWNED, w: Math.max(before.shown.w, w, 3) } };
+}
+
 const fibre = (port) => `f ${port}`;
 const inside = (a, b) => `x ${[a, b].sort().join(" ")}`;
 
 /** The elements of a take that never change, and which edge each link is drawn as. */
 function elements(take, plug, open) {
-  const spot = placed(take), nodes = [], edges = [], edgeOf = new Map(), within = new Map();
+  const nodes = [], edges = [], edgeOf = new Map(), within = new Map();
   const folded = take.fabric.gpus.length > MOST_IN_DETAIL ? folds(take, gpuAtPort(plug, stateAt(take, 0))) : new Map();
+  const spot = folded.size ? placedFolded(take.fabric, folded, open) : placed(take);
   for (const [name, gpus] of folded) {
     if (open.has(name)) continue;
-    const xs = gpus.map((gpu) => spot.x.get(gpu));
-    const x = xs.reduce((a, b) => a + b, 0) / xs.length;
-    nodes.push({ data: { id: `fold ${name}`, label: `${gpus.length} GPUs\n${name}`, fold: name }, position: { x, y: 0 }, classes: "fold" });
+    const position = { x: spot.x.get(`fold ${name}`), y: 0 };
+    nodes.push({ data: { id: `fold ${name}`, label: "", fold: name, colour: UNOWNED }, position, classes: "fold" });
     for (const gpu of gpus) within.set(gpu, `fold ${name}`);
   }
   for (const [server, gpus] of servers(take.fabric)) {
     const shown = gpus.filter((gpu) => !within.has(gpu));
     if (!shown.length) continue;
-    const alone = take.fabric.grids.length || take.fabric.rings.length || isWhole(take.fabric);
+    const alone = folded.size || take.fabric.grids.length || take.fabric.rings.length || isWhole(take.fabric);
     if (!alone) nodes.push({ data: { id: `s ${server}`, label: server }, classes: "server" });
     for (const gpu of shown) {
       nodes.push({
@@ -42,7 +48,7 @@ function elements(take, plug, open) {
       nodes.push({
         data: { id: name, label: name, switch: name, ...size },
         position: { x: spot.x.get(name) ?? 0, y: spot.y.get(name) ?? 0 },
-        classes: ports ? "optical body" : kind,
+        classes: folded.size ? `${kind} big` : ports ? `optical body${take.fabric.optical_switches.length > 1 ? " many" : ""}` : kind,
       });
     }
   }
@@ -50,6 +56,10 @@ function elements(take, plug, open) {
     for (const [port, position] of spot.ports) {
       nodes.push({ data: { id: port, label: port.split(":")[1], port }, position: { ...position }, classes: "port" });
     }
+  }
+  if (spot.middle) {
+    nodes.push({ data: { id: "whole", label: "interconnect,\nnot plugged\nport by port" }, position: spot.middle, classes: "whole" });
+    for (const gpu of take.fabric.gpus) edges.push({ data: { id: `w ${gpu.name}`, source: gpu.name, target: "whole", w: 1.5 }, classes: "wire" });
   }
   const shownAt = (port) => (spot.ports.has(port) && !folded.size ? port : within.get(nodeOf(port)) || nodeOf(port));
   for (const link of cables(take.fabric)) {
@@ -145,6 +155,7 @@ export class Picture {
       for (const { name } of group) this.look(name, this.troubled(name));
     }
     this.flows(owners, now);
+    if (this.ports.size) this.powers();
     this.cy.endBatch();
   }
 
@@ -166,7 +177,8 @@ export class Picture {
     const marks = [dark ? "dark" : "lit", moving ? "moving" : "", duplex ? "" : "oneway", job ? "" : "unowned"].join(" ");
     for (let at = 0; at + 1 < path.length; at += 1) {
       if (at % 2 === 0) {
-        used.set(this.edgeOf.get(path[at]), { marks, shown: { colour, w } });
+        const id = this.edgeOf.get(path[at]), with_others = used.get(id);
+        used.set(id, with_others ? together(with_others, { marks, colour, w }) : { marks, shown: { colour, w } });
       } else if (this.ports.has(path[at]) && this.ports.has(path[at + 1])) {
         const id = inside(path[at], path[at + 1]);
         now.set(id, { data: { id, source: path[at], target: path[at + 1], xc: true, colour, w }, classes: "cross", marks, shown: { colour, w } });
@@ -198,9 +210,20 @@ export class Picture {
     const gpus = this.folded.get(name), busy = gpus.map((gpu) => owners.get(gpu)).filter(Boolean);
     const names = [...new Set(busy.map((own) => own.job.name))];
     const down = gpus.filter((gpu) => this.state.down.has(gpu)).length;
-    const label = `${gpus.length} GPUs · ${name}\n${busy.length} busy${names.length ? `: ${names.slice(0, 3).join(", ")}` : ""}${down ? `\n${down} lost` : ""}`;
-    const look = busy.length ? this.looks.get(busy[0].job.id) : null;
+    const label = `${gpus.length} GPUs · ${name}\n${busy.length} busy${names.length ? `, ${names.length > 1 ? `${names.length} jobs` : names[0]}` : ""}${down ? `\n${down} lost` : ""}`;
+    const look = names.length === 1 ? this.looks.get(busy[0].job.id) : null;
     this.look(`fold ${name}`, down ? "down" : "", { label, colour: look ? look.colour : UNOWNED });
+  }
+
+  /** Power at every port with a meter, against what a receiver needs; on demand. */
+  powers() {
+    const least = this.take.fabric.least_dbm ?? -Infinity;
+    for (const port of this.ports.keys()) {
+      const [name, number] = port.split(":"), size = this.plug.optical.get(name).size;
+      const dbm = this.power ? this.take.power?.[name]?.[Number(number) + size] ?? this.take.power?.[name]?.[number] : null;
+      const low = dbm != null && dbm < least;
+      this.look(port, low ? "low" : "", { label: dbm == null ? number : `${number}\n${low ? "▼" : ""}${dbm.toFixed(1)}` });
+    }
   }
 
   /** Light that O-NICs switch for every flow: an arrow from GPU to GPU for as long as it is lit. */

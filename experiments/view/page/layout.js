@@ -61,15 +61,21 @@ function layered(fabric) {
   const { level, joined } = levels(fabric);
   const x = new Map(), y = new Map(), ports = new Map(), size = new Map();
   let at = 0;
+  // A few GPUs have the room of a dozen.
+  const gap = Math.max(GAP, Math.min(34, (640 - GPU * fabric.gpus.length) / (fabric.gpus.length + 1)));
+  // Of many, the GPUs of a server stand below each other, up to four.
+  const rows = fabric.gpus.length > 16 ? 4 : 1;
   for (const group of servers(fabric).values()) {
-    for (const gpu of group) {
-      x.set(gpu, at + GPU / 2);
-      y.set(gpu, 0);
-      at += GPU + GAP;
-    }
-    at += 2 * GAP;
+    const tall = Math.min(rows, group.length);
+    group.forEach((gpu, index) => {
+      x.set(gpu, at + Math.floor(index / tall) * (GPU + gap) + GPU / 2);
+      y.set(gpu, (index % tall) * (GPU + 2) - (rows - 1) * (GPU + 2));
+    });
+    at += Math.ceil(group.length / tall) * (GPU + gap) + 2 * GAP;
   }
-  const width = Math.max(at - 3 * GAP, 240);
+  const plugged = Math.max(...fabric.optical_switches.map((one) => one.size), 0) / 2;
+  const width = Math.max(at - gap - 2 * GAP, 240), deepness = Math.max(LEVEL, 0.2 * width);
+  const pitch = plugged > 40 ? Math.max(11, Math.min(PORT, (1.1 * width) / plugged)) : PORT;
   const deepest = Math.max(0, ...level.values());
   for (let depth = 1; depth <= deepest; depth++) {
     const names = [...level].filter(([, of]) => of === depth).map(([name]) => name);
@@ -87,16 +93,16 @@ function layered(fabric) {
     const local = new Map(), full = row(names, local, wide, gap);
     for (const name of names) {
       x.set(name, local.get(name) + (width - full) / 2);
-      y.set(name, depth * LEVEL);
+      y.set(name, depth * deepness);
       size.set(name, { w: wide(name), h: 44 });
     }
   }
-  for (const optical of fabric.optical_switches) placePorts(fabric, optical, x, y, size, ports);
+  for (const optical of fabric.optical_switches) placePorts(fabric, optical, x, y, size, ports, pitch);
   return { x, y, size, ports, width };
 }
 
 /** Ports of an optical switch: what leads up on its upper edge, what leads down on its lower one. */
-function placePorts(fabric, optical, x, y, size, ports) {
+function placePorts(fabric, optical, x, y, size, ports, pitch) {
   const up = [], down = [];
   for (const link of fabric.links) {
     link.ends.map(portOf).forEach((end, index, ends) => {
@@ -105,7 +111,7 @@ function placePorts(fabric, optical, x, y, size, ports) {
       ((y.get(other) ?? 0) < y.get(optical.name) ? up : down).push({ port: end, other });
     });
   }
-  const body = { w: Math.max(90, Math.max(up.length, down.length) * PORT + 16), h: 74 };
+  const body = { w: Math.max(90, Math.max(up.length, down.length) * pitch + 16), h: Math.max(74, up.length * 2.2) };
   size.set(optical.name, body);
   const edge = (group, dy) => {
     group.sort((a, b) => (x.get(a.other) ?? 0) - (x.get(b.other) ?? 0) || number(a.port) - number(b.port));
@@ -182,10 +188,40 @@ export function placed(take) {
   }
   if (isWhole(fabric)) {
     const found = { x: new Map(), y: new Map(), size: new Map(), ports: new Map() };
-    ringed(fabric.gpus.map((gpu) => gpu.name), [], found, 0);
+    const bottom = ringed(fabric.gpus.map((gpu) => gpu.name), [], found, 0);
+    found.middle = { x: found.x.get(fabric.gpus[0].name), y: (bottom - 100) / 2 };
     return found;
   }
   return layered(fabric);
+}
+
+/** Positions where GPUs are folded into `groups`; those of the `open` ones stand in rows above. */
+export function placedFolded(fabric, groups, open) {
+  const x = new Map(), y = new Map(), size = new Map(), { level } = levels(fabric);
+  let at = 0;
+  for (const [name, gpus] of groups) {
+    const across = open.has(name) ? Math.min(16, gpus.length) : 0, wide = across ? across * (GPU + 6) : 180;
+    x.set(`fold ${name}`, at + wide / 2);
+    y.set(`fold ${name}`, 0);
+    if (across) gpus.forEach((gpu, index) => {
+      x.set(gpu, at + (index % across) * (GPU + 6) + GPU / 2);
+      y.set(gpu, (Math.floor(index / across) - Math.ceil(gpus.length / across) + 1) * (GPU + 6));
+    });
+    at += wide + 40;
+  }
+  const width = Math.max(at - 40, 400), deep = Math.max(200, width / 7);
+  const byLevel = Map.groupBy([...fabric.optical_switches, ...fabric.packet_switches].map((one) => one.name), (name) => level.get(name) ?? 1);
+  const optical = new Set(fabric.optical_switches.map((one) => one.name));
+  for (const [depth, names] of byLevel) {
+    names.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const step = width / names.length;
+    names.forEach((name, index) => {
+      x.set(name, step * (index + 0.5));
+      y.set(name, depth * deep);
+      size.set(name, optical.has(name) ? { w: step * 0.9, h: 90 } : { w: Math.min(160, step * 0.8), h: 56 });
+    });
+  }
+  return { x, y, size, ports: new Map() };
 }
 
 /** GPUs by the packet switch that they are on at the begin, else by server: what is folded to one node. */

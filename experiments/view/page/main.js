@@ -13,7 +13,8 @@ const viewOf = (take) => ({ take, plug: plugged(take.fabric), looks: looks(take.
 /** The take that the address names, `#1` or `#1+3`, counted over all folders; else the most telling one. */
 function wanted(all) {
   const numbers = location.hash.slice(1).split("+").map(Number).filter((n) => all[n - 1]);
-  return numbers.length ? numbers.slice(0, 2).map((n) => n - 1) : [0];
+  const telling = all.findIndex((one) => one.eventful);
+  return numbers.length ? numbers.slice(0, 2).map((n) => n - 1) : [Math.max(telling, 0)];
 }
 
 function Replay({ index }) {
@@ -42,10 +43,10 @@ function Replay({ index }) {
 
 /** Everything below the head, over takes that are recorded or grow. `grown`: a number that changes as they do. */
 export function Page({ head, views, error, live = false, grown = 0, sampled = 0, hands = null }) {
-  const [, redraw] = useState(0), drawings = useRef(new Set()), clock = useRef(null), dirty = useRef(true);
+  const [, redraw] = useState(0), drawings = useRef(new Set()), clock = useRef(null), dirty = useRef(true), said = useRef(false);
   const [note, setNote] = useState("");
   if (!clock.current) {
-    clock.current = new Clock(() => { dirty.current = true; redraw((n) => n + 1); });
+    clock.current = new Clock(() => { dirty.current = true; said.current = true; });
     clock.current.following = live;
   }
   const now = clock.current;
@@ -60,7 +61,11 @@ export function Page({ head, views, error, live = false, grown = 0, sampled = 0,
       if (moved || dirty.current) {
         dirty.current = false;
         for (const one of drawings.current) one.show(now.shown);
-        if (moved && ms - told > 100) { told = ms; redraw((n) => n + 1); }
+        }
+      if ((said.current || moved) && ms - told > (said.current ? 40 : 100)) {
+        told = ms;
+        said.current = false;
+        redraw((n) => n + 1);
       }
       for (const one of drawings.current) one.picture.animate(ms);
       frame = requestAnimationFrame(step);
@@ -90,7 +95,7 @@ export function Page({ head, views, error, live = false, grown = 0, sampled = 0,
       keys[e.key]();
     };
     const jump = (way) => {
-      const times = views.flatMap((v) => v.take.events.map((event) => event.t)).sort((a, b) => a - b);
+      const times = views.flatMap((v) => v.take.events.filter((event) => event.event !== "flow").map((event) => event.t)).sort((a, b) => a - b);
       const next = way > 0 ? times.find((t) => t > now.t + 1e-6) : times.filter((t) => t < now.t - 1e-6).pop();
       if (next != null) now.seek(next);
     };

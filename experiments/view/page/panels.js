@@ -38,7 +38,7 @@ export function Events({ views, t, count, clock }) {
   const all = useMemo(
     () =>
       views
-        .flatMap((view, index) => view.take.events.map((event) => ({ event, index, about: subjects(event), text: sentence(event) })))
+        .flatMap((view, index) => view.take.events.filter((event) => event.event !== "flow").map((event) => ({ event, index, about: subjects(event), text: sentence(event) })))
         .sort((x, y) => x.event.t - y.event.t),
     [views, count],
   );

@@ -76,6 +76,7 @@ const SAID = {
   process: (e) => `${e.text}${e.state === "up" ? ` is back after ${seconds(e.away_s ?? 0)}` : ""}`,
   gpus_announced: (e) => `GPUs ${list(e.gpus)} were announced to the network`,
   late: (e) => e.text,
+  flow: (e) => `Light from ${e.gpu} to ${e.peer}${e.wavelength == null ? "" : ` on λ${e.wavelength}`} for ${seconds(e.t_end - e.t)}`,
 };
 
 export const sentence = (event) => (SAID[event.event] ? SAID[event.event](event) : event.event.replaceAll("_", " "));

@@ -1,6 +1,6 @@
 // One take on the page: its picture, its curves and the key to its colours.
 
-import { html, useEffect, useRef } from "./vendor/preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Curves } from "./curves.js";
 import { Picture } from "./fabric.js";
 import { loadAt } from "./measures.js";
@@ -31,8 +31,10 @@ export class Drawing {
   }
 }
 
-function Key({ view }) {
+function Key({ view, show }) {
+  const [power, setPower] = useState(false);
   return html`<ul class="key">
+    ${view.take.live && view.take.fabric.optical_switches.length > 0 && html`<li><label><input type="checkbox" checked=${power} onChange=${(e) => { setPower(e.target.checked); show(e.target.checked); }} /> power, dBm</label></li>`}
     ${view.take.jobs.map(
       (job) => html`<li>
         <svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" stroke=${view.looks.get(job.id).colour} stroke-width="4" stroke-dasharray=${view.looks.get(job.id).dash.join(" ")} /></svg>
@@ -48,9 +50,10 @@ function Key({ view }) {
 
 /** The boxes of a take; `ready` gets its drawing, and null when it goes. */
 export function Stage({ view, clock, ready, chosen, note, below, aside }) {
-  const picture = useRef(), curves = useRef();
+  const picture = useRef(), curves = useRef(), own = useRef();
   useEffect(() => {
     const drawing = new Drawing({ picture: picture.current, curves: curves.current }, view, clock, chosen);
+    own.current = drawing;
     ready(drawing, true);
     return () => {
       ready(drawing, false);
@@ -62,7 +65,7 @@ export function Stage({ view, clock, ready, chosen, note, below, aside }) {
     <div class="both">
       <div class="left"><div class="seen">
         <div class="picture" ref=${picture} role="img" aria-label=${`Fabric: ${view.take.fabric.gpus.length} GPUs`}></div>
-        <${Key} view=${view} />
+        <${Key} view=${view} show=${(on) => { own.current.picture.power = on; clock.told(); }} />
         ${note && html`<p class="note" role="status">${note}</p>`}
       </div>${below}</div>
       <div class="right"><div class="curves" ref=${curves}></div>${aside}</div>

@@ -1,7 +1,7 @@
 // How the picture of a fabric looks. Faults have a shape or a sign besides their colour.
 
 const INK = "#1c2733", QUIET = "#8a97a5", PAPER = "#ffffff", WRONG = "#b3001b";
-const text = { "font-family": "system-ui, sans-serif", "font-size": 11, color: INK, "text-wrap": "wrap" };
+const text = { "font-family": "system-ui, sans-serif", "font-size": 11, "min-zoomed-font-size": 6, color: INK, "text-wrap": "wrap" };
 const centred = { "text-valign": "center", "text-halign": "center" };
 
 export const STYLE = [
@@ -12,12 +12,12 @@ export const STYLE = [
   },
   {
     selector: ".gpu",
-    style: { ...centred, shape: "round-rectangle", width: 46, height: 36, "background-color": PAPER, "border-width": 1.5, "border-color": QUIET },
+    style: { ...centred, shape: "round-rectangle", width: 46, height: 36, "background-color": PAPER, "border-width": 1.5, "border-color": QUIET, "z-index": 18 },
   },
   { selector: ".gpu.busy", style: { "border-width": 4, "border-color": "data(colour)" } },
   {
     selector: ".fold",
-    style: { ...centred, shape: "round-rectangle", width: 170, height: 60, "background-color": "#eef2f6", "border-width": 4, "border-style": "double", "border-color": "data(colour)", "font-size": 14 },
+    style: { ...centred, shape: "round-rectangle", width: 170, height: 90, "background-color": "#eef2f6", "border-width": 5, "border-style": "double", "border-color": "data(colour)", "font-size": 19 },
   },
   {
     selector: ".packet, .averager",
@@ -29,10 +29,14 @@ export const STYLE = [
     style: { ...centred, shape: "round-rectangle", width: "data(w)", height: "data(h)", "background-color": "#fff8e6", "border-width": 2, "border-color": "#c9a227", "z-compound-depth": "bottom" },
   },
   { selector: ".optical.body", style: { "text-halign": "left", "text-margin-x": -4, "z-index": 0 } },
+  { selector: ".body.many", style: { "text-halign": "center", "text-margin-x": 0, "text-background-color": "#fff8e6", "text-background-opacity": 0.9 } },
+  { selector: ".big", style: { "font-size": 26 } },
+  { selector: ".whole", style: { ...centred, shape: "ellipse", width: 130, height: 130, "background-color": "#fff8e6", "border-width": 2, "border-style": "dashed", "border-color": "#c9a227", "z-index": 12 } },
   {
     selector: ".port",
     style: { shape: "ellipse", width: 11, height: 11, "background-color": "#ffffff", "border-width": 1.5, "border-color": "#a8861a", "font-size": 7, ...centred, "z-index": 20 },
   },
+  { selector: ".port.low", style: { "border-color": WRONG, "border-style": "double", "border-width": 4, color: WRONG } },
   {
     selector: "edge",
     style: { width: "data(w)", "curve-style": "straight", "line-color": "#b9c3cd", "line-cap": "butt", "z-index": 5 },
