@@ -153,7 +153,8 @@ def cluster_of(fabric: Fabric) -> Cluster:
     GPUs are on the switch that they are plugged into, or lit to at first. Raises ValueError for a fabric
     without packet switches, for GPUs of unequal rates, and for one that is joined to no switch.
     """
-    if fabric.interconnect is not None and (sides := fabric.interconnect.sides):
+    sides: tuple[int, ...] = getattr(fabric.interconnect, "sides", ())
+    if sides:
         return Cluster((len(fabric.gpus),), (), (), torus=sides)
     if not fabric.packet_switches:
         raise ValueError("a trace is replayed on tiers of packet switches (leaf_spine, fat_tree), or a torus")

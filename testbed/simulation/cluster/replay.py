@@ -101,6 +101,10 @@ class _Crossing:
         self._place: dict[int, int] = {}
         self._links: list[IntArray] = []
         self._weights: list[FloatArray] = []
+        #: The same end to end, right for the first ``_right`` jobs: who comes last changes nothing before it.
+        self._flat_links, self._flat_weights = np.zeros(256, dtype=np.int64), np.zeros(256)
+        self._offsets = np.zeros(65, dtype=np.int64)
+        self._right = 0
         self.left, self.speed, self.share, self.gpus = (np.zeros(64) for _ in range(4))
         self.since = 0.0
         self.changed = False
@@ -151,6 +155,7 @@ class _Crossing:
                 kept[place] = kept[last]
             for figures in (self.left, self.speed, self.share, self.gpus):
                 figures[place] = figures[last]
+        self._right = min(self._right, place)
         for kept in (self.jobs, self._links, self._weights):
             kept.pop()
         self.changed = True
@@ -163,16 +168,42 @@ class _Crossing:
 
     def guess(self, loads: list[tuple[int, float]], share: float) -> float:
         """Speed of one more job."""
-        links = np.array([link for link, _ in loads], dtype=np.int64)
-        weights = np.array([weight for _, weight in loads])
-        shares = np.append(self.share[: len(self.jobs)], share)
-        return float(self._solve([*self._links, links], [*self._weights, weights], shares)[-1])
+        offsets, links, weights = self._flat()
+        return float(
+            self._solve(
+                np.append(offsets, offsets[-1] + len(loads)),
+                np.append(links, np.array([link for link, _ in loads], dtype=np.int64)),
+                np.append(weights, [weight for _, weight in loads]),
+                np.append(self.share[: len(self.jobs)], share),
+            )[-1]
+        )
 
-    def _solve(self, links: list[IntArray], weights: list[FloatArray], shares: FloatArray) -> FloatArray:
+    def _flat(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Offsets, links and weights of all jobs end to end."""
+        count, first = len(self.jobs), self._right
+        if count >= len(self._offsets):
+            self._offsets = np.concatenate((self._offsets, np.zeros(2 * count, dtype=np.int64)))
+        if first < count:
+            links = self._links[first:]
+            begin = int(self._offsets[first])
+            ends = begin + np.cumsum(list(map(len, links)))
+            self._offsets[first + 1 : count + 1] = ends
+            end = int(ends[-1])
+            if end > len(self._flat_links):
+                more = 2 * end - len(self._flat_links)
+                self._flat_links = np.concatenate((self._flat_links, np.zeros(more, dtype=np.int64)))
+                self._flat_weights = np.concatenate((self._flat_weights, np.zeros(more)))
+            np.concatenate(links, out=self._flat_links[begin:end])
+            np.concatenate(self._weights[first:], out=self._flat_weights[begin:end])
+            self._right = count
+        end = int(self._offsets[count])
+        return self._offsets[: count + 1], self._flat_links[:end], self._flat_weights[:end]
+
+    def _solve(
+        self, offsets: IntArray, links: IntArray, weights: FloatArray, shares: FloatArray
+    ) -> FloatArray:
         self.solved += 1
-        offsets = np.zeros(len(links) + 1, dtype=np.int64)
-        np.cumsum([len(one) for one in links], out=offsets[1:])
-        return self._speeds(offsets, np.concatenate(links), np.concatenate(weights), self.capacity, shares)
+        return self._speeds(offsets, links, weights, self.capacity, shares)
 
     def settle(self, now: float) -> None:
         """Find the rates that hold from now on."""
@@ -180,7 +211,7 @@ class _Crossing:
         self.changed = False
         self.until, self.loss = math.inf, 0.0
         if count := len(self.jobs):
-            speed = self._solve(self._links, self._weights, self.share[:count])
+            speed = self._solve(*self._flat(), self.share[:count])
             self.speed[:count] = speed
             self.until = now + max(float((self.left[:count] / speed).min()), 0.0)
             self.loss = float(self.gpus[:count] @ (1 - speed))
@@ -535,14 +566,15 @@ def replay(
     waits = False
     while come < len(trace) or inside:
         broken_at = breaks[0][0] if breaks else math.inf
-        if waits and min(arrivals[come], run.when_over(crossing.soonest()), broken_at) > run.now:
+        soonest = crossing.soonest() if crossing.changed else crossing.until
+        if waits and min(arrivals[come], run.when_over(soonest), broken_at) > run.now:
             waits = False
             while (starts := queue.next(run.now, run.free.total, run.fits, run.promised)) is not None:
                 run.begin(starts)
             sums.append((run.now, sum_held, sum_scattered, sum_done - run.repeated, len(queue), sum_stalled))
         if crossing.changed and not waits:
             crossing.settle(run.now)
-        soonest = crossing.soonest() if crossing.changed else crossing.until
+            soonest = crossing.until
         arrives, over = arrivals[come], run.when_over(soonest)
         then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
