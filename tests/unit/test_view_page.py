@@ -174,6 +174,12 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
         )
     assert len(reached - {-1}) == wanted
     tab.run("document.activeElement.blur(), ringlight.clock.seek(0)")
+    look = "[...document.querySelectorAll('.key select')][0]"
+    tab.run(f"{look}.focus()")
+    tab.wait(f"[...{look}.options].some(o => o.text === 'ocs0')")
+    tab.run(f"{look}.value = 'ocs0', {look}.dispatchEvent(new Event('change'))")
+    tab.wait("document.querySelector('.note')?.innerText.startsWith('ocs0: mems, 14 ports')")
+    tab.run("document.activeElement.blur()")
     tab.key("n")
     tab.key("n")
     assert tab.run("ringlight.clock.t") > 10
