@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -47,6 +48,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def long(request: pytest.FixtureRequest) -> bool:
     """Whether the long form was asked for."""
     return bool(request.config.getoption("--long"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: looking for garbage in it, now and later, would take long."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -58,28 +58,63 @@ def forks() -> None:
         os.environ[SOCKET] = str(server().path)
 
 
+class Command:
+    """A command that runs, with nothing to read; what it says is there when it has ended.
+
+    Has what is used of ``subprocess.Popen``.
+    """
+
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str] | None = None, directory: Path = ROOT
+    ) -> None:
+        inherited = os.environ if environment is None else environment
+        self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = start_process(
+            words,
+            {**inherited, SOCKET: str(server().path)},
+            self._output,
+            errors=self._errors,
+            directory=directory,
+        )
+        self.poll, self.wait, self.kill = self.process.poll, self.process.wait, self.process.kill
+        self.pid, self.send_signal = self.process.pid, self.process.send_signal
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.returncode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Its output and errors at its end. Raises subprocess.TimeoutExpired, and kills it."""
+        try:
+            self.process.wait(timeout)
+        finally:
+            self.process.kill()
+            self.process.wait(10)
+        with self._output, self._errors:
+            return _read(self._output), _read(self._errors)
+
+
+def run(
+    words: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    directory: Path = ROOT,
+    timeout_s: float = 60.0,
+) -> subprocess.CompletedProcess[str]:
+    """A command, run to its end. Raises subprocess.TimeoutExpired."""
+    command = Command(words, environment, directory)
+    said = command.communicate(timeout_s)
+    assert command.returncode is not None
+    return subprocess.CompletedProcess(list(words), command.returncode, *said)
+
+
 def ringlight(
     *words: str,
     directory: Path = ROOT,
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
-    """A command as a user gives it, with nothing to read. Raises subprocess.TimeoutExpired."""
-    environment = {**os.environ, **(environment or {}), SOCKET: str(server().path)}
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = start_process([*COMMAND, *words], environment, output, errors=errors, directory=directory)
-        try:
-            code = process.wait(timeout_s)
-        finally:
-            process.kill()
-            process.wait(10)
-        said = [_read(file) for file in (output, errors)]
-    return subprocess.CompletedProcess([*COMMAND, *words], code, *said)
-
-
-def _read(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()
+    """``ringlight`` as a user gives it. Raises subprocess.TimeoutExpired."""
+    return run([*COMMAND, *words], {**os.environ, **(environment or {})}, directory, timeout_s)
 
 
 def running(
@@ -91,3 +126,8 @@ def running(
     with open(into, "wb") as said, open(errors, "wb") as wrong:
         process = start_process(command, environment, said, errors=wrong, directory=ROOT)
     return process, open(output)
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()

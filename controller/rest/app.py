@@ -65,11 +65,12 @@ _MOST_STREAMS = 256
 #: A silent event stream says so every so many seconds.
 _STILL_HERE_S = 10.0
 _EVENTS = "text/event-stream"
-#: One event of the stream; ``data`` is JSON with ``id``, ``t``, ``event`` and what belongs to its kind.
+#: One event of the stream; ``data`` is JSON with ``id``, ``t``, ``event`` and what belongs to its kind. Rates
+#: have no id.
 _EVENT = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
-    "required": ["id", "event", "data"],
+    "required": ["event", "data"],
 }
 #: Content type of the metrics without its parameters.
 _METRICS = CONTENT_TYPE_LATEST.partition(";")[0]

@@ -22,6 +22,8 @@ from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.topology import circuit_cross_connects, electrical_graph
 from ringlight.testbed.acceptance.network import run
 from ringlight.testbed.emulation.optical.datapath import Datapath
+from ringlight.testbed.forkserver import start_process
+from tests import forks
 from tests.integration.controller_rig import FABRIC, ControllerRig
 from tests.integration.labs import Idle
 
@@ -449,14 +451,8 @@ def test_light_lost_while_the_controller_was_away_is_lit_again(rig: ControllerRi
 
 def refusal(rig: ControllerRig, *more: str) -> str:
     """The one line that a controller says when it does not start."""
-    done = subprocess.run(
-        [*rig.command(), *more, "--inventory-timeout", "0.2", "--log-level", "error"],
-        env=rig.lab.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [*rig.command(), *more, "--inventory-timeout", "0.2", "--log-level", "error"]
+    done = forks.run(command, rig.lab.environment())
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     return done.stderr.strip()
@@ -521,12 +517,8 @@ def test_rest_over_tls_asks_for_a_token_all_the_same(rig: ControllerRig, tmp_pat
     run(*words, "-subj", "/CN=lab.example", "-days", "2", "-keyout", str(key), "-out", str(cert))
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token))
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            rig.command(*options, "--rest", f"0.0.0.0:{rig.rest}"),
-            env=rig.lab.environment(),
-            stdout=log,
-            stderr=log,
-        )
+        command = rig.command(*options, "--rest", f"0.0.0.0:{rig.rest}")
+        process = start_process(command, rig.lab.environment(), log)
         try:
             with Api(
                 f"127.0.0.1:{rig.rest}", "correct-horse-battery", cacert=str(cert), anywhere=True

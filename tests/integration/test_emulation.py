@@ -18,7 +18,6 @@ import docker
 import httpx
 import pytest
 
-from ringlight.containers.image import ROOT
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
@@ -30,6 +29,7 @@ from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.nodes import WORKER_UID, has_kernel_datapath
 from ringlight.testbed.lab import Lab, new_lab
+from tests import forks
 from tests.drivers import converge
 from tests.integration.labs import NOBODY, Idle, agent_client, running_testbed, traces, until
 
@@ -473,17 +473,12 @@ def test_an_optical_switch_made_of_open_vswitch() -> None:
 # -- the process
 
 
-def launch(lab: Lab, fabric: Path, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def launch(lab: Lab, fabric: Path, *more: str) -> forks.Command:
+    return forks.Command(
         [
             *(sys.executable, "-m", "ringlight.testbed.emulation", "--fabric", str(fabric), "--lab", lab.id),
             *("--payload-scale", "400", "--openflow", f"{NOBODY.host}:{NOBODY.port}", *more),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        ]
     )
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from ringlight.containers.image import ROOT
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.errors import PortClash
 from ringlight.controller.optical.registry import make_driver
@@ -40,6 +39,7 @@ from ringlight.testbed.emulation.onic.wiring import laser_ids
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.lab import new_lab
+from tests import forks
 from tests.drivers import converge
 from tests.integration.labs import (
     Ends,
@@ -625,7 +625,7 @@ def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(tmp_path: Pa
         *(sys.executable, "-m", "ringlight.testbed.emulation", "--fabric", str(described), "--lab", lab.id),
         *("--runtime", "namespace", "--payload-scale", "1000", "--openflow", "127.0.0.1:9"),
     ]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = forks.Command(command)
     try:
         until(lambda: (lab.state_dir / "inventory.json").exists() or process.poll() is not None, 30)
         assert process.poll() is None

@@ -30,11 +30,6 @@ pytestmark = pytest.mark.root
 
 ROOT = Path(__file__).parents[2]
 MINI = Path(__file__).parents[1] / "data" / "mini.yaml"
-#: The command line, its bundled experiment the small one instead of one that takes minutes.
-DEMO = (
-    "import pathlib; from ringlight.experiments.cli import app, experiments as commands; "
-    f"commands.BUNDLED = pathlib.Path({str(MINI)!r}); app.main()"
-)
 DEADLINE_S = 250.0
 UP = r"lab (\w+) is up"
 
@@ -43,9 +38,9 @@ class RunningCommand:
     """``ringlight run`` (or ``demo``) as a process, its standard error collected while it runs."""
 
     def __init__(self, folder: Path, *arguments: str, scenario: Path = MINI, demo: bool = False) -> None:
-        command = (
-            ["-c", DEMO, "demo"] if demo else ["-m", "ringlight.experiments.cli.app", "run", str(scenario)]
-        )
+        # Its bundled experiment is the small one instead of one that takes minutes.
+        program = "tests.integration.small_demo" if demo else "ringlight.experiments.cli.app"
+        command = ["-m", program, *(["demo"] if demo else ["run", str(scenario)])]
         # Relative, as a user's: processes of the lab have working directories of their own.
         runs = os.path.relpath(folder, forks.ROOT)
         words = [sys.executable, *command, "--runs", runs, *arguments]

@@ -66,8 +66,13 @@ def view(request: pytest.FixtureRequest) -> View:
     return view_of_file(TEXTS[request.param], f"{request.param}.yaml")
 
 
-def test_pictures_come_before_tables(view: View, tmp_path: Path) -> None:
-    page = render(view, tmp_path)
+@pytest.fixture(scope="module")
+def page(view: View, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The view's page, drawn once for all tests that only read it."""
+    return render(view, tmp_path_factory.mktemp("plots"))
+
+
+def test_pictures_come_before_tables(page: str) -> None:
     assert page.index('class="kicker"') < page.index("<figure>")
     assert page.index("<figure>") < page.index("<table")
 
@@ -80,16 +85,14 @@ def test_cards_then_the_fabric_then_the_papers_figure_then_the_rest(tmp_path: Pa
     assert page.index('class="hero"') < page.index("<h2>Light</h2>")
 
 
-def test_where_figures_come_from_is_folded(view: View, tmp_path: Path) -> None:
-    page = render(view, tmp_path)
+def test_where_figures_come_from_is_folded(page: str) -> None:
     for title in ("Parameters and where they come from", "What the simulation rests on"):
         assert f'<details class="part"><summary><h2>{title}</h2></summary>' in page
     assert "<summary>All 3 rows</summary>" in folded_if_long("All 3 rows", 25, "<table></table>")
     assert folded_if_long("All 3 rows", 24, "<table></table>") == "<table></table>"
 
 
-def test_every_picture_is_there_for_narrow_screens(view: View, tmp_path: Path) -> None:
-    page = render(view, tmp_path)
+def test_every_picture_is_there_for_narrow_screens(page: str) -> None:
     check_alone(page)
     figures = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)
     assert figures

@@ -78,9 +78,10 @@ def test_every_chunk_is_summed_exactly_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("n", [2, 3, 6, 8, 11])
-def test_an_off_by_one_anywhere_is_noticed(name: str, n: int) -> None:
-    right = ALL[name](n)
+@pytest.mark.parametrize("n", [2, 3, 6, 8, "many"])
+def test_an_off_by_one_anywhere_is_noticed(name: str, n: int | str, long: bool) -> None:
+    """Many, and no power of two, are five; in the long form eleven, with ten times as many places."""
+    right = ALL[name](n if isinstance(n, int) else 11 if long else 5)
     made = list(right)
 
     def spoilt(number: int, step: Step) -> bool:
