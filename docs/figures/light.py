@@ -24,7 +24,7 @@ IMAGES = ROOT / "docs" / "images"
 #: Bytes that the animation may have, colours of its palette, and seconds that a frame stays.
 MOST_BYTES, COLOURS, FRAME_S = 1_500_000, 64, 0.1
 #: Height of the animation, pixels.
-HEIGHT = 500
+HEIGHT = 452
 #: Before and after light moves: seconds of the run, and frames.
 _AROUND, _DARK = ((1.2, 9), (3.0, 22)), 12
 
@@ -99,7 +99,7 @@ def draw(folder: Path) -> list[Path]:
     with TemporaryDirectory() as place, browser() as tab:
         file = Path(place, "page.html")
         file.write_text(single_file([recorded]), encoding="utf-8")
-        _open(tab, file.as_uri(), 1000, 700)
+        _open(tab, file.as_uri(), 1120, 700)
         gif = animation(tab, at)
         if len(gif) > MOST_BYTES:
             raise ScenarioError(f"the animation has {len(gif)} bytes, more than {MOST_BYTES}")
