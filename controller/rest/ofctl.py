@@ -24,6 +24,8 @@ from ringlight.controller.rest.ofctl_shapes import Dpid, OneGroup, OneMeter, One
 #: Questions of later OpenFlow, and where 1.3 has the answer.
 _LATER = {"queuedesc": "queueconfig", "meterdesc": "meterconfig"}
 _ALIASES = {"flowdesc": "flow"}
+#: Largest number of a port, queue, group or meter.
+_MOST = 0xFFFFFFFF
 _SLAVE = (3, "SLAVE", "OFPCR_ROLE_SLAVE")
 
 
@@ -60,6 +62,9 @@ def router(
         wanted: dict[str, Any] = {
             key: None if value == "ALL" else int(value, 0) for key, value in narrowed.items()
         }
+        for key, value in wanted.items():
+            if value is not None and value > _MOST:
+                raise NotFoundError(f"there is no {key} {value}: it has 32 bits")
         return plane.ofctl_read(number, _ALIASES.get(what, what), **wanted)
 
     @routes.get("/switches", **answers(list[int]))

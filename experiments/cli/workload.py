@@ -198,6 +198,70 @@ def convert(
     _written(_timed(found, _device(device, efficiency)), out, form, as_json)
 
 
+def _as_recorded(what: str) -> Any:
+    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism in the recording.")
+
+
+@group.command()
+def widen(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
+    ],
+    dp: Annotated[
+        int, typer.Option("--dp", min=1, max=MOST_RANKS, help="Replicas that the wider workload has.")
+    ],
+    tp: Annotated[int | None, _as_recorded("tensor")] = None,
+    pp: Annotated[int | None, _as_recorded("pipeline")] = None,
+    ep: Annotated[int | None, _as_recorded("expert")] = None,
+    sharded: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sharded",
+            metavar="NAME",
+            help="Computation or memory operation that replicas share out, as ZeRO's; may be repeated.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="FILE", help="Workload of the larger size: name the first difference."
+        ),
+    ] = None,
+    groups: Groups = None,
+    ranks: Ranks = None,
+    model_ranks: ModelRanks = None,
+    shape: Shape = "",
+    form: Form = "",
+    as_json: options.Json = False,
+) -> None:
+    """Widen a workload of few ranks to more replicas, each with a batch as large; write it to OUT.
+
+    Replicas are found by operations called dp or edp; where a recording has other names, state its
+    parallelism: rank r of a grid [pp, dp, ep, tp], tensor parallelism varying fastest.
+    """
+    if len(files) < 2:
+        fail("give the files of a workload, and OUT", 2)
+    from ringlight.workloads.widening import first_difference, found, stated, widened
+
+    *read, out = files
+    said = _options(groups, ranks, model_ranks, shape)
+    recorded = _read(read, said)
+    try:
+        sizes = [one or 1 for one in (tp, pp, ep)]
+        told = any(one is not None for one in (tp, pp, ep))
+        replicas = stated(recorded.ranks, *sizes) if told else found(recorded)
+        if recorded.ranks // replicas.count * dp > MOST_RANKS:
+            fail(f"--dp: {recorded.ranks // replicas.count * dp} ranks; at most {MOST_RANKS}", 2)
+        wide = widened(recorded, dp, replicas, sharded or ())
+    except ValueError as error:
+        fail(f"{read[0]}: {error}", 2)
+    if unknown := [name for name in sharded or () if name not in recorded.names]:
+        fail(f"--sharded: no operation is called {unknown[0]!r}", 2)
+    if against is not None and (difference := first_difference(wide, _read([against], said))):
+        fail(f"{against} differs: {difference}")
+    _written(wide, out, form, as_json)
+
+
 def _named(option: str, make: Callable[[Any], T], value: Any) -> T:
     """Raises UserError naming the option."""
     try:
