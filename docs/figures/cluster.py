@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from docs.figures.parts import Block, Cell, Table, of, simulated
-from docs.figures.words import percent
 
 RUN = "run"
 _SWEPT = {
@@ -27,6 +26,10 @@ _POINTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 
 
+def share(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
 def hours(value: float) -> str:
     return f"{value / 3600:.2f} h"
 
@@ -34,24 +37,28 @@ def hours(value: float) -> str:
 def _swept(load: float, sharing: str) -> list[Cell]:
     at = {"jobs.trace.load": load, "jobs.trace.sharing": sharing}
 
-    def shown(took_s: float, sustained: float) -> str:
-        return hours(took_s) if sustained >= 0.95 else f"({percent(sustained)})"
+    def shown(took_s: float, goodput: float) -> str:
+        return f"{hours(took_s)}, {share(goodput)}"
 
-    cells = (
-        of(shown, *(simulated(arm, name, RUN, at) for name in ("completion_mean", "sustained")))
-        for arm in _SWEPT
-    )
+    metrics = ("completion_mean", "goodput")
+    cells = (of(shown, *(simulated(arm, name, RUN, at) for name in metrics)) for arm in _SWEPT)
     return [f"{load:g}", sharing, *cells]
 
 
 def _trace(trace: str, what: str, at: Mapping[str, Any]) -> list[Cell]:
     arms = (trace, f"{trace}-light", f"{trace}-ideal")
-    return [trace.title(), what, *(of(hours, simulated(arm, "completion_mean", RUN, at)) for arm in arms)]
+    load = of(share, simulated(trace, "offered_load", RUN, at))
+    return [
+        trace.title(),
+        what,
+        load,
+        *(of(hours, simulated(arm, "completion_mean", RUN, at)) for arm in arms),
+    ]
 
 
 def _dark(trace: str, dark: str) -> list[Cell]:
     found = simulated(f"{trace}-light", "completion_mean", RUN, {_DARK: dark})
-    return [trace.title(), f"dark {dark}", "", of(hours, found)]
+    return [trace.title(), f"dark {dark}", "", "", of(hours, found)]
 
 
 BLOCKS: dict[str, Block] = {
@@ -62,7 +69,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "cluster-traces": Table(
         "cluster_two_traces",
-        "trace | at | packed | light moves | no link short",
+        "trace | at | load after warm-up | packed | light moves | no link short",
         [
             *(_trace(trace, what, at) for trace in ("crux", "philly") for what, at in _POINTS),
             *(_dark(trace, dark) for trace in ("crux", "philly") for dark in ("60 s", "600 s")),
