@@ -42,9 +42,11 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
 
 
 Queueing = Literal["first-come", "backfill", "shortest-first"]
-Placement = Literal["random", "first-fit", "pack", "spread", "hilbert", "rings-aligned"]
+Placement = Literal["random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "blocks"]
 LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "ideal"]
 Sharing = Literal["always", "interleaved", "duty"]
+OnFault = Literal["wait", "restart", "spare"]
+Pool = Literal["switch", "pod", "cluster"]
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,38 @@ class Policies:
 
 
 @dataclass(frozen=True)
+class FaultPolicies:
+    """What becomes of a job whose GPUs fail. ``unit_gpus``: GPUs that fail whole, of a server or a larger
+    slice.
+
+    ``policy``: it waits for the repair, restarts elsewhere, or light puts spares from a ``pool`` in the place
+    of its GPUs; where there is none it waits. ``spares``: units that are kept for that, as a share of each
+    switch's; else free GPUs serve. A job goes on from its last checkpoint, which it writes every
+    ``checkpoint_s`` of work, and needs ``restart_s`` to start again.
+    """
+
+    policy: OnFault = "restart"
+    pool: Pool = "cluster"
+    server_gpus: int = 8
+    unit_gpus: int = 8
+    spares: float = 0.0
+    checkpoint_s: float = 1800.0
+    restart_s: float = 300.0
+
+
+@dataclass(frozen=True)
 class Cluster:
     """``gpus``: of each leaf, a switch. ``parts``: of each level, the part that each leaf is in; the first
     level's parts are the leaves. ``capacity``: of each level, what can leave each of its parts, and come in,
-    as GPUs' rates; above the last level nothing is short. ``names``: of the leaves.
+    as GPUs' rates; above the last level nothing is short. ``names``: of the leaves. ``torus``: its sides,
+    where it is one: then it has one leaf, and jobs have blocks.
     """
 
     gpus: tuple[int, ...]
     parts: tuple[tuple[int, ...], ...]
     capacity: tuple[tuple[float, ...], ...]
     names: tuple[str, ...] = ()
+    torus: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -116,14 +140,24 @@ class Cluster:
         return found
 
 
+def fits_in_torus(sides: Sequence[int], torus: Sequence[int]) -> bool:
+    """Whether a block with these sides, in some order, fits into an empty torus."""
+    return len(sides) == len(torus) and all(
+        side <= own for side, own in zip(sorted(sides), sorted(torus), strict=True)
+    )
+
+
 def cluster_of(fabric: Fabric) -> Cluster:
     """The cluster that a fabric of packet switches in tiers is.
 
     GPUs are on the switch that they are plugged into, or lit to at first. Raises ValueError for a fabric
     without packet switches, for GPUs of unequal rates, and for one that is joined to no switch.
     """
+    sides: tuple[int, ...] = getattr(fabric.interconnect, "sides", ())
+    if sides:
+        return Cluster((len(fabric.gpus),), (), (), torus=sides)
     if not fabric.packet_switches:
-        raise ValueError("a trace is replayed on packet switches in tiers, such as leaf_spine or fat_tree")
+        raise ValueError("a trace is replayed on tiers of packet switches (leaf_spine, fat_tree), or a torus")
     lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
     leaf_of: dict[str, str] = {}
     rates = set()

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,12 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **told)
 
-    def picture(self, path: Path | None = None, *, whole: bool = False) -> bytes:
-        """PNG of the screen, or of the whole page; also written to ``path``."""
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(
+        self, path: Path | None = None, *, whole: bool = False, clip: Mapping[str, float] | None = None
+    ) -> bytes:
+        """PNG of the screen, of the whole page, or of a part of it; also written to ``path``."""
+        part = {} if clip is None else {"clip": {"scale": 1, **clip}}
+        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **part)
         data = base64.b64decode(found["data"])
         if path is not None:
             path.write_bytes(data)

@@ -47,6 +47,14 @@ REASONS = {
 ASKING, TUNING, LIT = 0, 1, 2
 PHASES = ("asking", "tuning", "lit")
 
+#: The life of a flow at its source: from each phase to those that may follow, and by what.
+LIFE: Mapping[str, Mapping[str, str]] = {
+    "waiting": {"asking": "it has the transmitter: REQUEST", "over": "closed"},
+    "asking": {"tuning": "GRANT", "over": "DENY, silence, another map, or closed: RELEASE"},
+    "tuning": {"lit": "the laser is ready: CONFIRM", "over": "the lease ran out, or closed: RELEASE"},
+    "lit": {"over": "closed, the lease ran out, or the receiver restarted: RELEASE"},
+}
+
 _NEVER = float("inf")
 
 

@@ -1,31 +1,53 @@
-"""Draws the states of a job into docs/rest.md: ``python -m docs.figures.states``."""
+"""Draws the states of jobs and of an O-NIC's flows into their pages: ``python -m docs.figures.states``."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from ringlight.controller.jobs.job import FROM_ALL, TRANSITIONS
+from ringlight.controller.onic.protocol import LIFE
 
-PAGE = Path(__file__).resolve().parents[1] / "rest.md"
-_BLOCK = re.compile(r"(<!-- states -->\n).*?(<!-- end of states -->)", re.DOTALL)
+DOCS = Path(__file__).resolve().parents[1]
+PAGES = (DOCS / "rest.md", DOCS / "onic-protocol.md")
+_BLOCK = re.compile(r"(<!-- states of (\w+) -->\n).*?(<!-- end of states -->)", re.DOTALL)
 
 
-def diagram() -> str:
-    """The states of a job and what leads from one to another, as Mermaid, which code hosts draw."""
+def jobs() -> list[str]:
+    """The states of a job and what leads from one to another, as lines of a Mermaid diagram."""
     ways = [(a, b, why) for a, after in TRANSITIONS.items() for b, why in after.items()]
     inside = [f"        {a} --> {b}: {why}" for a, b, why in ways if b in TRANSITIONS]
     ends = [f"    {a} --> {b}: {why}" for a, b, why in ways if b not in TRANSITIONS]
     ends += [f"    going --> {b}: {why}" for b, why in FROM_ALL.items()]
     first = next(iter(TRANSITIONS))
-    going = ['    state "not ended" as going {', f"        [*] --> {first}: submitted", *inside, "    }"]
-    return "\n".join(["```mermaid", "stateDiagram-v2", *going, *ends, "```", ""])
+    return [
+        '    state "not ended" as going {',
+        f"        [*] --> {first}: submitted",
+        *inside,
+        "    }",
+        *ends,
+    ]
+
+
+def flows() -> list[str]:
+    """The phases of a flow at its source, likewise."""
+    ways = [f"    {a} --> {b}: {why}" for a, after in LIFE.items() for b, why in after.items()]
+    return [f"    [*] --> {next(iter(LIFE))}: a worker opens it", *ways]
+
+
+DRAWN: dict[str, Callable[[], list[str]]] = {"jobs": jobs, "flows": flows}
 
 
 def written(text: str) -> str:
-    """The page's text with its diagram anew."""
-    return _BLOCK.sub(lambda found: found[1] + diagram() + found[2], text)
+    """A page's text with its diagrams anew."""
+
+    def anew(found: re.Match[str]) -> str:
+        return "\n".join([f"{found[1]}```mermaid", "stateDiagram-v2", *DRAWN[found[2]](), "```", found[3]])
+
+    return _BLOCK.sub(anew, text)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(written(page.read_text()))

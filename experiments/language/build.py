@@ -49,6 +49,9 @@ from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Strict, build_fabric, under
 from ringlight.fabric.topology import Fabric
+from ringlight.workloads.fault_traces import FaultTrace
+from ringlight.workloads.formats.fault_traces import read_fault_trace
+from ringlight.workloads.formats.job_traces import read_job_trace
 from ringlight.workloads.graph import Workload
 from ringlight.workloads.job_traces import JobTrace
 
@@ -266,15 +269,27 @@ class Builder:
         if scale != Scale():
             raise ValueError("scale: a trace is replayed in real time; leave it out")
 
-        def read() -> JobTrace | None:
-            found = spec.read(self._directory)
-            if spec.file is not None:
-                self.files[self._directory / spec.file] = None
-            return found
+        blocks = spec.placement == "blocks"
 
-        with at(f"{where}.file"):
-            trace = self._once(("trace", spec.file, spec.bad_rows), read)
-        return spec.plan(fabric, trace)
+        def jobs_read() -> JobTrace:
+            path = self._directory / str(spec.file)
+            self.files[path] = None
+            return read_job_trace(path, skip_bad=spec.bad_rows == "skip", keep_shapes=blocks)
+
+        def faults_read() -> FaultTrace:
+            assert spec.faults is not None
+            path = self._directory / spec.faults.file
+            self.files[path] = None
+            return read_fault_trace(path, spec.faults.servers)
+
+        trace, faults = None, None
+        if spec.file is not None:
+            with at(f"{where}.file"):
+                trace = self._once(("trace", spec.file, spec.bad_rows, blocks), jobs_read)
+        if spec.faults is not None:
+            with at(f"{where}.faults.file"):
+                faults = self._once(("faults", spec.faults.file, spec.faults.servers), faults_read)
+        return spec.plan(fabric, trace, faults)
 
     def _jobs(
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]

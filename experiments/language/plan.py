@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from ringlight.fabric.clusters import Cluster, Policies
+from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
+from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.graph import Workload
 from ringlight.workloads.job_traces import Fit, JobTrace, Sending
 
@@ -254,6 +255,16 @@ class EventPlan:
 
 
 @dataclass(frozen=True)
+class FaultsPlan:
+    """Faults of a cluster's servers. ``trace``: as recorded; ``slice_gpus``: of slices whose share is counted
+    that is whole."""
+
+    trace: FaultTrace
+    policies: FaultPolicies
+    slice_gpus: int
+
+
+@dataclass(frozen=True)
 class TracePlan:
     """Jobs of a trace on a cluster, in place of jobs by name. ``trace``: as read; None where its jobs are
     made up, as ``generated`` says. ``fit``: how it is scaled to the cluster, ``sends``: what its jobs send.
@@ -269,6 +280,7 @@ class TracePlan:
     seed: int
     warm_up: float
     until_s: float | None
+    faults: FaultsPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from ringlight.experiments.language.plan import TracePlan
+from ringlight.experiments.language.plan import FaultsPlan, TracePlan
+from ringlight.experiments.language.text import at
 from ringlight.experiments.language.workloads import FileName
-from ringlight.fabric.clusters import LightMoves, Placement, Policies, Queueing, Sharing, cluster_of
+from ringlight.fabric.clusters import (
+    FaultPolicies,
+    LightMoves,
+    OnFault,
+    Placement,
+    Policies,
+    Pool,
+    Queueing,
+    Sharing,
+    cluster_of,
+    fits_in_torus,
+)
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
-from ringlight.workloads.formats.job_traces import read_job_trace
+from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.job_traces import (
     Fit,
     JobTrace,
@@ -52,6 +64,33 @@ class SendingSpec(Strict):
     pattern: Pattern = "uniform"
 
 
+class FaultsSpec(Strict):
+    """Faults of servers, from a ``file`` that recorded ``servers`` of them, and what becomes of jobs."""
+
+    file: FileName
+    servers: Count
+    server_gpus: Count = 8
+    unit: Count | None = None
+    policy: OnFault = "restart"
+    pool: Pool = "cluster"
+    spares: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    checkpoint: Annotated[Duration, Field(gt=0)] = 1800.0
+    restart: Duration = 300.0
+    slice: Count = 64
+
+    def plan(self, trace: FaultTrace, leaves: Sequence[int]) -> FaultsPlan:
+        """Raises ValueError, ``key: what is wrong``. ``leaves``: GPUs of each switch."""
+        unit = self.unit or self.server_gpus
+        if unit % self.server_gpus or any(own % unit for own in leaves):
+            raise ValueError(f"unit: {unit} GPUs are no whole servers, or no whole part of each switch")
+        if self.slice % self.server_gpus:
+            raise ValueError(f"slice: {self.slice} GPUs are no whole servers")
+        policies = FaultPolicies(
+            self.policy, self.pool, self.server_gpus, unit, self.spares, self.checkpoint, self.restart
+        )
+        return FaultsPlan(trace, policies, self.slice)
+
+
 def _classes(found: object) -> object:
     if isinstance(found, int | float) and not isinstance(found, bool):
         return [{"share": found}]
@@ -83,6 +122,7 @@ class TraceSpec(Strict):
     moves: Literal["running", "idle"] = "running"
     dark: Duration = 1.0
     every: Annotated[Duration, Field(gt=0)] = 3600.0
+    faults: FaultsSpec | None = None
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> TraceSpec:
@@ -90,15 +130,7 @@ class TraceSpec(Strict):
             raise ValueError("give either file (a trace) or generate (jobs that are made up)")
         return self
 
-    def read(self, directory: Path) -> JobTrace | None:
-        """The jobs of its file, where it has one; paths are relative to ``directory``. Raises ValueError."""
-        return (
-            None
-            if self.file is None
-            else read_job_trace(directory / self.file, skip_bad=self.bad_rows == "skip")
-        )
-
-    def plan(self, fabric: Fabric, trace: JobTrace | None) -> TracePlan:
+    def plan(self, fabric: Fabric, trace: JobTrace | None, faults: FaultTrace | None) -> TracePlan:
         """Raises ValueError, ``key: what is wrong``, where it does not fit the fabric."""
         try:
             cluster = cluster_of(fabric)
@@ -118,12 +150,19 @@ class TraceSpec(Strict):
             seed=self.seed,
             warm_up=self.warm_up,
             until_s=self.until,
+            faults=self._faults(cluster.gpus, faults),
         )  # fmt: skip
         try:
             shares_of(JobTrace.empty(), found.sends)
         except ValueError as error:
             raise ValueError(f"jobs.trace.sends: {error}") from None
         return found
+
+    def _faults(self, leaves: Sequence[int], trace: FaultTrace | None) -> FaultsPlan | None:
+        if self.faults is None or trace is None:
+            return None
+        with at("jobs.trace.faults"):
+            return self.faults.plan(trace, leaves)
 
 
 def is_trace(jobs: Any) -> bool:
@@ -140,4 +179,8 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
         made = dict(plan.generated)
         trace = generated(made["jobs"], made["gap"], made["duration"], made["sizes"], seed,
                           gaps=made["gaps"], durations=made["durations"])  # fmt: skip
-    return fitted(trace, plan.cluster.size, plan.fit, seed)
+    found = fitted(trace, plan.cluster.size, plan.fit, seed)
+    if plan.policies.placement != "blocks":
+        return found
+    ever = np.array([fits_in_torus(sides, plan.cluster.torus) for sides in found.shapes], dtype=np.bool_)
+    return found.picked(ever, no_block=int((~ever).sum()))

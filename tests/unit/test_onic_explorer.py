@@ -6,16 +6,31 @@ from typing import Any
 
 import pytest
 
-from ringlight.controller.onic.protocol import RELEASE, Dark, Effect, Message, Onic, Peer, Times
+from docs.figures import states
+from ringlight.controller.onic.protocol import LIFE, RELEASE, Dark, Effect, Message, Onic, Peer, Times
 from tests.unit.onic_explorer import SMALL, Case, Explorer
+
+#: The changes of phases that the page shows.
+PAGE = {(phase, after) for phase, following in LIFE.items() for after in following}
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_every_reachable_state(case: Case) -> None:
-    report = Explorer(case).explore()
+    explorer = Explorer(case)
+    report = explorer.explore()
+    assert explorer.changes <= PAGE
     print(f"{report.case}: {report.states} states, {report.transitions} transitions, {report.seconds} s")  # noqa: T201
     assert report.passed, "\n".join([str(report.unsafe), *report.path])
     assert report.states > 500
+
+
+def test_flows_live_as_the_page_shows() -> None:
+    """Every change of the page's diagram comes about, and no other."""
+    explorer = Explorer(Case("two: slow laser, closed early", ((1, 1), ()), cancels=1, losses=1, tuning=1))
+    assert explorer.explore().unsafe is None
+    assert explorer.changes == PAGE
+    for page in states.PAGES:
+        assert states.written(page.read_text()) == page.read_text(), "python -m docs.figures.states"
 
 
 class NoQuarantine(Onic):

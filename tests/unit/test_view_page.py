@@ -17,8 +17,9 @@ from ringlight.controller.web.listening import listen
 from ringlight.controller.web.serving import HttpServer
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.app import app
+from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
-from ringlight.experiments.view.recorded import Recorded
+from ringlight.experiments.view.recorded import Recorded, told_of
 from ringlight.experiments.view.serving import PAGE, address, application
 from ringlight.experiments.view.single_file import single_file
 from tests.browser import CHROMIUM, Browser, browser
@@ -115,6 +116,20 @@ def test_a_run_is_told_as_the_rest_api_tells_a_lab(folder: Path) -> None:
     assert max(rates["rx"]) * take["rates"]["unit_bps"] * take["fabric"]["scale"] > 30e9
 
 
+def test_what_a_switch_kept_stays_lit() -> None:
+    told = {"state": "CONNECTED", "reason": ""}
+    results = [
+        {"ingress": 1, "egress": 21, "action": "keep", **told},
+        {"ingress": 2, "egress": 22, "action": "remove", "t_dark": 4.0, **told},
+        {"ingress": 2, "egress": 23, "action": "add", "t_dark": 4.0, "t_lit": 5.0, **told},
+    ]
+    ended = ActionEnded(t=6.0, name="1", do="regroup", result={"results": {"ocs0": results}})
+    plan = load_checked(ROOT / "scenarios" / "disaggregation.yaml").plans[0]
+    change = next(event for event in told_of(plan, ended) if event["event"] == "circuits")["changes"]["ocs0"]
+    assert [(xc["ingress"], xc["egress"]) for xc in change["remove"]] == [(2, 22)]
+    assert [(xc["ingress"], xc["egress"]) for xc in change["add"]] == [(2, 23)]
+
+
 def test_the_page_is_guarded(served: str) -> None:
     answer = httpx.get(served)
     assert answer.status_code == 200
@@ -174,6 +189,12 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
         )
     assert len(reached - {-1}) == wanted
     tab.run("document.activeElement.blur(), ringlight.clock.seek(0)")
+    look = "[...document.querySelectorAll('.key select')][0]"
+    tab.run(f"{look}.focus()")
+    tab.wait(f"[...{look}.options].some(o => o.text === 'ocs0')")
+    tab.run(f"{look}.value = 'ocs0', {look}.dispatchEvent(new Event('change'))")
+    tab.wait("document.querySelector('.note')?.innerText.startsWith('ocs0: mems, 14 ports')")
+    tab.run("document.activeElement.blur()")
     tab.key("n")
     tab.key("n")
     assert tab.run("ringlight.clock.t") > 10

@@ -27,6 +27,11 @@ _RATIOS = {
     "goodput": "Work that was done meanwhile, GPU seconds at ideal speed, over all GPU time",
     "scattered": "Share of the held GPU time of jobs that were on more switches than they need",
     "sustained": "Work that was done over work that arrived meanwhile; below 0.95 the load is not sustained",
+    "stalled": "Share of the held GPU time of jobs that stood still for a fault",
+    "servers_up": "Share of the servers' time in which they were up, as recorded",
+    "slices_whole": "Share of slices of which all servers are up, mean over time",
+    "slices_whole_95": "Share of slices that are whole in 95 % of the time, as recorded",
+    "slices_whole_95_binomial": "The same where servers fail independently",
     "moves_per_100_jobs": "Regroupings for 100 jobs of a trace",
     "little_gap": "Distance from Little's law: jobs in the system over time, against their times in it",
 }
@@ -37,6 +42,8 @@ _COUNTS = {
     "jobs_dropped": "Jobs that were left out of a trace, for whatever reason",
     "fibres_moved_total": "Fibres that were moved to bring a trace's jobs together",
     "regroupings": "Times at which fibres were moved for a job of a trace",
+    "fault_hits": "How often a fault met a job of a trace",
+    "gpus_swapped": "GPUs in whose place light put a spare",
     "rates_solved": "Times at which rates of jobs that share links were found anew",
     "trace_events": "Arrivals, ends and other moments of a replay",
 }

@@ -9,8 +9,9 @@ import numpy as np
 from ringlight.experiments.language.plan import RunPlan, TracePlan
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
-from ringlight.testbed.simulation.cluster.measures import measured
-from ringlight.testbed.simulation.cluster.replay import replay
+from ringlight.testbed.simulation.cluster.measures import measured, of_faults
+from ringlight.testbed.simulation.cluster.replay import Faults, replay
+from ringlight.workloads.fault_traces import spread_over
 from ringlight.workloads.job_traces import shares_of
 
 #: Moments at which who is where is kept, and the most GPUs of which that is, and of how many parts of jobs.
@@ -70,12 +71,29 @@ def _records(one: TraceRun) -> list[Record]:
     shares, rings = shares_of(trace, plan.sends)
     moments = np.linspace(plan.warm_up * trace.span_s, trace.span_s, MOMENTS).tolist() if one.see else ()
     until_s = np.inf if plan.until_s is None else plan.until_s
+    fails = plan.faults
+    faults = None
+    if fails is not None:
+        servers = plan.cluster.size // fails.policies.server_gpus
+        faults = Faults(spread_over(fails.trace, servers, one.seed), fails.policies)
     made = replay(
-        plan.cluster, trace, shares, rings, plan.policies, one.seed, until_s=until_s, see_s=moments
-    )  # fmt: skip
+        plan.cluster,
+        trace,
+        shares,
+        rings,
+        plan.policies,
+        one.seed,
+        until_s=until_s,
+        see_s=moments,
+        faults=faults,
+    )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS
     end = float(made.steps_s[-1])
+    found = measured(plan.cluster, trace, made, plan.warm_up)
+    if fails is not None and faults is not None:
+        each = fails.slice_gpus // fails.policies.server_gpus
+        found.figures.update(of_faults(faults, made, trace, plan.warm_up, each))
     return [
         one.begin,
         TraceReplayed(
@@ -84,7 +102,7 @@ def _records(one: TraceRun) -> list[Record]:
             dropped=dict(trace.counts),
             leaves=list(plan.cluster.gpus),
             seen=seen[::every],
-            **asdict(measured(plan.cluster, trace, made, plan.warm_up)),
+            **asdict(found),
         ),
         RunEnded(t=end, run=run),
     ]

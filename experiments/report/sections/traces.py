@@ -27,6 +27,7 @@ _WHY = {
     "no_duration": "take no time",
     "bad_row": "cannot be read",
     "too_large": "are larger than allowed",
+    "no_block": "have no block of the torus",
     "after_days": "come later than what was asked for",
     "left_out": "left out at random, for the load",
     "cut": "cut to the largest size that is allowed",
@@ -76,6 +77,13 @@ _CLUSTER: tuple[tuple[str, Cell], ...] = (
     ("scattered", _share("scattered")),
     ("fibres moved", "fibres_moved_total"),
     ("moves for 100 jobs", "moves_per_100_jobs"),
+    ("faults that met a job", "fault_hits"),
+    ("stood still", _share("stalled")),
+    ("GPUs swapped", "gpus_swapped"),
+    ("servers up", _share("servers_up")),
+    ("slices whole", _share("slices_whole")),
+    ("slices whole in 95 % of the time", _share("slices_whole_95")),
+    ("if servers failed independently", _share("slices_whole_95_binomial")),
     ("dark, all jobs", lambda at: times(at.number("dark_total") or None)),
 )
 

@@ -6,7 +6,7 @@ import { cables, folds, isWhole, placed, placedFolded, servers, GPU, MOST_IN_DET
 import { circuits, gpuAtPort, jobsByGpu, nodeOf, portOf, stateAt } from "./light.js";
 import { STYLE } from "./style.js";
 
-const SHOWN_MOVING_S = 1.2;
+const SHOWN_MOVING_S = 1.2, MOST_CHOICES = 600;
 /** A bundle of fibres: of no job's colour where there are several, moving where any is. */
 function together(before, { marks, colour, w }) {
   const moved = [before.marks, marks].find((one) => one.includes("moving")) || before.marks;
@@ -237,6 +237,13 @@ export class Picture {
       now.set(id, { marks: "", shown });
     }
     for (const one of this.cy.edges(".flow")) if (!now.has(one.id())) one.remove();
+  }
+
+  /** All that can be tapped, for who has no pointer: the name and the id of each. */
+  choices() {
+    const nodes = this.cy.nodes(".fold, .packet, .optical, .averager, .gpu").map((one) => [one.data("fold") ? `GPUs of ${one.data("fold")}` : one.id(), one.id()]);
+    const wires = this.cy.edges(".fibre").filter((one) => one.data("count") === 1).map((one) => [one.data("ends").join(" – "), one.id()]);
+    return [...nodes, ...wires].slice(0, MOST_CHOICES);
   }
 
   /** Let what has just changed move; called for every frame. */

@@ -71,6 +71,7 @@ export function rebase(take, count) {
   take.down = [...state.down];
   take.alarms = [...state.alarms];
   take.moments = take.moments.slice(count);
+  take.rebased = (take.rebased || 0) + 1;
 }
 
 function free(state, name, xc) {
@@ -178,7 +179,8 @@ function fault(state, event) {
 
 /** The state of a take at `t`; `state` is an earlier one to go on from, if any. `take.moments` is in order. */
 export function stateAt(take, t, state) {
-  let now = state && state.t <= t && state.of === take ? state : Object.assign(begin(take), { of: take });
+  const goesOn = state && state.t <= t && state.of === take && state.rebased === take.rebased;
+  const now = goesOn ? state : Object.assign(begin(take), { of: take, rebased: take.rebased });
   while (now.next < take.moments.length && take.moments[now.next].t <= t) apply(now, take.moments[now.next++]);
   now.t = t;
   now.flows = now.flows.filter((flow) => flow.t_end > t);

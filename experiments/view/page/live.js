@@ -3,7 +3,7 @@
 
 import { ordered, rebase } from "./light.js";
 
-const RETRY_MS = 300, MOST_MOMENTS = 4000, MOST_EVENTS = 4000, MOST_SAMPLES = 1200, MOST_LAPS = 2000;
+const RETRY_MS = 300, MOST_MOMENTS = 4000, MOST_EVENTS = 4000, MOST_SAMPLES = 1200, MOST_LAPS = 2000, MOST_JOBS = 40;
 const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED"];
 /** Events after which only the switches know what is lit. */
 const READ_AFTER = new Set(["plane", "drift_over", "optical_switch", "onic"]);
@@ -136,7 +136,11 @@ export class Lab {
   /** A job that the curves and colours should know. */
   know(job) {
     const known = this.take.jobs.find((one) => one.id === job.id);
-    if (!known && !ENDED.includes(job.state)) this.take.jobs.push(job);
+    if (!known && !ENDED.includes(job.state)) {
+      this.take.jobs.push(job);
+      const over = this.take.jobs.length > MOST_JOBS && this.take.jobs.find((one) => ENDED.includes(one.state));
+      if (over) this.take.jobs = this.take.jobs.filter((one) => one !== over), delete this.take.laps[over.id];
+    }
     else if (known) Object.assign(known, { state: job.state, gradient_bytes: job.gradient_bytes ?? known.gradient_bytes, gpus: job.gpus?.length ? job.gpus : known.gpus });
   }
 

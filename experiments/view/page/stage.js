@@ -31,9 +31,13 @@ export class Drawing {
   }
 }
 
-function Key({ view, show }) {
+function Key({ view, show, drawing }) {
   const [power, setPower] = useState(false);
+  const [choices, choose] = useState([]);
   return html`<ul class="key">
+    <li><label>Look at <select value="" onFocus=${() => choose(drawing.current.picture.choices())} onChange=${(e) => { drawing.current.picture.cy.getElementById(e.target.value).emit("tap"); e.target.value = ""; }}>
+      <option value="">…</option>${choices.map(([label, id]) => html`<option value=${id}>${label}</option>`)}
+    </select></label></li>
     ${view.take.live && view.take.fabric.optical_switches.length > 0 && html`<li><label><input type="checkbox" checked=${power} onChange=${(e) => { setPower(e.target.checked); show(e.target.checked); }} /> power, dBm</label></li>`}
     ${view.take.jobs.map(
       (job) => html`<li>
@@ -65,7 +69,7 @@ export function Stage({ view, clock, ready, chosen, note, below, aside }) {
     <div class="both">
       <div class="left"><div class="seen">
         <div class="picture" ref=${picture} role="img" aria-label=${`Fabric: ${view.take.fabric.gpus.length} GPUs`}></div>
-        <${Key} view=${view} show=${(on) => { own.current.picture.power = on; clock.told(); }} />
+        <${Key} view=${view} drawing=${own} show=${(on) => { own.current.picture.power = on; clock.told(); }} />
         ${note && html`<p class="note" role="status">${note}</p>`}
       </div>${below}</div>
       <div class="right"><div class="curves" ref=${curves}></div>${aside}</div>

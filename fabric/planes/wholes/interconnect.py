@@ -40,6 +40,11 @@ class Interconnect:
         def gpu_bps(self) -> float: ...
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        """Sides of the torus that its GPUs are; none where they are no torus."""
+        return ()
+
+    @property
     def server_size(self) -> int:
         """GPUs of each server, which are in a row."""
         return 1

@@ -84,6 +84,10 @@ class TorusOfGpus(Interconnect):
     hop_s: float = 0.0
 
     @property
+    def sides(self) -> tuple[int, ...]:
+        return self.torus.sides
+
+    @property
     def link_bps(self) -> float:
         return self.gpu_bps / self.torus.ports
 

@@ -7,6 +7,7 @@ counted from there to the last arrival: later it only drains. A job that counts 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 
 from ringlight.fabric.clusters import Cluster
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.cluster.replay import Replay
+from ringlight.testbed.simulation.cluster.replay import Faults, Replay
+from ringlight.workloads.fault_traces import whole_slices
 from ringlight.workloads.job_traces import JobTrace
 
 #: Points of a distribution and of a course over time that are kept.
@@ -33,7 +35,7 @@ class Measured:
     """``figures`` by name, None where nothing counts; ``curves``: points of each distribution, by share;
     ``course``: over time, ``t`` in seconds; ``classes``: jobs by size."""
 
-    figures: Mapping[str, float | None]
+    figures: dict[str, float | None]
     curves: Mapping[str, list[float]]
     course: Mapping[str, list[float]]
     classes: list[Mapping[str, Any]]
@@ -83,6 +85,53 @@ def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -
             if (one := _class(low, high, trace, found, mine, took, slower)) is not None
         ],
     )  # fmt: skip
+
+
+def of_faults(
+    faults: Faults, found: Replay, trace: JobTrace, warm_up: float, servers: int
+) -> dict[str, float | None]:
+    """What faults did: how often they met a job, the share of the held GPU time of jobs that stood still, and
+    how much of the cluster was up. ``servers``: of a slice that is only of use when it is whole.
+
+    Slices are counted over all that was recorded, beside what the same availability gives where servers fail
+    independently (binomial).
+    """
+    begin, end = warm_up * trace.span_s, trace.span_s
+    up = faults.trace.available
+    counts, shares = whole_slices(faults.trace, servers)
+    slices = int(counts[-1])
+    least = counts[np.searchsorted(np.cumsum(shares), 0.05)] if slices else None
+    return {
+        "fault_hits": found.hit,
+        "gpus_swapped": found.swapped,
+        "stalled": _share(_during(found, found.stalled, begin, end), _during(found, found.held, begin, end)),
+        "servers_up": up,
+        "slices_whole": _share(float(counts @ shares), slices),
+        "slices_whole_95": _share(float(least or 0.0), slices),
+        "slices_whole_95_binomial": _share(sure_slices(slices, up**servers), slices),
+    }  # fmt: skip
+
+
+def sure_slices(slices: int, whole: float, confidence: float = 0.95) -> int:
+    """How many of some slices are whole with this confidence, each of which is with probability ``whole``,
+    independently."""
+    at_least, found = 0.0, slices + 1
+    while found > 0 and at_least < confidence:
+        found -= 1
+        at_least += math.comb(slices, found) * whole**found * (1 - whole) ** (slices - found)
+    return found
+
+
+def needed_wholeness(slices: int, wanted: int, confidence: float = 0.95) -> float:
+    """The probability of a slice to be whole from which on ``wanted`` of them are, with this confidence."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        if sure_slices(slices, middle, confidence) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _share(part: float, whole: float) -> float | None:

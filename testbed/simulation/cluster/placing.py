@@ -6,6 +6,8 @@ many it takes from which. There are always enough.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -51,8 +53,8 @@ def _filled(counts: Sequence[int], order: Sequence[int], wanted: int) -> Placed:
 def at_random(free: Free, wanted: int) -> Placed:
     """Any free GPUs, each as likely: what a cluster comes to where nobody looks."""
     if wanted == 1:
-        leaf = int(np.searchsorted(np.cumsum(free.counts), free.rng.integers(free.total), side="right"))
-        return {leaf: 1}
+        chosen = int(free.rng.integers(free.total))
+        return {bisect.bisect_right(list(itertools.accumulate(free.counts)), chosen): 1}
     drawn = free.rng.multivariate_hypergeometric(free.counts, wanted)
     return {int(leaf): int(drawn[leaf]) for leaf in np.flatnonzero(drawn)}
 
@@ -140,4 +142,7 @@ PLACEMENTS: Mapping[str, Placement] = {
     "spread": spread,
     "hilbert": hilbert,
     "rings-aligned": rings_aligned,
+    # On a torus, where a job's block is found before it starts (``blocks.Torus``): there all GPUs are one
+    # leaf's.
+    "blocks": first_fit,
 }

@@ -20,7 +20,7 @@ Ends = Callable[[], Iterable[tuple[float, int]]]
 
 
 class Queue(Protocol):
-    """``fits``: whether a job of so many GPUs has room."""
+    """``fits``: whether a job, by its number, has room."""
 
     def __len__(self) -> int: ...
 
@@ -41,7 +41,6 @@ class FirstCome:
     """Strictly in the order of arrival: nobody starts before the first has room."""
 
     def __init__(self, trace: JobTrace) -> None:
-        self._gpus: Sequence[int] = trace.gpus.tolist()
         self._waiting: deque[int] = deque()
 
     def __len__(self) -> int:
@@ -54,7 +53,7 @@ class FirstCome:
         self._waiting.appendleft(job)
 
     def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
-        if self._waiting and fits(self._gpus[self._waiting[0]]):
+        if self._waiting and fits(self._waiting[0]):
             return self._waiting.popleft()
         return None
 
@@ -63,7 +62,6 @@ class ShortestFirst:
     """The shortest first, by the trace's durations; nobody starts before the shortest has room (SJF)."""
 
     def __init__(self, trace: JobTrace) -> None:
-        self._gpus: Sequence[int] = trace.gpus.tolist()
         self._duration_s: Sequence[float] = trace.duration_s.tolist()
         self._waiting: list[tuple[float, int]] = []
 
@@ -77,7 +75,7 @@ class ShortestFirst:
         heapq.heappush(self._waiting, (-1.0, job))
 
     def next(self, now_s: float, free: int, fits: Callable[[int], bool], ends: Ends) -> int | None:
-        if self._waiting and fits(self._gpus[self._waiting[0][1]]):
+        if self._waiting and fits(self._waiting[0][1]):
             return heapq.heappop(self._waiting)[1]
         return None
 
@@ -109,7 +107,7 @@ class Backfill:
         if not self._waiting:
             return None
         first = self._waiting[0]
-        if fits(self._gpus[first]):
+        if fits(first):
             self._promise = (-1, 0.0, 0)
             return self._waiting.pop(0)
         if not free:
@@ -120,7 +118,7 @@ class Backfill:
             self._promise = (first, start_s, spare)
         for place, job in enumerate(self._waiting[1 : DEPTH + 1], 1):
             gpus = self._gpus[job]
-            if gpus > free or not fits(gpus):
+            if gpus > free or not fits(job):
                 continue
             late = now_s + self._duration_s[job] > start_s
             if not late or gpus <= spare:

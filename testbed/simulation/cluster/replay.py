@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +17,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.clusters import Cluster, Policies, Sharing
+from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.testbed.simulation.cluster.blocks import Cells, Torus
+from ringlight.testbed.simulation.cluster.failing import Unit, Units
 from ringlight.testbed.simulation.cluster.making_room import Room, pays, room_for
 from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free, Placed
 from ringlight.testbed.simulation.cluster.queueing import QUEUES
 from ringlight.testbed.simulation.cluster.rates import SHARING, Speeds
 from ringlight.testbed.simulation.maxmin import has_numba
+from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.job_traces import JobTrace
 
+#: Below it are the numbers of what is no job: spares of a switch.
+SPARE = -1
 #: So many jobs, and above, are worth compiled loops, where numba is installed.
 FEW_JOBS = 300
 
@@ -49,12 +55,37 @@ class Replay:
     scattered: FloatArray
     done: FloatArray
     waiting: IntArray
+    stalled: FloatArray
+    hit: int
+    swapped: int
     in_system: float
     fibres: int
     regroupings: int
     solved: int
     events: int
     seen: tuple[tuple[float, tuple[tuple[int, int, int], ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Servers that fail, numbered switch by switch, and what becomes of their jobs."""
+
+    trace: FaultTrace
+    policies: FaultPolicies
+
+    def events(self, units: Units | None) -> list[tuple[float, Unit, bool]]:
+        """When which unit goes down (True) or comes up; a unit is down while any of its servers is."""
+        assert units is not None
+        per = self.policies.unit_gpus // self.policies.server_gpus
+        found = []
+        columns = (self.trace.server, self.trace.begin_s, self.trace.end_s)
+        for server, begin, end in zip(*(column.tolist() for column in columns), strict=True):
+            # An outage of no length takes nothing down.
+            if end > begin and server // per < len(units.all):
+                unit = units.all[server // per]
+                found += [(begin, unit, True), (end, unit, False)]
+        # Of one moment the repairs first.
+        return sorted(found, key=lambda event: (event[0], event[2], event[1]))
 
 
 class _Crossing:
@@ -70,12 +101,15 @@ class _Crossing:
         self._place: dict[int, int] = {}
         self._links: list[IntArray] = []
         self._weights: list[FloatArray] = []
+        #: The same end to end, right for the first ``_right`` jobs: who comes last changes nothing before it.
+        self._flat_links, self._flat_weights = np.zeros(256, dtype=np.int64), np.zeros(256)
+        self._offsets = np.zeros(65, dtype=np.int64)
+        self._right = 0
         self.left, self.speed, self.share, self.gpus = (np.zeros(64) for _ in range(4))
         self.since = 0.0
         self.changed = False
-        #: When the first of them is over, which, and the ideal GPU seconds that all together lose each
-        #: second.
-        self.until, self.first, self.loss = math.inf, -1, 0.0
+        #: When the first of them is over, and the ideal GPU seconds that all together lose each second.
+        self.until, self.loss = math.inf, 0.0
         self.solved = 0
 
     def __contains__(self, job: int) -> bool:
@@ -87,9 +121,10 @@ class _Crossing:
             self.left[:count] -= self.speed[:count] * (now - self.since)
             self.since = now
 
-    def left_of(self, job: int, now: float) -> float:
-        self._sync(now)
-        return float(self.left[self._place[job]])
+    def soonest(self) -> float:
+        """When the first is over at the speeds that held so far."""
+        count = len(self.jobs)
+        return self.since + float((self.left[:count] / self.speed[:count]).min()) if count else math.inf
 
     def add(
         self, job: int, now: float, loads: list[tuple[int, float]], left: float, share: float, gpus: int
@@ -120,35 +155,65 @@ class _Crossing:
                 kept[place] = kept[last]
             for figures in (self.left, self.speed, self.share, self.gpus):
                 figures[place] = figures[last]
+        self._right = min(self._right, place)
         for kept in (self.jobs, self._links, self._weights):
             kept.pop()
         self.changed = True
         return max(left, 0.0)
 
+    def next_over(self) -> int:
+        """The job that is over first at the speeds that held so far."""
+        count = len(self.jobs)
+        return self.jobs[int((self.left[:count] / self.speed[:count]).argmin())]
+
     def guess(self, loads: list[tuple[int, float]], share: float) -> float:
         """Speed of one more job."""
-        links = np.array([link for link, _ in loads], dtype=np.int64)
-        weights = np.array([weight for _, weight in loads])
-        shares = np.append(self.share[: len(self.jobs)], share)
-        return float(self._solve([*self._links, links], [*self._weights, weights], shares)[-1])
+        offsets, links, weights = self._flat()
+        return float(
+            self._solve(
+                np.append(offsets, offsets[-1] + len(loads)),
+                np.append(links, np.array([link for link, _ in loads], dtype=np.int64)),
+                np.append(weights, [weight for _, weight in loads]),
+                np.append(self.share[: len(self.jobs)], share),
+            )[-1]
+        )
 
-    def _solve(self, links: list[IntArray], weights: list[FloatArray], shares: FloatArray) -> FloatArray:
+    def _flat(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Offsets, links and weights of all jobs end to end."""
+        count, first = len(self.jobs), self._right
+        if count >= len(self._offsets):
+            self._offsets = np.concatenate((self._offsets, np.zeros(2 * count, dtype=np.int64)))
+        if first < count:
+            links = self._links[first:]
+            begin = int(self._offsets[first])
+            ends = begin + np.cumsum(list(map(len, links)))
+            self._offsets[first + 1 : count + 1] = ends
+            end = int(ends[-1])
+            if end > len(self._flat_links):
+                more = 2 * end - len(self._flat_links)
+                self._flat_links = np.concatenate((self._flat_links, np.zeros(more, dtype=np.int64)))
+                self._flat_weights = np.concatenate((self._flat_weights, np.zeros(more)))
+            np.concatenate(links, out=self._flat_links[begin:end])
+            np.concatenate(self._weights[first:], out=self._flat_weights[begin:end])
+            self._right = count
+        end = int(self._offsets[count])
+        return self._offsets[: count + 1], self._flat_links[:end], self._flat_weights[:end]
+
+    def _solve(
+        self, offsets: IntArray, links: IntArray, weights: FloatArray, shares: FloatArray
+    ) -> FloatArray:
         self.solved += 1
-        offsets = np.zeros(len(links) + 1, dtype=np.int64)
-        np.cumsum([len(one) for one in links], out=offsets[1:])
-        return self._speeds(offsets, np.concatenate(links), np.concatenate(weights), self.capacity, shares)
+        return self._speeds(offsets, links, weights, self.capacity, shares)
 
     def settle(self, now: float) -> None:
         """Find the rates that hold from now on."""
         self._sync(now)
         self.changed = False
-        self.until, self.first, self.loss = math.inf, -1, 0.0
+        self.until, self.loss = math.inf, 0.0
         if count := len(self.jobs):
-            speed = self._solve(self._links, self._weights, self.share[:count])
+            speed = self._solve(*self._flat(), self.share[:count])
             self.speed[:count] = speed
-            ends = self.left[:count] / speed
-            place = int(ends.argmin())
-            self.until, self.first = now + max(float(ends[place]), 0.0), self.jobs[place]
+            self.until = now + max(float((self.left[:count] / speed).min()), 0.0)
             self.loss = float(self.gpus[:count] @ (1 - speed))
 
 
@@ -157,9 +222,9 @@ class _Run:
 
     def __init__(
         self, cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_],
-        policies: Policies, seed: int,
+        policies: Policies, seed: int, faults: Faults | None,
     ) -> None:  # fmt: skip
-        self.cluster, self.policies = cluster, policies
+        self.cluster, self.policies, self.faults = cluster, policies, faults
         self.gpus: list[int] = trace.gpus.tolist()
         self.work_s: list[float] = trace.duration_s.tolist()
         self.share: list[float] = shares.tolist()
@@ -184,7 +249,32 @@ class _Run:
         self.fibres = self.regroupings = 0
         #: Most switches that so many GPUs need, where all are alike, and GPUs of jobs that are on more.
         self.each = max(cluster.gpus)
-        self.scattered = 0
+        self.scattered = self.held = 0
+        #: What is left of jobs that wait again, and ideal GPU seconds that were done in vain or only waited
+        #: for.
+        self.kept: dict[int, float] = {}
+        self.repeated = 0.0
+        self.torus = Torus(cluster.torus) if policies.placement == "blocks" else None
+        self.shapes = trace.shapes
+        self.cells: dict[int, Cells] = {}
+        self.found: tuple[int, Cells | None] = (-1, None)
+        #: Jobs that stand still, with their places and what is left of them.
+        self.stalled: dict[int, tuple[Placed, float]] = {}
+        self.stalled_gpus = self.hit = self.swapped = 0
+        self.units: Units | None = None
+        self.pool = [0] * len(cluster.gpus)
+        if faults is not None:
+            self.units = Units(cluster, faults.policies.unit_gpus)
+            self._keep_spares(faults.policies)
+
+    def _keep_spares(self, policies: FaultPolicies) -> None:
+        assert self.units is not None
+        for leaf, own in enumerate(self.cluster.gpus):
+            kept = round(own * policies.spares / policies.unit_gpus) * policies.unit_gpus
+            if policies.spares and kept:
+                self.pool[leaf] = kept
+                self.units.take(SPARE - leaf, {leaf: kept})
+                self.free.take({leaf: kept})
 
     def is_scattered(self, job: int, placed: Placed) -> bool:
         """Whether a job is on more switches than its GPUs need."""
@@ -192,16 +282,36 @@ class _Run:
 
     # Starting and ending.
 
+    def fits(self, job: int) -> bool:
+        """Whether a job has room."""
+        if self.gpus[job] > self.free.total:
+            return False
+        if self.torus is None:
+            return True
+        self.found = (job, self.torus.find(self.shapes[job]))
+        return self.found[1] is not None
+
     def begin(self, job: int) -> None:
         wanted = self.gpus[job]
+        if self.torus is not None and self.found[1] is not None:
+            self.cells[job] = self.found[1]
+            self.torus.free[self.cells[job]] = False
         placed = self.place(self.free, wanted)
         if self.moves_light and len(placed) > 1:
             placed = self.regrouped(job, placed)
-        self.start[job] = self.now
-        self.put(job, placed, self.work_s[job])
+        if np.isnan(self.start[job]):
+            self.start[job] = self.now
+        self.put(job, placed, self.kept.pop(job, self.work_s[job]))
 
     def put(self, job: int, placed: Placed, left_s: float) -> None:
+        """Give a job its GPUs and let it go on."""
         self.free.take(placed)
+        if self.units is not None:
+            self.units.take(job, placed)
+        self.held += self.gpus[job]
+        self.go(job, placed, left_s)
+
+    def go(self, job: int, placed: Placed, left_s: float) -> None:
         self.placed[job] = placed
         if len(placed) > 1:
             self.switches[job] = max(int(self.switches[job]), len(placed))
@@ -219,8 +329,20 @@ class _Run:
 
     def remove(self, job: int) -> float:
         """Take a job off its GPUs; what is left of it at ideal speed."""
+        placed = self.placed[job]
+        left = self.halt(job)
+        self.give(job, placed)
+        return left
+
+    def give(self, job: int, placed: Placed) -> None:
+        self.held -= self.gpus[job]
+        self.free.give(placed if self.units is None else self.units.give(job))
+        if self.torus is not None:
+            self.torus.free[self.cells.pop(job)] = True
+
+    def halt(self, job: int) -> float:
+        """Let a job stand still where it is; what is left of it at ideal speed."""
         placed = self.placed.pop(job)
-        self.free.give(placed)
         if len(placed) == 1:
             (leaf,) = placed
             del self.whole_on[leaf][job]
@@ -233,6 +355,98 @@ class _Run:
     def finish(self, job: int) -> None:
         self.remove(job)
         self.end[job] = self.now
+
+    def wait_s(self, job: int, seconds: float) -> float:
+        """Seconds at ideal speed that a job has to do once more, or only waits for."""
+        self.repeated += self.gpus[job] * seconds
+        return seconds
+
+    # Faults.
+
+    def fail(self, unit: Unit) -> None:
+        """A unit goes down."""
+        assert self.units is not None
+        assert self.faults is not None
+        idle, jobs = self.units.fail(unit)
+        self.free.take({unit[0]: idle})
+        for job in jobs:
+            if job <= SPARE:
+                # A spare of the pool: nobody had it.
+                continue
+            self.hit += 1
+            if job in self.stalled:
+                continue
+            placed, left = self.placed[job], self.halt(job)
+            done = self.work_s[job] - left
+            lost = done % self.faults.policies.checkpoint_s if done > 0 else 0.0
+            left += self.wait_s(job, lost + self.faults.policies.restart_s)
+            if self.faults.policies.policy == "restart":
+                self.give(job, placed)
+                self.kept[job] = left
+                self.queue.again(job)
+            else:
+                self.stalled[job] = (placed, left)
+                self.stalled_gpus += self.gpus[job]
+        self.revive()
+
+    def mend(self, unit: Unit) -> None:
+        """A unit is repaired."""
+        assert self.units is not None
+        if (idle := self.units.mend(unit)) >= 0:
+            self.free.give({unit[0]: idle})
+            self.revive()
+
+    def revive(self) -> None:
+        """Jobs that stand still go on where all their GPUs are up, or spares are there for them."""
+        assert self.units is not None
+        assert self.faults is not None
+        for job in list(self.stalled):
+            for unit, count in self.units.broken(job).items():
+                if self.faults.policies.policy != "spare" or not self._swap(job, unit, count):
+                    break
+            else:
+                placed, left = self.stalled.pop(job)
+                self.stalled_gpus -= self.gpus[job]
+                self.go(job, placed, left)
+
+    def _swap(self, job: int, unit: Unit, count: int) -> bool:
+        """Light puts spares in the place of a job's GPUs; its switch, and so what it shares, stays."""
+        assert self.units is not None
+        assert self.faults is not None
+        own = unit[0]
+        within: Sequence[int] = range(len(self.pool))
+        if self.faults.policies.pool == "switch":
+            within = [own]
+        elif self.faults.policies.pool == "pod" and len(self.cluster.parts) > 1:
+            pods = self.cluster.parts[1]
+            within = [leaf for leaf in within if pods[leaf] == pods[own]]
+        for leaf in sorted(within, key=lambda leaf: (leaf != own, leaf)):
+            keeper = SPARE - leaf
+            kept = self.pool[leaf] - sum(self.units.broken(keeper).values()) if self.pool[leaf] else 0
+            if kept >= count:
+                self.free.give(self.units.give(keeper))
+                self.units.replace(job, unit, leaf)
+                self.free.take({leaf: count})
+                self.pool[leaf] -= count
+                self._hold(leaf)
+                break
+            if self.free.counts[leaf] >= count:
+                self.units.replace(job, unit, leaf)
+                self.free.take({leaf: count})
+                break
+        else:
+            return False
+        self.swapped += count
+        self.fibres += count
+        return True
+
+    def _hold(self, leaf: int) -> None:
+        """What is left of a switch's spares is kept, as far as it is up."""
+        assert self.units is not None
+        kept = min(self.pool[leaf], self.free.counts[leaf])
+        if kept:
+            self.units.take(SPARE - leaf, {leaf: kept})
+            self.free.take({leaf: kept})
 
     # Light.
 
@@ -271,9 +485,9 @@ class _Run:
     def move(self, job: int, room: Room) -> Placed:
         """Move other jobs' fibres and lend idle ones, so that a job that has no GPUs gets its place."""
         for other, _, to, _ in room.move:
-            left_s = self.remove(other)
+            left_s = self.remove(other) + self.wait_s(other, self.policies.dark_s)
             self.dark[other] += self.policies.dark_s
-            self.put(other, {to: self.gpus[other]}, left_s + self.policies.dark_s)
+            self.put(other, {to: self.gpus[other]}, left_s)
         for a, b, count in room.lent:
             self.free.counts[a] -= count
             self.free.counts[b] += count
@@ -294,21 +508,21 @@ class _Run:
                 # A GPU of its own that stays on its switch keeps its fibre.
                 self.fibres += self.gpus[job] - sum(min(n, placed.get(leaf, 0)) for leaf, n in new.items())
                 self.dark[job] += self.policies.dark_s
-                left_s += self.policies.dark_s
+                left_s += self.wait_s(job, self.policies.dark_s)
                 placed = new
             self.put(job, placed, left_s)
 
-    def when_over(self) -> float:
-        """When the next job is over."""
+    def when_over(self, crossing: float) -> float:
+        """When the next job is over; ``crossing``: the next of those that share links."""
         while self.ends and self.end_of.get(self.ends[0][1]) != self.ends[0][0]:
             heapq.heappop(self.ends)
-        return min(self.ends[0][0] if self.ends else math.inf, self.crossing.until)
+        return min(self.ends[0][0] if self.ends else math.inf, crossing)
 
-    def over(self) -> int:
+    def over(self, crossing: float) -> int:
         """The job that is over now."""
-        if self.ends and self.ends[0][0] <= self.crossing.until:
+        if self.ends and self.ends[0][0] <= crossing:
             return heapq.heappop(self.ends)[1]
-        return self.crossing.first
+        return self.crossing.next_over()
 
     def promised(self) -> list[tuple[float, int]]:
         """When running jobs should end, and what they give back."""
@@ -327,7 +541,7 @@ def _speeds(sharing: Sharing, jobs: int) -> Speeds:
 
 def replay(
     cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_], policies: Policies,
-    seed: int = 0, *, until_s: float = math.inf, see_s: Sequence[float] = (),
+    seed: int = 0, *, until_s: float = math.inf, see_s: Sequence[float] = (), faults: Faults | None = None,
 ) -> Replay:  # fmt: skip
     """Replay a trace; jobs that have not ended at ``until_s`` are left as they are.
 
@@ -336,36 +550,44 @@ def replay(
     """
     if len(trace) and int(trace.gpus.max()) > cluster.size:
         raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
-    run = _Run(cluster, trace, shares, rings, policies, seed)
+    if policies.placement == "blocks" and not (cluster.torus and trace.shapes):
+        raise ValueError("placement: blocks need a torus, and a trace that has their sides")
+    run = _Run(cluster, trace, shares, rings, policies, seed, faults)
     arrivals: list[float] = [*trace.arrival_s.tolist(), math.inf]
-    gpus, queue, crossing = run.gpus, run.queue, run.crossing
-    come = events = held = inside = 0
-    sum_held = sum_scattered = sum_done = in_system = 0.0
-    sums: list[tuple[float, float, float, float, int]] = [(0.0, 0.0, 0.0, 0.0, 0)]
+    queue, crossing = run.queue, run.crossing
+    come = events = inside = 0
+    sum_held = sum_scattered = sum_done = sum_stalled = in_system = 0.0
+    sums: list[tuple[float, ...]] = [(0.0, 0.0, 0.0, 0.0, 0, 0.0)]
     every = policies.every_s if policies.light == "at-intervals" else math.inf
     regroup_at = every
+    breaks = deque(() if faults is None else faults.events(run.units))
     to_see = [*sorted(see_s), math.inf]
     seen: list[tuple[float, tuple[tuple[int, int, int], ...]]] = []
-
-    def fits(wanted: int) -> bool:
-        return wanted <= run.free.total
-
-    while True:
-        if crossing.changed:
+    waits = False
+    while come < len(trace) or inside:
+        broken_at = breaks[0][0] if breaks else math.inf
+        soonest = crossing.soonest() if crossing.changed else crossing.until
+        if waits and min(arrivals[come], run.when_over(soonest), broken_at) > run.now:
+            waits = False
+            while (starts := queue.next(run.now, run.free.total, run.fits, run.promised)) is not None:
+                run.begin(starts)
+            sums.append((run.now, sum_held, sum_scattered, sum_done - run.repeated, len(queue), sum_stalled))
+        if crossing.changed and not waits:
             crossing.settle(run.now)
-        arrives, over = arrivals[come], run.when_over()
-        then = min(arrives, over)
+            soonest = crossing.until
+        arrives, over = arrivals[come], run.when_over(soonest)
+        then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
             where = tuple((job, leaf, n) for job, at in run.placed.items() for leaf, n in at.items())
             seen.append((to_see[len(seen)], where))
         if then == math.inf or then > until_s:
             break
         then = min(then, regroup_at)
-        took = then - run.now
-        if took:
-            sum_held += held * took
+        if took := then - run.now:
+            sum_held += run.held * took
             sum_scattered += run.scattered * took
-            sum_done += (held - crossing.loss) * took
+            sum_done += (run.held - run.stalled_gpus - crossing.loss) * took
+            sum_stalled += run.stalled_gpus * took
             in_system += inside * took
             run.now = then
         events += 1
@@ -373,20 +595,21 @@ def replay(
             run.defragment()
             regroup_at += every
             continue
-        if over <= arrives:
-            job = run.over()
-            run.finish(job)
-            held -= gpus[job]
+        waits = True
+        if broken_at <= then:
+            _, unit, begins = breaks.popleft()
+            (run.fail if begins else run.mend)(unit)
+        elif over <= arrives:
+            run.finish(run.over(soonest))
             inside -= 1
+            if run.stalled:
+                run.revive()
         else:
             queue.add(come)
             come += 1
             inside += 1
-        while (starts := queue.next(run.now, run.free.total, fits, run.promised)) is not None:
-            run.begin(starts)
-            held += gpus[starts]
-        sums.append((run.now, sum_held, sum_scattered, sum_done, len(queue)))
-    steps, *integrals, waiting = np.array(sums).T
+    sums.append((run.now, sum_held, sum_scattered, sum_done - run.repeated, len(queue), sum_stalled))
+    steps, *integrals, stalled = np.array(sums).T
     return Replay(
         start_s=run.start,
         end_s=run.end,
@@ -396,7 +619,10 @@ def replay(
         held=integrals[0],
         scattered=integrals[1],
         done=integrals[2],
-        waiting=waiting.astype(np.int64),
+        waiting=integrals[3].astype(np.int64),
+        stalled=stalled,
+        hit=run.hit,
+        swapped=run.swapped,
         in_system=in_system,
         fibres=run.fibres,
         regroupings=run.regroupings,
