@@ -4,7 +4,7 @@
 it is scrubbed, memory of the page. ``live``: a lab of 64 GPUs without containers: seconds to the first
 picture; from the call that lights or removes a circuit until the page shows it, and until the call is
 answered; the processor share of the controller without a page, with one, and with one and nine that follow
-its stream; the memory of a tab that was given an hour of samples and events.
+its stream. ``hour``: memory of its tab before and after an hour of samples and events, given at once.
 """
 
 from __future__ import annotations
@@ -156,48 +156,59 @@ def replay(iterations: int = 580, rounds: int = 5) -> dict[str, Any]:
     }
 
 
-def live(changes: int = 40, seconds: float = 10.0) -> dict[str, Any]:
-    with TemporaryDirectory() as place, ExitStack() as stack:
-        file = Path(place, "view.yaml")
-        file.write_text(yaml.safe_dump(scenario(5)))
-        tell("bringing the lab up")
-        lab = stack.enter_context(lab_up(file, "namespace"))
-        api = stack.enter_context(httpx.Client(base_url=lab["url"], timeout=30.0, trust_env=False))
+def live(changes: int = 40, seconds: float = 6.0) -> dict[str, Any]:
+    with _page_of_lab() as (lab, tab, first_s, none), httpx.Client(base_url=lab["url"], timeout=30.0) as api:
         pid = _controller(lab["lab"])
-        none = _share(pid, seconds)
-        tab = stack.enter_context(browser())
-        first_s = _opened(tab, f"{lab['url']}/view/")
-        tab.wait("ringlightLab.connected")
         one = _share(pid, seconds)
         seen, answered = _changes(tab, api, changes)
         with _followers(lab["url"], 9):
             ten = _share(pid, seconds)
-        tell("an hour of events")
-        kept = tab.run(_HOUR)
-        memory = _memory_mib(tab)
     seen_p95 = sorted(seen)[int(0.95 * len(seen))]
     checks = (
         (seen_p95, SEEN_S, "s from call to screen, p95"),
         (first_s, FIRST_S, "s to the first picture"),
         (one - none, ONE_SHARE, "of a processor with one page"),
         (ten - none, TEN_SHARE, "of a processor with ten"),
-        (memory, MEMORY_MIB, "MiB after an hour"),
     )
     return {
         "first_s": first_s,
         "seen_s": {**spread(seen), "p95": seen_p95},
         "answered_s": spread(answered),
         "share": {"no page": none, "one page": one, "ten pages": ten},
-        "hour": {"events_kept": kept, "memory_mib": memory},
         "missed": [f"{found:.3g} {what}, not {bar:g}" for found, bar, what in checks if found > bar],
     }
+
+
+def hour() -> dict[str, Any]:
+    with _page_of_lab() as (_, tab, _, _):
+        before = _memory_mib(tab)
+        tab.run(f"window.hour = 0, {_HOUR}.then(kept => {{ window.hour = kept; }}), 0")
+        kept, memory = tab.wait("window.hour", 120.0), _memory_mib(tab)
+    missed = [f"{memory:.0f} MiB after an hour"] if memory > MEMORY_MIB else []
+    return {"events_kept": kept, "before_mib": before, "after_mib": memory, "missed": missed}
+
+
+@contextmanager
+def _page_of_lab(seconds: float = 6.0) -> Iterator[tuple[dict[str, Any], Browser, float, float]]:
+    """A lab, its page, the seconds to the first picture, and the controller's share before there was one."""
+    with TemporaryDirectory() as place, ExitStack() as stack:
+        file = Path(place, "view.yaml")
+        file.write_text(yaml.safe_dump(scenario(20)))
+        tell("bringing the lab up")
+        lab = stack.enter_context(lab_up(file, "namespace"))
+        none = _share(_controller(lab["lab"]), seconds)
+        tab = stack.enter_context(browser())
+        first_s = _opened(tab, f"{lab['url']}/view/")
+        tab.wait("ringlightLab.connected")
+        yield lab, tab, first_s, none
 
 
 def _changes(tab: Browser, api: httpx.Client, changes: int) -> tuple[list[float], list[float]]:
     """Seconds from a call until the page shows it, and until the call is answered."""
     standing = [one["ends"] for one in api.get("/v1/circuits").json()["circuits"]]
     seen, answered = [], []
-    api.delete("/v1/optical-switches/ocs0/cross-connects/1")
+    api.put("/v1/circuits", json={"circuits": [pair for pair in standing if pair[0] != "g0"]})
+    tab.wait("![...ringlight.drawings][0].picture.lit.has('x ocs0:1 ocs0:65')")
     for number in range(changes):
         on = number % 2 == 0
         look = f"[...ringlight.drawings][0].picture.lit.has('x ocs0:1 ocs0:65') === {json.dumps(on)}"
@@ -257,4 +268,4 @@ def _followers(url: str, count: int) -> Iterator[None]:
             client.close()
 
 
-PARTS = (replay, live)
+PARTS = (replay, live, hour)
