@@ -470,6 +470,7 @@ def test_a_start_that_cannot_be_is_refused_in_one_line(rig: ControllerRig) -> No
     assert "--rest-insecure" in refusal(rig, "--rest", "0.0.0.0:0", "--token-file", str(token))
 
 
+@pytest.mark.alone
 def test_a_flood_takes_neither_health_nor_memory(rig: ControllerRig) -> None:
     """The long form is ``python -m benchmarks doors``, whose limits this holds with the slack that others'
     programs on the machine need."""

@@ -33,7 +33,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "dark_time": {"training.iterations": 8},
     "dead_switch": {},
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
-    "hop_ring": {"training.iterations": 10},
+    "hop_ring": {},
     "leaf_spine_arrival": {"training.gradient": "20 MB"},
     "own_algorithm": {"jobs.train.workload.iterations": 1, "jobs.train.workload.size": "20 MB"},
     "packet_switches": {"training.iterations": 2},
