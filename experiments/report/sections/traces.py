@@ -121,9 +121,9 @@ def _explained(view: View) -> str:
     return (
         f"All {tag(view.label)}, real time. Completion: from arrival to end; over ideal: over the trace's "
         "duration. Run time over ideal: what sharing links costs, weighted by work. GPUs held and goodput: "
-        "from the warm-up to the last arrival. Where less than 95 % is done of what an endless cluster could, "
-        "the load is not sustained, and times show only how long the trace is. Scattered: held by jobs on more "
-        f"switches than they need.{view.says('traces')}"
+        "from the warm-up to the last arrival. Where less than 95 % is done of what an endless cluster "
+        "could, the load is not sustained, and times show only how long the trace is. Scattered: held by "
+        f"jobs on more switches than they need.{view.says('traces')}"
     )
 
 
