@@ -34,7 +34,7 @@ def _file(tmp_path: Path, text: str, name: str = "jobs.csv") -> Path:
 
 def test_the_traces_that_are_carried() -> None:
     crux = read_job_trace(ROOT / "scenarios/traces/crux.csv")
-    assert (len(crux), int(crux.gpus.max()), int((crux.gpus > 1).sum())) == (2498, 744, 2262)
+    assert (len(crux), int(crux.gpus.max()), int((crux.gpus > 1).sum())) == (2498, 744, 2265)
     assert crux.span_s == pytest.approx(15.92 * 86_400, rel=1e-3)
     philly = read_job_trace(ROOT / "scenarios/traces/philly.csv.gz")
     assert (len(philly), int(philly.gpus.max())) == (111_549, 128)
