@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import docs.figures
-from docs.figures import disaggregation, divided, oddl, optinc, paths, sip_ml, wrht, zoo
+from docs.figures import cluster, disaggregation, divided, oddl, optinc, paths, sip_ml, wrht, zoo
 from docs.figures.parts import Block, Picture, RunKind
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.record.version import ROOT
@@ -20,6 +20,7 @@ from ringlight.experiments.report.view import View
 from ringlight.experiments.runner.command import view_of_folder
 
 BLOCKS: Mapping[str, Block] = {
+    **cluster.BLOCKS,
     **disaggregation.BLOCKS,
     **oddl.BLOCKS,
     **optinc.BLOCKS,

@@ -191,6 +191,15 @@ def test_light_that_must_pay_moves_less_and_gains_as_much() -> None:
     assert 0 < pays.regroupings <= arrival.regroupings
 
 
+def test_a_load_is_sustained_when_what_could_be_done_is() -> None:
+    """A long job that comes late is no backlog; one that waits is."""
+    trace = jobs((0, 4, 100), (50, 4, 1000), (100, 1, 1))
+    clusters = (tree(2, 4), tree(2, 2))
+    roomy, full = (measured(one, trace, ran(one, trace, Policies(), 0.0), 0.0).figures for one in clusters)
+    assert roomy["sustained"] == pytest.approx(1.0)
+    assert full["sustained"] == pytest.approx(400 / 600)
+
+
 def test_a_job_that_is_too_large_is_refused_and_censored_jobs_are_counted() -> None:
     with pytest.raises(ValueError, match="a job wants 99 GPUs; the cluster has 8"):
         ran(tree(2, 4), jobs((0, 99, 1)), Policies())

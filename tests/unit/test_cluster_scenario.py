@@ -92,6 +92,12 @@ def test_a_sweep_of_repeats_goes_on_where_it_was_and_is_the_same_on_dask(tmp_pat
     assert rows(on_dask) == rows(result)
 
 
+def test_a_sweep_with_a_title_is_drawn_of_the_run(tmp_path: Path) -> None:
+    titled = "sweep: {title: By load, metrics: [goodput], over: {jobs.trace.load: [0.3, 0.6]}}\n"
+    folder, _ = _run(_parsed(SMALL + titled), tmp_path)
+    assert "<h3>By load</h3>" in (folder / "report.html").read_text()
+
+
 def test_a_file_is_read_copied_and_named_when_it_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4,60\n9,2,-1\n")
     (tmp_path / "small.yaml").write_text(SMALL.replace(MADE_UP, "file: jobs.csv"))

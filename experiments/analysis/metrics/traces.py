@@ -26,7 +26,7 @@ _RATIOS = {
     "gpus_held": "Share of GPU time that jobs of a trace held, from warm-up to the last arrival",
     "goodput": "Work that was done meanwhile, GPU seconds at ideal speed, over all GPU time",
     "scattered": "Share of the held GPU time of jobs that were on more switches than they need",
-    "sustained": "Work that was done over work that arrived meanwhile; below 0.95 the load is not sustained",
+    "sustained": "Work that was done over what an endless cluster would have done meanwhile",
     "stalled": "Share of the held GPU time of jobs that stood still for a fault",
     "servers_up": "Share of the servers' time in which they were up, as recorded",
     "slices_whole": "Share of slices of which all servers are up, mean over time",

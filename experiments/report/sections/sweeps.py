@@ -125,7 +125,8 @@ def _series(view: View, spec: SweepSpec, arms: Sequence[str], metric: str) -> _S
         for other, values in spec.over.items()
         if other not in (path, beside)
     }
-    subject = next(at.subject for at in view.each("job", arms))
+    # A trace's jobs have no figures of their own.
+    subject = next((at.subject for at in view.each("job", arms)), "run")
     return _Series(view, spec, arms, subject, metric, path, beside, fixed)
 
 

@@ -73,7 +73,7 @@ _CLUSTER: tuple[tuple[str, Cell], ...] = (
     ARM,
     ("GPUs held", _share("gpus_held")),
     ("goodput", _share("goodput")),
-    ("done of what came", _share("sustained")),
+    ("done of what could be", _share("sustained")),
     ("scattered", _share("scattered")),
     ("fibres moved", "fibres_moved_total"),
     ("moves for 100 jobs", "moves_per_100_jobs"),
@@ -121,9 +121,9 @@ def _explained(view: View) -> str:
     return (
         f"All {tag(view.label)}, real time. Completion: from arrival to end; over ideal: over the trace's "
         "duration. Run time over ideal: what sharing links costs, weighted by work. GPUs held and goodput: "
-        "from the warm-up to the last arrival. Below 95 % done of what came, the load is not sustained, and "
-        "times show only how long the trace is. Scattered: held by jobs on more switches than they need."
-        f"{view.says('traces')}"
+        "from the warm-up to the last arrival. Where less than 95 % is done of what an endless cluster "
+        "could, the load is not sustained, and times show only how long the trace is. Scattered: held by "
+        f"jobs on more switches than they need.{view.says('traces')}"
     )
 
 

@@ -73,8 +73,10 @@ def measured(cluster: Cluster, trace: JobTrace, found: Replay, warm_up: float) -
         "rates_solved": found.solved,
         "trace_events": found.events,
     }
-    work = figures["offered_load"]
-    figures["sustained"] = _share(figures["goodput"] or 0.0, work or 0.0)
+    # What a cluster without end would have done meanwhile.
+    alone = np.minimum(end, trace.arrival_s + trace.duration_s) - np.maximum(begin, trace.arrival_s)
+    could = float(trace.gpus @ np.maximum(alone, 0.0))
+    figures["sustained"] = _share(_during(found, found.done, begin, end), could)
     return Measured(
         figures,
         {name: _points(values[mine]) for name, values in zip(CURVES, (took, waited, slower), strict=True)},
