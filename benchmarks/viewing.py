@@ -198,6 +198,8 @@ def _page_of_lab(seconds: float = 6.0) -> Iterator[tuple[dict[str, Any], Browser
         lab = stack.enter_context(lab_up(file, "namespace"))
         none = _share(_controller(lab["lab"]), seconds)
         tab = stack.enter_context(browser())
+        # A browser that has just started is busy with itself.
+        _opened(tab, f"{lab['url']}/view/")
         first_s = _opened(tab, f"{lab['url']}/view/")
         tab.wait("ringlightLab.connected")
         yield lab, tab, first_s, none
