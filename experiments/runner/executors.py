@@ -21,13 +21,17 @@ from ringlight.experiments.language.text import ScenarioError
 GROUP = "ringlight.executors"
 #: Seconds that a Dask scheduler has to answer.
 DASK_S = 30.0
+#: What the runs of a sweep import.
+_PRELOADED = ["ringlight.experiments.runner.experiment", "ringlight.experiments.backends.simulation.backend"]
 
 
 @contextmanager
 def processes(count: int | None = None) -> Iterator[Executor]:
     """``count`` processes of this machine, by default one for each processor."""
-    # Not forked: the process that asks may have threads of its own.
-    context = multiprocessing.get_context("spawn")
+    # Not forked from here, as the process that asks may have threads of its own, but from one that has
+    # imported what all of them need.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
     # Each has a processor: threads of its own would wait for those of the others more than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     before = set(multiprocessing.active_children())
