@@ -34,6 +34,10 @@ _REASONS: dict[tuple[int, int], Reason] = {
     (ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_TYPE): "unsupported",
     (ofp.OFPET_BAD_REQUEST, ofp.OFPBRC_BAD_MULTIPART): "unsupported",
 }
+#: Open vSwitch's answer to an action, and to a question about the counters of a port, where the port's number
+#: is larger than any that it has; and the type of a question in the header of what was refused.
+_NO_PORT = (ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_OUT_PORT)
+_QUESTION = bytes([ofp.OFPT_MULTIPART_REQUEST])
 #: Experimenter and type of the messages of a flow monitor.
 MONITOR = (ofproto_common.ONF_EXPERIMENTER_ID, ofp.ONFMP_FLOW_MONITOR)
 
@@ -161,7 +165,10 @@ class Handlers(OFPHandler):  # type: ignore[misc]
         ofproto = msg.datapath.ofproto
         text = ofproto.ofp_error_code_to_str(msg.type, msg.code)
         log.warning("switch %s: OpenFlow error %s (xid %#x)", msg.datapath.id, text, msg.xid)
-        msg.datapath.answer_error(msg.xid, text, _REASONS.get((msg.type, msg.code), "bad"))
+        reason = _REASONS.get((msg.type, msg.code), "bad")
+        if (msg.type, msg.code) == _NO_PORT and bytes(msg.data[1:2]) == _QUESTION:
+            reason = "absent"
+        msg.datapath.answer_error(msg.xid, text, reason)
 
     @set_ev_handler(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)  # type: ignore[untyped-decorator]
     def on_port_status(self, event: Any) -> None:

@@ -246,6 +246,7 @@ def test_what_cannot_be_is_told_in_one_line(rig: ControllerRig) -> None:
         ("meter/1/9", 404, "OFPMMFC_UNKNOWN_METER"),
         ("group/1/7800317918", 404, "there is no group_id 7800317918"),
         ("port/1/4294967296", 404, "there is no port 4294967296"),
+        ("port/1/3642258728", 404, "OFPBAC_BAD_OUT_PORT"),
         ("queue/1/ALL/9", 404, "OFPQOFC_BAD_QUEUE"),
     ):
         answer = rig.api.get(f"/stats/{path}")

@@ -94,7 +94,7 @@ def _replays(view: View) -> dict[str, TraceReplayed]:
     return {arm: one for arm, one in found.items() if one is not None}
 
 
-@section(19, "Jobs of a trace", needs=("completion_mean",))
+@section(32, "Jobs of a trace", needs=("completion_mean",))
 def traces(view: View, draw: Draw) -> str:
     """Completion times under each policy, by size of jobs, and the cluster over time."""
     found = _replays(view)
