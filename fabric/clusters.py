@@ -27,6 +27,8 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
     """Which part gives a job how many of ``count`` GPUs: all from the one that they fill most tightly, else
     from as few as possible, those with the most free GPUs first. Of equals the first by name. Raises
     ValueError where there are too few."""
+    if not count:
+        return []
     fitting = [(left, part) for part, left in free.items() if left >= count]
     if fitting:
         return [(min(fitting)[1], count)]

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,6 +93,7 @@ def test_parts_are_commands_and_parameters_options(
 ) -> None:
     code, document = found((fast, slow, asked), arguments, monkeypatch, capsys)
     assert code == 0
+    assert datetime.fromisoformat(document["machine"].pop("started")).tzinfo is UTC
     assert document == {"benchmark": "made_up", "machine": {"processors": 2}, **expected}
 
 

@@ -183,7 +183,7 @@ def footer(view: View, draw: Draw) -> str:
         f"<p>{after}Made by Ringlight from the files of this run folder; <code>result.json</code> and "
         "<code>rows.csv</code> have every figure, labelled measured, simulated, analytic or published; "
         "<code>trace.json</code> has the iterations, flows and changes of light of all runs, for "
-        f"ui.perfetto.dev. <b>Watch the light move</b> in the browser: <code>ringlight view {text(view.name)}"
+        f"ui.perfetto.dev. <b>Watch it again</b> in the browser: <code>ringlight view {text(view.name)}"
         "</code>.</p></footer>"
     )
 
