@@ -60,8 +60,12 @@ Efficiency = Annotated[
 ]
 
 
-def _of(what: str) -> Any:
-    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism.")
+#: Where sizes are those of what is read.
+RECORDED = " in the recording"
+
+
+def _of(what: str, where: str = "") -> Any:
+    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism{where}.")
 
 
 @group.command()
@@ -198,10 +202,6 @@ def convert(
     _written(_timed(found, _device(device, efficiency)), out, form, as_json)
 
 
-def _as_recorded(what: str) -> Any:
-    return typer.Option(min=1, max=MOST_RANKS, help=f"Ranks of {what} parallelism in the recording.")
-
-
 @group.command()
 def widen(
     files: Annotated[
@@ -210,9 +210,9 @@ def widen(
     dp: Annotated[
         int, typer.Option("--dp", min=1, max=MOST_RANKS, help="Replicas that the wider workload has.")
     ],
-    tp: Annotated[int | None, _as_recorded("tensor")] = None,
-    pp: Annotated[int | None, _as_recorded("pipeline")] = None,
-    ep: Annotated[int | None, _as_recorded("expert")] = None,
+    tp: Annotated[int | None, _of("tensor", RECORDED)] = None,
+    pp: Annotated[int | None, _of("pipeline", RECORDED)] = None,
+    ep: Annotated[int | None, _of("expert", RECORDED)] = None,
     sharded: Annotated[
         list[str] | None,
         typer.Option(

@@ -114,9 +114,9 @@ def _weight(batch: Batch) -> int:
     return batch.network.nodes * lanes
 
 
-def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -> AllReduce:
-    (job,), costs = plan.jobs, plan.costs
-    began = RunStarted(
+def run_started(plan: RunPlan) -> RunStarted:
+    """The first record of a run that is computed as a whole."""
+    return RunStarted(
         t=0.0,
         run=plan.name,
         arm=plan.arm,
@@ -126,6 +126,11 @@ def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -
         jobs={},
         simulated=True,
     )
+
+
+def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -> AllReduce:
+    (job,), costs = plan.jobs, plan.costs
+    began = run_started(plan)
     latency_s, share = latency_s + costs.latency_s, share if costs.headers else 1.0
     return AllReduce(
         began, plan.title, job.name, job.loop.gradient_bytes, cost, latency_s, costs.segment_s, share

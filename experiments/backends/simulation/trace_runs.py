@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from ringlight.experiments.backends.simulation.collectives import run_started
 from ringlight.experiments.language.plan import RunPlan, TracePlan
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
@@ -38,16 +39,7 @@ class TraceBatch:
 
 def trace_batch(plan: RunPlan) -> TraceBatch:
     assert plan.trace is not None
-    begin = RunStarted(
-        t=0.0,
-        run=plan.name,
-        arm=plan.arm,
-        point=dict(plan.point),
-        repeat=plan.repeat,
-        fabric=plan.setting.name,
-        jobs={},
-        simulated=True,
-    )
+    begin = run_started(plan)
     see = plan.repeat == 1 and not plan.point and plan.trace.cluster.size <= MOST_SEEN
     seed = plan.trace.seed + plan.repeat - 1
     return TraceBatch((TraceRun(begin, plan.title, plan.trace, seed, see),))
