@@ -135,8 +135,8 @@ def test_it_goes_on_after_the_controller_was_killed(lab: Lab, tab: Browser) -> N
         lab.processes.wait_healthy()
     answered = time.monotonic()
     tab.wait("ringlightLab.connected")
-    # The bar is two seconds; measured: under one.
-    assert time.monotonic() - answered < 6.0
+    # Measured: 0.15 s.
+    assert time.monotonic() - answered < 2.0
     lab.light(WITHOUT_G3)
     tab.wait(f"{classes('f g3:0')}.split(' ').includes('unlit')")
     numbers = "ringlightLab.take.events.map(e => e.id)"
