@@ -66,6 +66,9 @@ def test_from_a_file_to_its_report(tmp_path: Path) -> None:
     page = (folder / "report.html").read_text()
     for words in ("Jobs of a trace", "Who gains", "are larger than allowed", "came while the cluster filled"):
         assert words in page
+    assert "Times are real ones" in page
+    for untrue in ("Seconds are those of the emulation", "A rank begins a step", "Watch it again"):
+        assert untrue not in page
     assert {path.stem for path in (folder / "plots").iterdir()} >= {"completion", "course", "map-packed"}
 
 

@@ -47,6 +47,8 @@ def limits(view: View, draw: Draw) -> str:
     """What the run does not show: of the backend, of the fabrics, and of the paper that the file is after."""
     paper = view.experiment.spec.paper
     about = {} if paper is None else paper.limits
+    if _is_replay(view):
+        return listing(_of_replay())
     points = [
         *(_of_simulation(view) if view.simulated else _of_emulation(view)),
         *_of_light(view),
@@ -54,6 +56,19 @@ def limits(view: View, draw: Draw) -> str:
         *(f"<b>{text(claim)}.</b> {text(why)}" for claim, why in about.items()),
     ]
     return listing(points)
+
+
+def _is_replay(view: View) -> bool:
+    """Whether the jobs are those of a trace."""
+    return any(plan.trace is not None for plan in view.plans.values())
+
+
+def _of_replay() -> Iterator[str]:
+    yield "<b>Nothing here was measured: every figure was computed in virtual time. Times are real ones.</b>"
+    yield "What jobs send, and when, is not in a trace: it is what the file assumes (<code>sends</code>)."
+    yield "Durations are taken as those at ideal speed. A job has one rate, that of its slowest flow."
+    yield "Links are shared max-min fair, and packets spread evenly over them: no TCP, no queues, no loss."
+    yield "A moved fibre costs its job the dark time, and nothing else."
 
 
 def _of_simulation(view: View) -> Iterator[str]:
@@ -181,10 +196,17 @@ def footer(view: View, draw: Draw) -> str:
     return (
         f"<footer><p>{_made(facts)}</p>{folded('Environment', listed)}"
         f"<p>{after}Made by Ringlight from the files of this run folder; <code>result.json</code> and "
-        "<code>rows.csv</code> have every figure, labelled measured, simulated, analytic or published; "
+        "<code>rows.csv</code> have every figure, labelled measured, simulated, analytic or published. "
+        f"{'' if _is_replay(view) else _again(view)}</p></footer>"
+    )
+
+
+def _again(view: View) -> str:
+    """Where iterations, flows and light can be looked at one by one."""
+    return (
         "<code>trace.json</code> has the iterations, flows and changes of light of all runs, for "
-        f"ui.perfetto.dev. <b>Watch it again</b> in the browser: <code>ringlight view {text(view.name)}"
-        "</code>.</p></footer>"
+        "ui.perfetto.dev. <b>Watch it again</b> in the browser: "
+        f"<code>ringlight view {text(view.name)}</code>."
     )
 
 
