@@ -86,12 +86,17 @@ def reno_bps(loss: float, rtt_s: float, time_out_s: float, payload_bytes: float)
     return 8 * payload_bytes / (halving_s + waiting_s)
 
 
-def resumed_s(down_s: float, time_out_s: float) -> float:
-    """When TCP sends again after ``down_s`` without an acknowledgement, seconds from their end's beginning.
+#: How long Linux holds back the acknowledgement of one segment (TCP_DELACK_MIN; RFC 1122 allows 0.5 s).
+DELAYED_ACK_S = 0.04
 
-    The first time after the time-out, then after twice as long each time (RFC 6298, 5.5).
+
+def resumed_s(down_s: float, time_out_s: float) -> float:
+    """When TCP goes on over a link that was down for ``down_s``, seconds from when it went down.
+
+    It sends one segment again after the time-out, then after twice as long each time (RFC 6298, 5.5), and the
+    acknowledgement of the first that arrives is delayed.
     """
     again_s = time_out_s
     while again_s < down_s:
         again_s = 2 * again_s + time_out_s
-    return again_s
+    return again_s + DELAYED_ACK_S

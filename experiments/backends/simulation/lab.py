@@ -41,7 +41,6 @@ from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.flaps import Flap
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
 from ringlight.testbed.simulation.networks import (
-    OWN_QUEUE_S,
     Network,
     PacketNetwork,
     scaled,
@@ -405,7 +404,9 @@ class SimulatedLab:
             rates = (float(network.capacity_bps[number]) / 8 for number in local)
             return list(zip(self._sim.links(local), rates, strict=True))
 
-        time_out_s = self._setting.tcp.rto_min + OWN_QUEUE_S
+        # As if the queue in front of the link were full.
+        rtt_s = 2 * link.impairments.delay_s + link.queue_s * self._setting.scale.time
+        time_out_s = self._setting.tcp.rto_min + rtt_s
         self._flaps[ends] = Flap(self._engine, link.impairments, passing, time_out_s, self._settle)
 
     def _kill_switch(self, event: EventPlan) -> None:
