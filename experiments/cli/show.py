@@ -290,6 +290,9 @@ _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("gpu_utilisation", "GPU use", lambda v: f"{100 * v:.0f} %"),
     ("jct_predicted", "model", lambda v: f"{v:.2f} s"),
     ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
+    ("completion", "arrival to end", lambda v: f"{v:.2f} s"),
+    ("completion_replayed", "replayed", lambda v: f"{v:.2f} s"),
+    ("completion_over_replayed", "over replayed", lambda v: f"{v:.3f}"),
     ("parameters_identical", "exact", lambda v: "yes" if v else "NO"),
 )
 #: Points of an arm for which it is looked at whether a machine carries them.
