@@ -69,8 +69,8 @@ def _stepped(plane: Any, job: JobPlan, begin: float, records: list[Record]) -> I
         for step in found.steps
     ]
     yield begin, settings[0], False
-    notes = (one for one in records if isinstance(one, record.RingSetUps) and one.ring["name"] == plane.name)
-    for change in (change for note in notes for change in note.set_ups):
+    notes = (one for one in records if isinstance(one, record.RingSetUps))
+    for change in {note.ring["name"]: note.set_ups for note in notes}.get(plane.name, ()):
         lit = settings[change["step"] % len(settings)]
         yield change["t"], lit, True
         yield change["t"] + change["total_s"], lit, False
