@@ -147,7 +147,8 @@ class Divisions(Record, event="divisions"):
 class LightDecisions(Record, event="light_decisions"):
     """How the controller divided light while a job ran: of each decision ``number``, ``t``, the bytes
     ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
-    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, and the ``problem``, null where there was none."""
+    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, the ``problem``, null where there was none, and the
+    ``lightpaths`` that there were then: of each GPU to each peer, how many."""
 
     job: str
     decisions: list[Mapping[str, Any]]

@@ -38,10 +38,10 @@ export function moments(event) {
   return found;
 }
 
-/** All moments of a take in their order; removals before additions. */
-export function ordered(events) {
-  const rank = (one) => (one.remove ? 0 : one.dark ? 1 : one.add ? 2 : 3);
-  return events.flatMap(moments).sort((x, y) => x.t - y.t || rank(x) - rank(y));
+/** All moments of a take in their order, `more` among them; removals before additions. */
+export function ordered(events, more = []) {
+  const rank = (one) => (one.remove ? 0 : one.dark && !one.pairs ? 1 : one.add ? 2 : 3);
+  return [...events.flatMap(moments), ...more].sort((x, y) => x.t - y.t || rank(x) - rank(y));
 }
 
 export function begin(take) {
@@ -58,6 +58,7 @@ export function begin(take) {
     jobs: new Map(take.jobs.map((job) => [job.id, { ...job }])),
     down: new Map(take.down || []),
     flows: [],
+    paths: new Map(take.paths || []),
     alarms: new Map(take.alarms || []),
   };
 }
@@ -70,6 +71,7 @@ export function rebase(take, count) {
   take.jobs = [...state.jobs.values()];
   take.down = [...state.down];
   take.alarms = [...state.alarms];
+  take.paths = [...state.paths];
   take.moments = take.moments.slice(count);
   take.rebased = (take.rebased || 0) + 1;
 }
@@ -95,6 +97,8 @@ export function apply(state, moment) {
     for (const [id, job] of read.jobs) state.jobs.set(id, job);
     state.down = new Map(read.down);
     state.alarms = read.alarms;
+  } else if (moment.pairs) {
+    state.paths.set(moment.of, turned(state.paths.get(moment.of), moment));
   } else if (moment.remove) {
     const lit = state.light.get(where);
     const found = lit && lit.get(key(moment.remove.ingress, moment.remove.wavelength));
@@ -112,6 +116,15 @@ export function apply(state, moment) {
   } else {
     tell(state, moment.event);
   }
+}
+
+/** Name of a lightpath from a GPU to a peer. */
+export const pathOf = (gpu, peer, wavelength) => `w ${gpu} ${peer} ${wavelength ?? ""}`;
+
+/** Lightpaths between GPUs as they are after a change of them; `came`: since when each has shone. */
+function turned(before, { pairs, dark, t }) {
+  if (dark) return { pairs, dark, came: before?.came || new Map() };
+  return { pairs, dark, came: new Map(pairs.map(([gpu, peer, wavelength]) => [pathOf(gpu, peer, wavelength), before?.came.get(pathOf(gpu, peer, wavelength)) ?? t])) };
 }
 
 function tell(state, event) {

@@ -205,6 +205,9 @@ export class Lab {
       }
     }
     this.take.power = event.power_dbm;
+    const lit = JSON.stringify(event.lightpaths);
+    if (lit !== this.lit) this.add([{ t, of: "lab", pairs: event.lightpaths, dark: false }]);
+    this.lit = lit;
     this.told("samples");
   }
 }
