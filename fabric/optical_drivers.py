@@ -14,6 +14,7 @@ from dataclasses import dataclass
 CLASSES = ("mems", "piezo", "ideal")
 _CALIENT = ("calient-s320",)
 _POLATIS = ("polatis-7000", "polatis-6000")
+_SONIC = ("sonic-ocs",)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ DRIVERS: Mapping[str, DriverKind] = {
         "ocp-gnmi",
         options=frozenset({*_WEB, "cert_file", "key_file", "server_name", "inputs", "outputs"}),
     ),
-    "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp"), "mems", None, None, login=False),
+    "sonic-ocs": DriverKind(_SONIC, "sonic-ocs", 443, "sonic-ocs", options=frozenset(_WEB)),
+    "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp", *_SONIC), "mems", None, None, login=False),
 }
 
 #: Options that also the driver of an emulated switch can be told.

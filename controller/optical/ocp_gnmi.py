@@ -26,11 +26,8 @@ help.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +58,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Credentials, Entry, secrets_of
+from ringlight.controller.optical.yang import bare, branch, entries, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 log = logging.getLogger(__name__)
@@ -76,48 +74,7 @@ MAX_ANSWER_BYTES = 1 << 26
 _MAX_PORTS = 1 << 14
 
 
-# JSON and values
-
-
-def bare(value: Any) -> Any:
-    """Copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
-    if isinstance(value, dict):
-        return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
-    return [bare(child) for child in value] if isinstance(value, list) else value
-
-
-def _branch(value: Any, *names: str) -> dict[str, Any]:
-    """The container there; an empty one where it is missing. Raises ProtocolError if it is something else."""
-    for name in names:
-        value = value.get(name, {})
-        if not isinstance(value, dict):
-            raise ProtocolError(f"{name} is not a container", str(value))
-    assert isinstance(value, dict)
-    return value
-
-
-def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = value.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ProtocolError(f"{name} is not a list", str(found))
-    return found
-
-
-def _text(leaf: object, name: str) -> str:
-    if not isinstance(leaf, str) or not leaf:
-        raise ProtocolError(f"{name} is not a name", str(leaf))
-    return leaf
-
-
-def _number(leaf: object, name: str) -> float:
-    """Read a number, or the text of one. Raises ProtocolError."""
-    if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
-        return float(leaf)
-    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-        with contextlib.suppress(OverflowError):
-            if math.isfinite(leaf):
-                return float(leaf)
-    raise ProtocolError(f"{name} is not a number", str(leaf))
+# Values
 
 
 @dataclass(frozen=True)
@@ -155,10 +112,10 @@ class Connection:
 def parse_ports(components: Any) -> dict[str, Port]:
     """The ports among ``components``, by name. Raises ProtocolError."""
     found: dict[str, Port] = {}
-    for entry in _entries(_branch(bare(components)), "component"):
+    for entry in entries(branch(bare(components)), "component"):
         if "ocp-ocs-port" not in entry:
             continue
-        name, state = _text(entry.get("name"), "a component"), _branch(entry, "ocp-ocs-port", "state")
+        name, state = text(entry.get("name"), "a component"), branch(entry, "ocp-ocs-port", "state")
         if name in found:
             raise ProtocolError(f"port {name[:60]} is told twice")
         word, enabled = state.get("status", "UNKNOWN"), state.get("enabled", True)
@@ -166,10 +123,10 @@ def parse_ports(components: Any) -> dict[str, Port]:
             raise ProtocolError(f"port {name[:60]}: enabled is not a truth", str(enabled))
         known = word if word in PortState.__members__ else "UNKNOWN"
         powers = tuple(
-            _number(state[leaf], leaf) if leaf in state else None
+            number(state[leaf], leaf) if leaf in state else None
             for leaf in ("input-optical-power", "output-optical-power")
         )
-        index = int(_number(state.get("index"), f"index of port {name[:60]}"))
+        index = int(number(state.get("index"), f"index of port {name[:60]}"))
         group = state.get("group", "")
         status = PortStatus(PortState[known], enabled)
         found[name] = Port(
@@ -183,12 +140,12 @@ def parse_ports(components: Any) -> dict[str, Port]:
 def parse_groups(switch: Any) -> dict[str, Group]:
     """The groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
     found: dict[str, Group] = {}
-    for entry in _entries(_branch(bare(switch), "state"), "port-groups"):
-        name, direction = _text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
+    for entry in entries(branch(bare(switch), "state"), "port-groups"):
+        name, direction = text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
         if direction not in ("INPUT-ONLY", "OUTPUT-ONLY", "ANY"):
             raise ProtocolError(f"group {name[:60]}: not a direction", str(direction))
         peers = frozenset(
-            _text(one.get("peer-name"), "a peer group") for one in _entries(entry, "connection-groups")
+            text(one.get("peer-name"), "a peer group") for one in entries(entry, "connection-groups")
         )
         found[name] = Group(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
     return found
@@ -197,11 +154,11 @@ def parse_groups(switch: Any) -> dict[str, Group]:
 def parse_connections(connections: Any) -> list[Connection]:
     """The entries of ``connections``. Raises ProtocolError."""
     found: list[Connection] = []
-    for entry in _entries(_branch(bare(connections)), "port-connection"):
-        state = _branch(entry, "config") | _branch(entry, "state")
-        name = _text(entry.get("name", state.get("name")), "a connection")
+    for entry in entries(branch(bare(connections)), "port-connection"):
+        state = branch(entry, "config") | branch(entry, "state")
+        name = text(entry.get("name", state.get("name")), "a connection")
         ends = [
-            _text(state.get(leaf), f"{leaf} of connection {name[:60]}")
+            text(state.get(leaf), f"{leaf} of connection {name[:60]}")
             for leaf in ("input-port-name", "output-port-name")
         ]
         word = state.get("status")
@@ -220,8 +177,8 @@ def parse_connections(connections: Any) -> list[Connection]:
 
 def parse_identity(components: Any) -> Identity:
     """Read the identity from the CHASSIS component; without one, an unknown identity."""
-    for entry in _entries(_branch(bare(components)), "component"):
-        state = _branch(entry, "state")
+    for entry in entries(branch(bare(components)), "component"):
+        state = branch(entry, "state")
         if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":
             continue
         words = [
@@ -518,10 +475,10 @@ class GnmiDriver(OpticalSwitchDriver):
                 "%s: announces %s %s, not %s", self.name, CONNECTIONS, versions.get(CONNECTIONS), VERSION
             )
         answer = self._client.get(["components", "optical-switch"], deadline)
-        self._number(answer)
+        self.number(answer)
         return parse_identity(answer["components"])
 
-    def _number(self, answer: Mapping[str, Any]) -> Numbering:
+    def number(self, answer: Mapping[str, Any]) -> Numbering:
         ports, groups = parse_ports(answer["components"]), parse_groups(answer["optical-switch"])
         self._numbering = number_ports(ports, groups, self.size, *self._sides)
         metered = frozenset(
@@ -535,7 +492,7 @@ class GnmiDriver(OpticalSwitchDriver):
     def _known(self, deadline: Deadline) -> Numbering:
         """The numbering; read now where the switch could not be reached when it was opened."""
         if self._numbering is None:
-            return self._number(self._client.get(["components", "optical-switch"], deadline))
+            return self.number(self._client.get(["components", "optical-switch"], deadline))
         return self._numbering
 
     def _close(self) -> None:
@@ -546,10 +503,10 @@ class GnmiDriver(OpticalSwitchDriver):
         answer = self._client.get(["connections", "components"], deadline)
         told = parse_ports(answer["components"])
         ports: dict[int, PortStatus] = {}
-        for number in sorted(self._capabilities.ports):
-            if (name := numbering.name(number)) not in told:
+        for port in sorted(self._capabilities.ports):
+            if (name := numbering.name(port)) not in told:
                 raise ProtocolError(f"port {name[:60]} is not there any more")
-            ports[number] = told[name].status
+            ports[port] = told[name].status
         ingress, egress = numbering.ingress(), numbering.egress()
         wires: dict[CrossConnect, CrossConnectState] = {}
         names: dict[tuple[int, int], str] = {}

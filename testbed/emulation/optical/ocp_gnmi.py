@@ -21,11 +21,9 @@ from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
 from ringlight.testbed.emulation.optical.device import NS, DeviceError, Fault, Ticket, Wire
 from ringlight.testbed.emulation.optical.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
-from ringlight.testbed.emulation.optical.ocp_tree import (
-    MODULES,
-    VERSION,
-    Change,
-    Names,
+from ringlight.testbed.emulation.optical.ocp_tree import MODULES, VERSION, Change, Names, tree
+from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.yang_tree import (
     Path,
     Step,
     TreeError,
@@ -33,9 +31,7 @@ from ringlight.testbed.emulation.optical.ocp_tree import (
     find,
     leaves,
     plain,
-    tree,
 )
-from ringlight.testbed.emulation.optical.session import Switch
 
 #: A stream looks this often for changes.
 _LOOK_NS = NS // 10
@@ -86,7 +82,7 @@ def write_value(node: Any, encoding: int, place: Path) -> Any:
     """A container or a leaf, in JSON."""
     module = next((MODULES[step.name] for step in reversed(place) if step.name in MODULES), "")
     ietf = encoding == gnmi.JSON_IETF
-    told = plain(node, ietf, module)
+    told = plain(node, ietf, MODULES, module)
     if ietf and isinstance(told, dict):
         # The outermost names have their model's, whatever the path says.
         told = {name if ":" in name or not module else f"{module}:{name}": x for name, x in told.items()}
