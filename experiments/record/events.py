@@ -182,7 +182,9 @@ class TraceReplayed(Record, event="trace_replayed"):
     """A trace was replayed on a cluster. ``figures`` by name; ``dropped``: jobs that were left out of the
     trace or changed, by why; ``curves``: values of distributions at equal steps of their share; ``course``:
     shares of all GPUs over time ``t``, and jobs that wait; ``classes``: jobs by size; ``leaves``: GPUs of
-    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs)."""
+    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs).
+    ``jobs``: of those that are emulated, too, by name when each came, had its GPUs, began and ended, None for
+    what did not come about."""
 
     figures: Mapping[str, float | None]
     dropped: Mapping[str, int]
@@ -191,6 +193,7 @@ class TraceReplayed(Record, event="trace_replayed"):
     classes: list[Mapping[str, Any]]
     leaves: list[int]
     seen: list[list[Any]] = field(default_factory=list)
+    jobs: Mapping[str, list[float | None]] = field(default_factory=dict)
 
 
 class WorkerDone(Record, event="done"):

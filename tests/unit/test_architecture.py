@@ -75,7 +75,7 @@ OF_EXPERIMENTS = {
     "analysis": ("language", "record", "papers"),
     "papers": ("language", "record", "analysis"),
     "report": ("language", "record", "analysis", "papers"),
-    "runner": ("language", "record", "analysis", "papers", "report", "backends"),
+    "runner": ("language", "record", "analysis", "papers", "report", "backends", "view"),
     "onn": ("record", "runner"),
     "view": ("language", "record"),
 }
