@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -248,6 +250,25 @@ def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tm
     assert classes(tab, "x ocs0:11 ocs0:3")
     assert [url for url in tab.asked if not url.startswith(("file:", "data:", "about:"))] == []
     assert tab.said == []
+
+
+@chromium
+def test_a_report_links_to_the_page_beside_it(tab: Browser, folder: Path, tmp_path: Path) -> None:
+    here = tmp_path / folder.name
+    shutil.copytree(folder, here)
+    done = CliRunner().invoke(app, ["report", str(here)])
+    assert done.exit_code == 0, done.output
+    tab.open((here / "report.html").as_uri())
+    tab.wait("!!document.querySelector('a[href=\"view.html\"]')")
+    tab.run("document.querySelector('a[href=\"view.html\"]').click()")
+    tab.wait("window.ringlight && ringlight.drawings.size > 0")
+    assert tab.run("document.querySelectorAll('header option').length") == 5
+
+
+def test_a_page_beside_a_report_has_as_many_runs_as_fit(folder: Path) -> None:
+    page = single_file([Recorded(folder)], most_bytes=1)
+    (index,) = json.loads(re.search(r'id="recorded">(.*?)</script>', page)[1])  # type: ignore[index]
+    assert (len(index["takes"]), index["left_out"]) == (1, 1)
 
 
 @chromium
