@@ -47,8 +47,11 @@ class Gpus:
         found = Counter(self._leaf[self._switch_of[gpu]] for gpu in self._free())
         return [found[leaf] for leaf in range(len(self._leaf))]
 
-    def loads(self, job: int) -> list[tuple[int, float]]:
-        """The links that a job's ring shares, and how many of its edges leave over each."""
+    def loads(self, job: int, once_round: bool = True) -> list[tuple[int, float]]:
+        """The links that a job shares, and how many GPUs' rates it puts on each while it sends: of a ring as
+        many as it has edges there. Otherwise as :meth:`fabric.clusters.Cluster.loads`."""
+        if not once_round:
+            return self._cluster.loads(self.placed(job), once_round)
         leaves = [self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]]
         found: list[tuple[int, float]] = []
         for first, parts in zip(self._cluster.first_link, self._cluster.parts, strict=True):

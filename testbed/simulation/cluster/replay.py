@@ -224,9 +224,9 @@ class _Run:
 
     def loads(self, job: int, placed: Placed) -> list[tuple[int, float]]:
         """The links that a job shares, and what it puts on each while it sends."""
-        if self.by_gpu is not None and self.ring[job]:
-            return self.by_gpu.loads(job)
-        return self.cluster.loads(placed, self.ring[job])
+        if self.by_gpu is None:
+            return self.cluster.loads(placed, self.ring[job])
+        return self.by_gpu.loads(job, self.ring[job])
 
     def remove(self, job: int) -> float:
         """Take a job off its GPUs; what is left of it at ideal speed."""
