@@ -201,7 +201,7 @@ class TraceSpec(Strict):
             ),
             sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
             policies=Policies(
-                self.queueing, self._placement(), self.light, self.sharing, self.spare_ports,
+                self.queueing, self._placement(bool(lost)), self.light, self.sharing, self.spare_ports,
                 self.moves == "running", self.dark * time, self.every * time,
             ),
             seed=self.seed,
@@ -219,12 +219,16 @@ class TraceSpec(Strict):
             raise ValueError(f"jobs.trace.sends: {error}") from None
         return found
 
-    def _placement(self) -> Placement:
+    def _placement(self, lost: bool) -> Placement:
         """The controller's where it decides about light, or jobs are emulated."""
         own = self.light == "controller" or self.trains is not None
         found = self.placement or ("controller" if own else "pack")
         if self.light == "controller" and found != "controller":
             raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
+        if lost and found != "controller":
+            raise ValueError(
+                "jobs.trace.placement: a GPU is lost by name only where the controller places jobs"
+            )
         return found
 
     def _trains(self, fabric: Fabric, scale: Scale, mtu_bytes: int) -> TrainsPlan | None:
