@@ -99,7 +99,8 @@ def load_at(
     """What a link carries when a job goes at a rate on it; ``mean`` and ``varies`` are of all jobs."""
     put = weight * min(elsewhere, level)
     spread = np.sqrt(max(varies - on * (1 - on) * put**2, 0.0))
-    return weight * level + max(mean - on * put + sign * spread, 0.0)
+    load: float = weight * level + max(mean - on * put + sign * spread, 0.0)
+    return load
 
 
 @compiled
@@ -114,13 +115,14 @@ def full_at(
     most = load_at(levels[last], weight, mean[last], varies[last], elsewhere, on, sign)
     if most <= room:
         return 1.0
-    before, below = 0.0, 0.0
-    for at in range(last):
-        load = load_at(levels[at], weight, mean[at], varies[at], elsewhere, on, sign)
+    before, below, load, found = 0.0, 0.0, most, 1.0
+    for at in range(last + 1):
+        found = levels[at]
+        load = load_at(found, weight, mean[at], varies[at], elsewhere, on, sign)
         if load > room:
-            return below + (levels[at] - below) * (room - before) / (load - before)
-        before, below = load, levels[at]
-    return below + (levels[last] - below) * (room - before) / (most - before)
+            break
+        before, below = load, found
+    return below + (found - below) * (room - before) / (load - before)
 
 
 def duty(
