@@ -82,8 +82,10 @@ export class Lab {
 
   async watch() {
     const health = await this.api.get("/v1/health");
-    const again = this.restarts != null && health.restarts !== this.restarts;
-    if (again) this.last = 0;
+    const other = this.take && health.lab !== this.take.name;
+    if (other) this.take = null;
+    // A controller that was started anew counts its events anew.
+    if (other || (this.restarts != null && health.restarts !== this.restarts)) this.last = 0;
     const stream = this.api.events(`/v1/events?after=${this.last}&rates=true`, this.stop.signal);
     const first = stream.next();
     if (!this.take) await this.begin(health);
