@@ -52,6 +52,7 @@ PROTOCOLS = (
     "polatis-restconf",
     "ocp-gnmi",
     "sonic-ocs",
+    "sonic-ocs-gnmi",
 )
 #: What is injected, with its seconds where the usual ones would only take time.
 KINDS: dict[Kind, float | None] = {
@@ -126,7 +127,7 @@ class Emulated:
         }
         if self.protocol != "scpi":
             found |= {"username": USER, "password_file": str(password)}
-        if self.protocol in ("calient-rest", "polatis-restconf", "ocp-gnmi", "sonic-ocs"):
+        if self.protocol in ("calient-rest", "polatis-restconf", "ocp-gnmi", "sonic-ocs", "sonic-ocs-gnmi"):
             found["tls"] = False
         if self.protocol == "polatis-restconf":
             found["settle_s"] = 0

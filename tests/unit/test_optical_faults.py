@@ -60,6 +60,7 @@ PROTOCOLS = [
     "polatis-restconf",
     "ocp-gnmi",
     "sonic-ocs",
+    "sonic-ocs-gnmi",
 ]
 
 
@@ -441,7 +442,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=PROTOCOLS)
 def switch(request: pytest.FixtureRequest) -> Iterator[ModelSwitch]:
-    if request.param == "ocp-gnmi":
+    if request.param.endswith("gnmi"):
         pytest.importorskip("pygnmi", reason="the extra gnmi is not installed")
     with ModelSwitch(request.param, SIZE) as made:
         yield made
@@ -450,7 +451,7 @@ def switch(request: pytest.FixtureRequest) -> Iterator[ModelSwitch]:
 @pytest.fixture(scope="module")
 def driver(switch: ModelSwitch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpticalSwitchDriver]:
     entry: dict[str, Any] = {"driver": switch.protocol, "address": switch.address}
-    if switch.protocol == "ocp-gnmi":
+    if switch.protocol.endswith("gnmi"):
         entry["tls"] = False
     if switch.protocol != "scpi":
         password = tmp_path_factory.mktemp("faults") / "password"

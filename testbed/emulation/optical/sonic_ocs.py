@@ -43,6 +43,7 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     CONFIG,
     KEYS,
     LOSS_KEYS,
+    LOSS_LIST,
     MODULES,
     PORTS,
     ROOT,
@@ -71,7 +72,7 @@ def read_path(text: str) -> Path:
         module, name, key = match.groups()
         if (not steps and (module or name) != name) or module not in (None, *MODULES):
             raise RestconfError(404, "unknown-element", f"there is no {text[:100]}")
-        leaves = LOSS_KEYS if name == "OCS_FACTORY_INSERTION_LOSS_LIST" else KEYS.get(name, KEYS[WIRE_LIST])
+        leaves = LOSS_KEYS if name == LOSS_LIST else KEYS.get(name, KEYS[WIRE_LIST])
         keys: tuple[tuple[str, str], ...] = ()
         if key is not None:
             values = [unquote(value) for value in key.split(",")]

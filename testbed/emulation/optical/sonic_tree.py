@@ -19,6 +19,10 @@ file ``sonic-ocs-state``; here it is the document's.
         OCS_FACTORY_INSERTION_LOSS/…_LIST[cross_connect_id frequency_THz temperature_C]
                                                                           loss_dB, accuracy_dB
 
+Both databases are also in the tree as SONiC has them, ``CONFIG_DB`` and ``STATE_DB``, each with
+``localhost``, tables, keys and fields: ``CONFIG_DB/localhost/OCS_CROSS_CONNECT/1A-16B/a_side``; a key with
+several parts has ``|`` between them.
+
 Port k of the A side (``kA``) is ingress k, of the B side (``kB``) egress N+k: the sample configuration of the
 platform ocs-kvm labels them ``ingress_port1`` and ``egress_port1``. SAI joins A to B only, and a port is in
 one cross-connect at most; whoever moves one removes it and makes another.
@@ -54,10 +58,13 @@ CONFIG, STATES = "sonic-ocs", "sonic-ocs-states"
 REVISION = "2024-11-21"
 #: By name of node: the module that it is of, where it is not its parent's.
 MODULES = {CONFIG: CONFIG, STATES: STATES}
+#: Databases as SONiC has them, and the module that says the same.
+DATABASES = {"CONFIG_DB": CONFIG, "STATE_DB": STATES}
+_HOST = "localhost"
 #: Key leaves of lists.
 WIRE_LIST, PORT_LIST = "OCS_CROSS_CONNECT_LIST", "OCS_PORT_LIST"
 KEYS = {PORT_LIST: "simplex_port_id", WIRE_LIST: "cross_connect_id"}
-LOSS_KEYS = "cross_connect_id,frequency_THz,temperature_C"
+LOSS_LIST, LOSS_KEYS = "OCS_FACTORY_INSERTION_LOSS_LIST", "cross_connect_id,frequency_THz,temperature_C"
 #: Most paths that a list of all of them is told of; 128 x 128 are 2 MB.
 MAX_PATHS = 128 * 128
 #: As in the design document's examples.
@@ -108,8 +115,8 @@ def wire_of(name: str, size: int) -> Wire:
 
 
 def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
-    """As much of the tree as the path leads to. Raises TooBig."""
-    size = device.size
+    """As much of the tree as the path leads to. Raises TreeError (TooBig)."""
+    size, wanted = device.size, model_path(path)
     names = [port_name(port, size) for port in range(1, 2 * size + 1)]
     makers: dict[str, dict[str, Callable[[], Entries]]] = {
         CONFIG: {
@@ -119,16 +126,59 @@ def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
         STATES: {
             "OCS_PORT": lambda: _state_ports(device, names, now_ns),
             "OCS_CROSS_CONNECT": lambda: _state_wires(device, now_ns),
-            "OCS_CROSS_CONNECT_PHYSICAL_PATH": lambda: _physical_paths(device, path),
-            "OCS_FACTORY_INSERTION_LOSS": lambda: _factory_losses(device, path),
+            "OCS_CROSS_CONNECT_PHYSICAL_PATH": lambda: _physical_paths(device, wanted),
+            "OCS_FACTORY_INSERTION_LOSS": lambda: _factory_losses(device, wanted),
         },
     }
-    top, below = (path[at].name if len(path) > at else "*" for at in (0, 1))
+    below = wanted[1].name if len(wanted) > 1 else "*"
+    found: dict[str, Any] = {}
+    for top, module in [*((name, name) for name in makers), *DATABASES.items()]:
+        if path and path[0].name not in ("*", top):
+            continue
+        made = {name: make() for name, make in makers[module].items() if below in ("*", name)}
+        if top == module:
+            found[top] = {name: {f"{name}_LIST": entries} for name, entries in made.items()}
+        else:
+            found[top] = {_HOST: {name: _hashes(entries) for name, entries in made.items()}}
+    return found
+
+
+def _hashes(entries: Entries) -> dict[str, Any]:
+    """A table of a database: fields by key."""
+    keys = entries.key.split(",")
     return {
-        module: {name: {f"{name}_LIST": make()} for name, make in containers.items() if below in ("*", name)}
-        for module, containers in makers.items()
-        if top in ("*", module)
+        key.replace(",", "|"): {leaf: value for leaf, value in entry.items() if leaf not in keys}
+        for key, entry in entries.items()
+        if isinstance(entry, dict)
     }
+
+
+def model_path(path: Path) -> Path:
+    """A path in a database as the models have it; any other as it is. Raises TreeError."""
+    if not path or path[0].name not in DATABASES:
+        return path
+    names = [step.name for step in path]
+    if any(step.keys for step in path) or names[1:2] not in ([], [_HOST], ["*"]):
+        raise TreeError(f"{shown(path)}: a path in a database is {names[0]}/{_HOST}/TABLE/KEY/FIELD")
+    found = [Step(DATABASES[names[0]]), *(Step(name) for name in names[2:3])]
+    if len(names) > 3:
+        table = f"{names[2]}_LIST"
+        leaves = LOSS_KEYS if table == LOSS_LIST else KEYS.get(table, KEYS[WIRE_LIST])
+        keys = sorted(zip(leaves.split(","), names[3].split("|"), strict=False))
+        found.append(Step(table, tuple(keys)))
+    return (*found, *(Step(name) for name in names[4:]))
+
+
+def model_value(path: Path, value: Any) -> Any:
+    """A value at a path in a database as the models have it; any other as it is. Raises TreeError."""
+    if not path or path[0].name not in DATABASES or len(path) > 3:
+        return value
+    listed = f"{path[2].name}_LIST" if len(path) == 3 else ""
+    if listed not in KEYS or not isinstance(value, dict):
+        raise TreeError(f"{shown(path)} cannot be set: name a table, and tell its rows")
+    if not all(isinstance(fields, dict) for fields in value.values()):
+        raise TreeError(f"{shown(path)}: a table is keys with fields")
+    return {listed: [{KEYS[listed]: key} | fields for key, fields in value.items()]}
 
 
 def _config_ports(device: OpticalDevice, names: list[str]) -> Entries:
@@ -260,6 +310,8 @@ class Change:
 
     def update(self, path: Path, value: Any) -> None:
         """Assign a container, an entry or a leaf. Raises TreeError."""
+        if path[:1] not in ((), ROOT[CONFIG]):
+            raise TreeError(f"{shown(path)} cannot be set")
         if (name := _named_wire(path)) is not None:
             # Without leaves its id says its sides.
             self.add(name, {})

@@ -37,6 +37,9 @@ class Free:
             self.counts[leaf] += count
             self.total += count
 
+    def set(self, counts: Sequence[int]) -> None:
+        self.counts, self.total = list(counts), sum(counts)
+
 
 def _filled(counts: Sequence[int], order: Sequence[int], wanted: int) -> Placed:
     """All that is free, leaf after leaf."""
@@ -142,6 +145,8 @@ PLACEMENTS: Mapping[str, Placement] = {
     "spread": spread,
     "hilbert": hilbert,
     "rings-aligned": rings_aligned,
+    # GPU by GPU: which those are, ``by_gpu.Gpus`` says.
+    "controller": pack,
     # On a torus, where a job's block is found before it starts (``blocks.Torus``): there all GPUs are one
     # leaf's.
     "blocks": first_fit,
