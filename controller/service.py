@@ -127,7 +127,7 @@ class Controller:
             self.intents.set_policy(None, policy)
         self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
         self.forwarding = Forwarding(fabric, plane)
-        self._agent = agent = AgentClient(inventory.agent) if inventory.agent else None
+        self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None
         self.announcer = Announcer(agent, self.bus)
         self.circuits = CircuitManager(
             fabric, self.site, self.forwarding, self.intents, self.bus, self.announcer.announce
@@ -215,8 +215,8 @@ class Controller:
         self.jobs.stop()
         for provider in self.lights.values():
             provider.stop()
-        if self._agent is not None:
-            self._agent.close()
+        if self.agent is not None:
+            self.agent.close()
         self.reconciler.stop()
         self.site.close()
         self.plane.stop()
@@ -273,17 +273,17 @@ class Controller:
     @property
     def has_others(self) -> bool:
         """Whether packet switches are left to others, of whose controllers the testbed's agent knows."""
-        return self._agent is not None and bool(self.fabric.foreign_switches)
+        return self.agent is not None and bool(self.fabric.foreign_switches)
 
     def others(self) -> Others:
         """Process of the applications, and whether the controller of each switch left to others is connected.
 
         The testbed's agent is asked now. Empty if it does not answer; its own status says that.
         """
-        if self._agent is None:
+        if self.agent is None:
             return NO_OTHERS
         try:
-            return {**NO_OTHERS, **self._agent.others()}  # type: ignore[typeddict-item]
+            return {**NO_OTHERS, **self.agent.others()}  # type: ignore[typeddict-item]
         except ControllerError as error:
             log.warning("who writes the switches of others is not known: %s", error)
             return NO_OTHERS

@@ -45,7 +45,7 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
 
 Queueing = Literal["first-come", "backfill", "shortest-first"]
 Placement = Literal["random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "blocks"]
-LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "ideal"]
+LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"]
 Sharing = Literal["always", "interleaved", "duty"]
 OnFault = Literal["wait", "restart", "spare"]
 Pool = Literal["switch", "pod", "cluster"]
@@ -149,6 +149,21 @@ def fits_in_torus(sides: Sequence[int], torus: Sequence[int]) -> bool:
     )
 
 
+def leaves_of(fabric: Fabric) -> dict[str, str]:
+    """The packet switch that each GPU is plugged into, or lit to at first. Raises ValueError for a GPU that
+    is joined to none."""
+    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    found: dict[str, str] = {}
+    for gpu in fabric.gpus:
+        port = Port(gpu, 0)
+        link = fabric.link_at.get(port)
+        end = None if link is None else lit.get(port, link.other(port))
+        if end is None or end.node not in fabric.packet_switches:
+            raise ValueError(f"GPU {gpu} is joined to no packet switch")
+        found[gpu] = end.node
+    return found
+
+
 def cluster_of(fabric: Fabric) -> Cluster:
     """The cluster that a fabric of packet switches in tiers is.
 
@@ -160,17 +175,8 @@ def cluster_of(fabric: Fabric) -> Cluster:
         return Cluster((len(fabric.gpus),), (), (), torus=sides)
     if not fabric.packet_switches:
         raise ValueError("a trace is replayed on tiers of packet switches (leaf_spine, fat_tree), or a torus")
-    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
-    leaf_of: dict[str, str] = {}
-    rates = set()
-    for gpu in fabric.gpus:
-        port = Port(gpu, 0)
-        link = fabric.link_at.get(port)
-        end = None if link is None else lit.get(port, link.other(port))
-        if link is None or end is None or end.node not in fabric.packet_switches:
-            raise ValueError(f"GPU {gpu} is joined to no packet switch")
-        leaf_of[gpu] = end.node
-        rates.add(link.rate_bps)
+    leaf_of = leaves_of(fabric)
+    rates = {fabric.link_at[Port(gpu, 0)].rate_bps for gpu in fabric.gpus}
     if len(rates) > 1:
         raise ValueError("GPUs have links of several rates; a trace is replayed where all have one")
     rate = rates.pop()

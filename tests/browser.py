@@ -25,6 +25,8 @@ _OPTIONS = (
     *("--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-sync"),
     *("--disable-component-update", "--force-color-profile=srgb", "--hide-scrollbars"),
 )
+#: Keys that do something by themselves, by what they are called.
+_CODES = {"Tab": 9, "Enter": 13, " ": 32, "Delete": 46, "ArrowUp": 38, "ArrowDown": 40, "Home": 36, "End": 35}
 
 
 class Browser:
@@ -123,7 +125,7 @@ class Browser:
 
     def key(self, key: str, *, text: str = "", shift: bool = False) -> None:
         """Press and release a key, such as ArrowRight or Tab."""
-        code = {"Tab": 9, "Enter": 13, " ": 32}.get(key, 0)
+        code = _CODES.get(key, 0)
         told: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         text = text or (key if len(key) == 1 else "\r" if key == "Enter" else "")
         self.call("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))

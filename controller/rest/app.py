@@ -37,7 +37,15 @@ from ringlight.controller.packets.attachment import (
     topology,
 )
 from ringlight.controller.packets.following import Attached, attached
-from ringlight.controller.rest import jobs, ofctl, optical, optical_changes, optical_faults, planes
+from ringlight.controller.rest import (
+    jobs,
+    lab_faults,
+    ofctl,
+    optical,
+    optical_changes,
+    optical_faults,
+    planes,
+)
 from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors, sender
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
@@ -193,6 +201,7 @@ def create_app(
     app.include_router(optical_faults.router(controller))
     app.include_router(optical_changes.router(controller))
     app.include_router(planes.router(controller))
+    app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
     # The last one added is asked first.

@@ -40,6 +40,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "parallel_16": {"scale.time": 1, "scale.payload": 20000},
     "queue": {"training.iterations": 8},
     "spare": {"training.iterations": 14},
+    "trace_jobs": {"jobs.trace.generate.duration": "180 s"},
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB"},
 }
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A

@@ -121,6 +121,41 @@ def test_hands_show_the_plan_and_ask_once_more(lab: Lab, tab: Browser) -> None:
     tab.wait(f"!!{classes('x ocs0:4 ocs0:7')}")
 
 
+def press(tab: Browser, label: str) -> None:
+    """Press a button of the hands by its words."""
+    button = f"[...document.querySelectorAll('.hands button')].find(b => b.innerText.startsWith('{label}'))"
+    tab.wait(f"{button} && !{button}.disabled")
+    tab.run(f"{button}.click()")
+
+
+def test_a_link_is_cut_and_restored_by_hand(lab: Lab, tab: Browser) -> None:
+    lab.light(FABRIC["circuits"])
+    tab.wait(f"{classes('f g3:0')}.split(' ').includes('lit')")
+    form = "[...document.querySelectorAll('.hands form')].find(f => f.innerText.startsWith('Break'))"
+    which = f"{form}.querySelectorAll('select')[1]"
+    tab.run(f"{which}.value = 'link g3 ocs0:4', {which}.dispatchEvent(new Event('change'))")
+    tab.run(f"{form}.querySelector('input').focus(), {form}.querySelector('input').select()")
+    tab.key("Delete")
+    press(tab, "Break")
+    tab.wait("document.querySelector('.plan')?.innerText.includes('cut link g3 ocs0:4')")
+    assert "No job has a rank or light there now" in tab.run("document.querySelector('.plan').innerText")
+    assert "lasts until it is restored" in tab.run("document.querySelector('.plan').innerText")
+    assert lab.api.get("/v1/faults").json() == []
+    press(tab, "Do it")
+    tab.wait(f"{classes('f g3:0')}.split(' ').includes('cut')")
+    (fault,) = lab.api.get("/v1/faults").json()
+    assert (fault["do"], fault["target"]) == ("cut", "link g3:0 ocs0:4")
+    assert "Fault asked for: cut link g3 ocs0:4, by token" in tab.run(
+        "document.querySelector('.events ol').innerText"
+    )
+    press(tab, "Restore link g3 ocs0:4")
+    press(tab, "Do it")
+    tab.wait(f"{classes('f g3:0')}.split(' ').includes('lit')")
+    assert lab.api.get("/v1/faults").json()[0]["state"] in ("asked", "in force", "over")
+    refused = lab.api.post("/v1/faults", json={"do": "cut", "target": "link g3 ocs0:9"})
+    assert (refused.status_code, refused.json()["detail"][:18]) == (409, "there is no link g")
+
+
 def test_it_goes_on_after_the_controller_was_killed(lab: Lab, tab: Browser) -> None:
     lab.light(FABRIC["circuits"])
     tab.wait(f"{classes('f g3:0')}.split(' ').includes('lit')")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from ringlight.experiments.backends.simulation.collectives import run_started
+from ringlight.experiments.backends.simulation.lab import RECOVERY_S
 from ringlight.experiments.language.plan import RunPlan, TracePlan
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
+from ringlight.fabric.clusters import FaultPolicies, leaves_of
 from ringlight.testbed.simulation.cluster.measures import measured, of_faults
-from ringlight.testbed.simulation.cluster.replay import Faults, replay
-from ringlight.workloads.fault_traces import spread_over
-from ringlight.workloads.job_traces import shares_of
+from ringlight.testbed.simulation.cluster.replay import Faults, Replay, replay
+from ringlight.workloads.fault_traces import FaultTrace, spread_over
+from ringlight.workloads.job_traces import JobTrace, shares_of
 
 #: Moments at which who is where is kept, and the most GPUs of which that is, and of how many parts of jobs.
 MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
@@ -21,13 +24,17 @@ MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
 
 @dataclass(frozen=True)
 class TraceRun:
-    """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where."""
+    """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where.
+    ``names``: of jobs that train, which are the same in every repeat. ``servers``: GPUs in the order in which
+    they fail as servers of one."""
 
     begin: RunStarted
     title: str
     plan: TracePlan
     seed: int
     see: bool
+    names: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,33 @@ class TraceBatch:
     runs: tuple[TraceRun, ...]
 
 
+def not_replayed(plan: RunPlan) -> str | None:
+    """Why a trace's run cannot be replayed, ``key: reason``; None where it can."""
+    assert plan.trace is not None
+    lost = {(one.at_s, one.gpu) for one in plan.trace.lost}
+    for event in plan.events:
+        if event.do == "regroup" and event.when.started is not None:
+            # The policy's own.
+            continue
+        if event.target is None or (event.when.at_s, event.target.names[0]) not in lost:
+            return (
+                f"events.{event.name}: while a trace is replayed only GPUs are lost (do: lose, then: swap), "
+                "at a time"
+            )
+    return None
+
+
 def trace_batch(plan: RunPlan) -> TraceBatch:
     assert plan.trace is not None
     begin = run_started(plan)
     see = plan.repeat == 1 and not plan.point and plan.trace.cluster.size <= MOST_SEEN
-    seed = plan.trace.seed + plan.repeat - 1
-    return TraceBatch((TraceRun(begin, plan.title, plan.trace, seed, see),))
+    names = tuple(job.name for job in plan.jobs)
+    seed = plan.trace.seed + (0 if names else plan.repeat - 1)
+    servers: tuple[str, ...] = ()
+    if plan.trace.lost:
+        leaf_of = leaves_of(plan.setting.fabric)
+        servers = tuple(gpu for leaf in plan.trace.cluster.names for gpu in leaf_of if leaf_of[gpu] == leaf)
+    return TraceBatch((TraceRun(begin, plan.title, plan.trace, seed, see, names, servers),))
 
 
 def replayed(batch: TraceBatch) -> list[Record]:
@@ -68,6 +96,8 @@ def _records(one: TraceRun) -> list[Record]:
     if fails is not None:
         servers = plan.cluster.size // fails.policies.server_gpus
         faults = Faults(spread_over(fails.trace, servers, one.seed), fails.policies)
+    elif plan.lost:
+        faults = _lost(plan, one.servers)
     made = replay(
         plan.cluster,
         trace,
@@ -78,6 +108,7 @@ def _records(one: TraceRun) -> list[Record]:
         until_s=until_s,
         see_s=moments,
         faults=faults,
+        start_up_s=plan.start_up_s,
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS
@@ -94,7 +125,33 @@ def _records(one: TraceRun) -> list[Record]:
             dropped=dict(trace.counts),
             leaves=list(plan.cluster.gpus),
             seen=seen[::every],
+            jobs=_moments(one.names, trace, made, plan.start_up_s),
             **asdict(found),
         ),
         RunEnded(t=end, run=run),
     ]
+
+
+def _lost(plan: TracePlan, servers: Sequence[str]) -> Faults:
+    """GPUs that are lost one by one, each as a server of its own, and never come back. A job goes on from its
+    last iteration, with a free GPU of any switch that light brings or packets reach."""
+    assert plan.trains is not None
+    lost = sorted(plan.lost, key=lambda one: one.at_s)
+    numbers = np.array([servers.index(one.gpu) for one in lost], dtype=np.int64)
+    begins = np.array([one.at_s for one in lost])
+    trace = FaultTrace(numbers, begins, np.full(len(lost), np.inf), len(servers), float(begins[-1]))
+    recovery_s = RECOVERY_S["swap"] if plan.trains.recovery_s is None else plan.trains.recovery_s
+    policies = FaultPolicies(
+        "spare", server_gpus=1, unit_gpus=1, checkpoint_s=plan.trains.iteration_s, restart_s=recovery_s
+    )
+    return Faults(trace, policies)
+
+
+def _moments(
+    names: Sequence[str], trace: JobTrace, made: Replay, start_up_s: float
+) -> dict[str, list[float | None]]:
+    """When each job came, had its GPUs, began and ended."""
+    columns = (trace.arrival_s, made.start_s, made.start_s + start_up_s, made.end_s)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    found = ([None if np.isnan(t) else t for t in row] for row in rows)
+    return dict(zip(names, found, strict=True)) if names else {}

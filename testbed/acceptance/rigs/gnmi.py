@@ -135,3 +135,10 @@ class GnmiRig(ScpiRig):
     def missing(cls) -> str:
         found = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
         return "" if found else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
+
+
+class SonicGnmiRig(GnmiRig):
+    """SONiC's models, whose switch says nothing of light."""
+
+    protocol = "sonic-ocs-gnmi"
+    profile = "sonic-ocs"

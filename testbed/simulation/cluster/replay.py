@@ -95,8 +95,9 @@ class _Run:
 
     def __init__(
         self, cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_],
-        policies: Policies, seed: int, faults: Faults | None,
+        policies: Policies, seed: int, faults: Faults | None, start_up_s: float,
     ) -> None:  # fmt: skip
+        self.start_up_s = start_up_s
         self.cluster, self.policies, self.faults = cluster, policies, faults
         self.gpus: list[int] = trace.gpus.tolist()
         self.work_s: list[float] = trace.duration_s.tolist()
@@ -174,7 +175,10 @@ class _Run:
             placed = self.regrouped(job, placed)
         if np.isnan(self.start[job]):
             self.start[job] = self.now
-        self.put(job, placed, self.kept.pop(job, self.work_s[job]))
+        left_s = self.kept.pop(job, None)
+        if left_s is None:
+            left_s = self.work_s[job] + self.wait_s(job, self.start_up_s)
+        self.put(job, placed, left_s)
 
     def put(self, job: int, placed: Placed, left_s: float) -> None:
         """Give a job its GPUs and let it go on."""
@@ -415,17 +419,19 @@ def _speeds(sharing: Sharing, jobs: int) -> Speeds:
 def replay(
     cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_], policies: Policies,
     seed: int = 0, *, until_s: float = math.inf, see_s: Sequence[float] = (), faults: Faults | None = None,
+    start_up_s: float = 0.0,
 ) -> Replay:  # fmt: skip
     """Replay a trace; jobs that have not ended at ``until_s`` are left as they are.
 
     ``shares`` and ``rings``: what each job sends (``workloads.job_traces.shares_of``). ``see_s``: moments at
-    which who is where is kept. Raises ValueError for a job that is larger than the cluster.
+    which who is where is kept. ``start_up_s``: for which a job has its GPUs before it begins. Raises
+    ValueError for a job that is larger than the cluster.
     """
     if len(trace) and int(trace.gpus.max()) > cluster.size:
         raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
     if policies.placement == "blocks" and not (cluster.torus and trace.shapes):
         raise ValueError("placement: blocks need a torus, and a trace that has their sides")
-    run = _Run(cluster, trace, shares, rings, policies, seed, faults)
+    run = _Run(cluster, trace, shares, rings, policies, seed, faults, start_up_s)
     arrivals: list[float] = [*trace.arrival_s.tolist(), math.inf]
     queue, crossing = run.queue, run.crossing
     come = events = inside = 0
