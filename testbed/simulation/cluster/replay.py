@@ -532,16 +532,20 @@ def replay(
     while come < len(trace) or inside:
         broken_at = breaks[0][0] if breaks else math.inf
         soonest = crossing.soonest() if crossing.changed else crossing.until
-        if waits and min(arrivals[come], run.when_over(soonest), broken_at) > run.now:
+        arrives, over = arrivals[come], run.when_over(soonest)
+        then = min(arrives, over, broken_at)
+        if waits and then > run.now:
+            # All that happens at this moment has happened.
             waits = False
             while (starts := queue.next(run.now, run.free.total, run.fits, run.promised)) is not None:
                 run.begin(starts)
             sums.append((run.now, sum_held, sum_scattered, sum_done - run.repeated, len(queue), sum_stalled))
-        if crossing.changed and not waits:
-            crossing.settle(run.now)
+        if not waits:
+            if crossing.changed:
+                crossing.settle(run.now)
             soonest = crossing.until
-        arrives, over = arrivals[come], run.when_over(soonest)
-        then = min(arrives, over, broken_at)
+            over = run.when_over(soonest)
+            then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
             where = tuple((job, leaf, n) for job, at in run.placed.items() for leaf, n in at.items())
             seen.append((to_see[len(seen)], where))
