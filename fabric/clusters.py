@@ -43,8 +43,33 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
     raise ValueError(f"{count} GPUs too few are free")
 
 
+def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
+    """The GPUs of a job of which only the number is given: of the packet switch that they fill most tightly,
+    else of as few as possible, and dark ones last. This is how the controller places jobs.
+
+    ``free``: GPUs in order, at least ``count``. ``switch_of``: the packet switch that each is lit to.
+    """
+    groups: dict[str, list[str]] = {}
+    for gpu in free:
+        groups.setdefault(switch_of.get(gpu) or "", []).append(gpu)
+    lit = {name: len(group) for name, group in groups.items() if name}
+    dark = groups.get("", [])
+    beside = min(count, sum(lit.values()))
+    found = [gpu for name, taken in fewest_parts(lit, beside) for gpu in groups[name][:taken]]
+    return (*found, *dark[: count - beside])
+
+
+def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
+    """The GPUs of ``free`` that are lit to a packet switch, first those where most of ``ranks`` are: the
+    order in which the controller takes spares."""
+    beside = Counter(switch_of.get(gpu) for gpu in ranks)
+    return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
+
+
 Queueing = Literal["first-come", "backfill", "shortest-first"]
-Placement = Literal["random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "blocks"]
+Placement = Literal[
+    "random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "controller", "blocks"
+]
 LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"]
 Sharing = Literal["always", "interleaved", "duty"]
 OnFault = Literal["wait", "restart", "spare"]
@@ -55,9 +80,10 @@ Pool = Literal["switch", "pod", "cluster"]
 class Policies:
     """What decides where and when jobs of a cluster run, by name.
 
-    ``light`` moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever
-    short. ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as
-    a share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
+    ``placement`` and ``light`` may be ``controller``: then its own functions decide, GPU by GPU. ``light``
+    moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever short.
+    ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as a
+    share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
     ``dark_s``: how long a moved job waits. ``every_s``: between two times at which light is moved
     ``at-intervals``.
     """

@@ -498,6 +498,7 @@ def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:
             when.started,
             when.ended,
             when.after,
+            when.granted,
         ),
         found.do,
         found.target,

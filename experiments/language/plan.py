@@ -181,8 +181,9 @@ class JobPlan:
 @dataclass(frozen=True)
 class When:
     """Exactly one kind: before the release (``start``), ``at_s`` seconds after the first jobs' common start,
-    once every rank of ``job`` has done ``iteration`` iterations, once ``started`` (a job) has been released,
-    once ``ended`` (a job) has ended, or once the event ``after`` is over."""
+    once every rank of ``job`` has done ``iteration`` iterations, once ``granted`` (a job) has its GPUs, once
+    ``started`` (a job) has been released, once ``ended`` (a job) has ended, or once the event ``after`` is
+    over."""
 
     start: bool = False
     at_s: float | None = None
@@ -191,6 +192,7 @@ class When:
     started: str | None = None
     ended: str | None = None
     after: str | None = None
+    granted: str | None = None
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class TraceSpec(Strict):
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
     until: Annotated[Duration, Field(gt=0)] | None = None
     queueing: Queueing = "first-come"
-    placement: Placement = "pack"
+    placement: Placement | None = None
     light: LightMoves = "none"
     sharing: Sharing = "always"
     spare_ports: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -200,7 +200,7 @@ class TraceSpec(Strict):
             ),
             sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
             policies=Policies(
-                self.queueing, self.placement, self.light, self.sharing, self.spare_ports,
+                self.queueing, self._placement(), self.light, self.sharing, self.spare_ports,
                 self.moves == "running", self.dark * time, self.every * time,
             ),
             seed=self.seed,
@@ -216,6 +216,14 @@ class TraceSpec(Strict):
             shares_of(JobTrace.empty(), found.sends)
         except ValueError as error:
             raise ValueError(f"jobs.trace.sends: {error}") from None
+        return found
+
+    def _placement(self) -> Placement:
+        """The controller's where it decides about light, or jobs are emulated."""
+        own = self.light == "controller" or self.trains is not None
+        found = self.placement or ("controller" if own else "pack")
+        if self.light == "controller" and found != "controller":
+            raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
         return found
 
     def _trains(self, fabric: Fabric, scale: Scale, mtu_bytes: int) -> TrainsPlan | None:
@@ -299,10 +307,10 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
 
 def regroupings(plan: TracePlan, jobs: Sequence[JobPlan]) -> tuple[EventPlan, ...]:
     """What the controller is asked for where its own regrouping is the policy: once for each job that has
-    begun."""
+    its GPUs."""
     if plan.policies.light != "controller":
         return ()
-    return tuple(EventPlan(f"regroup-{job.name}", When(started=job.name), "regroup") for job in jobs)
+    return tuple(EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup") for job in jobs)
 
 
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:

@@ -49,8 +49,8 @@ HARMLESS = ("regroup", "cancel", "start")
 #: Policies of a trace that an emulation has, the controller's own.
 _EMULATED_POLICIES: Mapping[str, tuple[str, ...]] = {
     "queueing": ("first-come",),
-    "placement": ("pack",),
-    "light": ("none",),
+    "placement": ("controller",),
+    "light": ("none", "controller"),
 }
 
 

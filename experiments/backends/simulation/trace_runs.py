@@ -12,10 +12,12 @@ from ringlight.experiments.backends.simulation.lab import RECOVERY_S
 from ringlight.experiments.language.plan import RunPlan, TracePlan
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
-from ringlight.fabric.clusters import FaultPolicies, leaves_of
+from ringlight.fabric.cost import ring_edge_bytes
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured, of_faults
-from ringlight.testbed.simulation.cluster.replay import Faults, Replay, replay
-from ringlight.workloads.fault_traces import FaultTrace, spread_over
+from ringlight.testbed.simulation.cluster.replay import Faults, Losses, Replay, replay
+from ringlight.workloads.fault_traces import spread_over
 from ringlight.workloads.job_traces import JobTrace, shares_of
 
 #: Moments at which who is where is kept, and the most GPUs of which that is, and of how many parts of jobs.
@@ -25,8 +27,8 @@ MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
 @dataclass(frozen=True)
 class TraceRun:
     """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where.
-    ``names``: of jobs that train, which are the same in every repeat. ``servers``: GPUs in the order in which
-    they fail as servers of one."""
+    ``names``: of jobs that train, which are the same in every repeat, and ``sent`` what each sends from rank
+    to rank in an iteration. ``fabric``: where the controller decides about each GPU."""
 
     begin: RunStarted
     title: str
@@ -34,7 +36,8 @@ class TraceRun:
     seed: int
     see: bool
     names: tuple[str, ...] = ()
-    servers: tuple[str, ...] = ()
+    sent: tuple[float, ...] = ()
+    fabric: Fabric | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def not_replayed(plan: RunPlan) -> str | None:
     assert plan.trace is not None
     lost = {(one.at_s, one.gpu) for one in plan.trace.lost}
     for event in plan.events:
-        if event.do == "regroup" and event.when.started is not None:
+        if event.do == "regroup" and event.when.granted is not None:
             # The policy's own.
             continue
         if event.target is None or (event.when.at_s, event.target.names[0]) not in lost:
@@ -66,11 +69,10 @@ def trace_batch(plan: RunPlan) -> TraceBatch:
     see = plan.repeat == 1 and not plan.point and plan.trace.cluster.size <= MOST_SEEN
     names = tuple(job.name for job in plan.jobs)
     seed = plan.trace.seed + (0 if names else plan.repeat - 1)
-    servers: tuple[str, ...] = ()
-    if plan.trace.lost:
-        leaf_of = leaves_of(plan.setting.fabric)
-        servers = tuple(gpu for leaf in plan.trace.cluster.names for gpu in leaf_of if leaf_of[gpu] == leaf)
-    return TraceBatch((TraceRun(begin, plan.title, plan.trace, seed, see, names, servers),))
+    fabric = plan.setting.fabric if plan.trace.policies.placement == "controller" else None
+    sent = tuple(ring_edge_bytes(job.gpus, job.loop.gradient_bytes) for job in plan.jobs)
+    run = TraceRun(begin, plan.title, plan.trace, seed, see, names, sent, fabric)
+    return TraceBatch((run,))
 
 
 def replayed(batch: TraceBatch) -> list[Record]:
@@ -96,8 +98,6 @@ def _records(one: TraceRun) -> list[Record]:
     if fails is not None:
         servers = plan.cluster.size // fails.policies.server_gpus
         faults = Faults(spread_over(fails.trace, servers, one.seed), fails.policies)
-    elif plan.lost:
-        faults = _lost(plan, one.servers)
     made = replay(
         plan.cluster,
         trace,
@@ -109,6 +109,8 @@ def _records(one: TraceRun) -> list[Record]:
         see_s=moments,
         faults=faults,
         start_up_s=plan.start_up_s,
+        by_gpu=None if one.fabric is None else Gpus(one.fabric, plan.cluster, one.sent or shares.tolist()),
+        losses=_losses(plan),
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS
@@ -132,19 +134,12 @@ def _records(one: TraceRun) -> list[Record]:
     ]
 
 
-def _lost(plan: TracePlan, servers: Sequence[str]) -> Faults:
-    """GPUs that are lost one by one, each as a server of its own, and never come back. A job goes on from its
-    last iteration, with a free GPU of any switch that light brings or packets reach."""
-    assert plan.trains is not None
-    lost = sorted(plan.lost, key=lambda one: one.at_s)
-    numbers = np.array([servers.index(one.gpu) for one in lost], dtype=np.int64)
-    begins = np.array([one.at_s for one in lost])
-    trace = FaultTrace(numbers, begins, np.full(len(lost), np.inf), len(servers), float(begins[-1]))
+def _losses(plan: TracePlan) -> Losses:
+    """GPUs that are lost one by one. A job goes on from its last iteration, in the replay as emulated."""
+    if plan.trains is None:
+        return Losses()
     recovery_s = RECOVERY_S["swap"] if plan.trains.recovery_s is None else plan.trains.recovery_s
-    policies = FaultPolicies(
-        "spare", server_gpus=1, unit_gpus=1, checkpoint_s=plan.trains.iteration_s, restart_s=recovery_s
-    )
-    return Faults(trace, policies)
+    return Losses(tuple((one.at_s, one.gpu) for one in plan.lost), plan.trains.iteration_s, recovery_s)
 
 
 def _moments(

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.cluster.blocks import Cells, Torus
+from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.crossing import Crossing
 from ringlight.testbed.simulation.cluster.failing import Unit, Units
 from ringlight.testbed.simulation.cluster.making_room import Room, pays, room_for
@@ -90,14 +91,25 @@ class Faults:
         return sorted(found, key=lambda event: (event[0], event[2], event[1]))
 
 
+@dataclass(frozen=True)
+class Losses:
+    """GPUs that are lost for good, when and by name. A job goes on from the last of its checkpoints, one
+    after every ``checkpoint_s`` of work, and needs ``restart_s`` for it."""
+
+    gpus: tuple[tuple[float, str], ...] = ()
+    checkpoint_s: float = 1.0
+    restart_s: float = 0.0
+
+
 class _Run:
     """State of one replay."""
 
     def __init__(
         self, cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_],
-        policies: Policies, seed: int, faults: Faults | None, start_up_s: float,
+        policies: Policies, seed: int, faults: Faults | None, start_up_s: float, by_gpu: Gpus | None,
+        losses: Losses,
     ) -> None:  # fmt: skip
-        self.start_up_s = start_up_s
+        self.start_up_s, self.by_gpu, self.losses = start_up_s, by_gpu, losses
         self.cluster, self.policies, self.faults = cluster, policies, faults
         self.gpus: list[int] = trace.gpus.tolist()
         self.work_s: list[float] = trace.duration_s.tolist()
@@ -114,7 +126,7 @@ class _Run:
         self.end_of: dict[int, float] = {}
         self.whole_on: dict[int, dict[int, int]] = {leaf: {} for leaf in range(len(cluster.gpus))}
         self.spare = [int(own * policies.spare_ports) for own in cluster.gpus]
-        self.moves_light = policies.light not in ("none", "ideal")
+        self.moves_light = policies.light not in ("none", "controller", "ideal")
         count = len(trace)
         self.start = np.full(count, np.nan)
         self.end = np.full(count, np.nan)
@@ -134,6 +146,8 @@ class _Run:
         self.found: tuple[int, Cells | None] = (-1, None)
         #: Jobs that stand still, with their places and what is left of them.
         self.stalled: dict[int, tuple[Placed, float]] = {}
+        #: What is left of jobs that have their GPUs and pause, once that is over.
+        self.pausing: dict[int, float] = {}
         self.stalled_gpus = self.hit = self.swapped = 0
         self.units: Units | None = None
         self.pool = [0] * len(cluster.gpus)
@@ -170,15 +184,18 @@ class _Run:
         if self.torus is not None and self.found[1] is not None:
             self.cells[job] = self.found[1]
             self.torus.free[self.cells[job]] = False
-        placed = self.place(self.free, wanted)
+        placed = self.place(self.free, wanted) if self.by_gpu is None else self.by_gpu.take(job, wanted)
         if self.moves_light and len(placed) > 1:
             placed = self.regrouped(job, placed)
         if np.isnan(self.start[job]):
             self.start[job] = self.now
-        left_s = self.kept.pop(job, None)
-        if left_s is None:
-            left_s = self.work_s[job] + self.wait_s(job, self.start_up_s)
+        left_s = self.kept.pop(job, self.work_s[job])
+        if self.start_up_s and job not in self.pausing and left_s == self.work_s[job]:
+            self.pausing[job] = left_s
+            left_s = self.wait_s(job, self.start_up_s)
         self.put(job, placed, left_s)
+        if self.by_gpu is not None and self.policies.light == "controller":
+            self.regroup(self.by_gpu)
 
     def put(self, job: int, placed: Placed, left_s: float) -> None:
         """Give a job its GPUs and let it go on."""
@@ -193,7 +210,8 @@ class _Run:
         if len(placed) > 1:
             self.switches[job] = max(int(self.switches[job]), len(placed))
             self.scattered += self.gpus[job] * self.is_scattered(job, placed)
-        loads = self.cluster.loads(placed, self.ring[job]) if len(placed) > 1 and self.share[job] else []
+        sends = len(placed) > 1 and self.share[job] and job not in self.pausing
+        loads = self.loads(job, placed) if sends else []
         if loads and self.policies.light != "ideal":
             self.crossing.add(job, self.now, loads, left_s, self.share[job], self.gpus[job])
         else:
@@ -203,6 +221,12 @@ class _Run:
         if len(placed) == 1:
             (leaf,) = placed
             self.whole_on[leaf][job] = self.gpus[job]
+
+    def loads(self, job: int, placed: Placed) -> list[tuple[int, float]]:
+        """The links that a job shares, and what it puts on each while it sends."""
+        if self.by_gpu is None:
+            return self.cluster.loads(placed, self.ring[job])
+        return self.by_gpu.loads(job, self.ring[job])
 
     def remove(self, job: int) -> float:
         """Take a job off its GPUs; what is left of it at ideal speed."""
@@ -214,6 +238,8 @@ class _Run:
     def give(self, job: int, placed: Placed) -> None:
         self.held -= self.gpus[job]
         self.free.give(placed if self.units is None else self.units.give(job))
+        if self.by_gpu is not None:
+            self.by_gpu.give(job)
         if self.torus is not None:
             self.torus.free[self.cells.pop(job)] = True
 
@@ -229,9 +255,27 @@ class _Run:
             return self.crossing.remove(job, self.now)
         return self.end_of.pop(job) - self.now
 
-    def finish(self, job: int) -> None:
+    def finish(self, job: int) -> bool:
+        """Whether a job is over; one that only paused goes on."""
+        if (left_s := self.pausing.pop(job, None)) is not None:
+            placed = self.placed[job]
+            self.halt(job)
+            self.go(job, placed, left_s)
+            return False
         self.remove(job)
         self.end[job] = self.now
+        return True
+
+    def pause(self, job: int, placed: Placed, seconds: float, left_s: float) -> None:
+        """Let a job that stands still send nothing for a while, and then go on."""
+        self.pausing[job] = left_s
+        self.go(job, placed, self.wait_s(job, seconds))
+
+    def lost_s(self, job: int, left_s: float, policies: FaultPolicies | Losses) -> float:
+        """What a fault costs a job that has so much left: the work since its last checkpoint, and its
+        restart."""
+        done = 0.0 if job in self.pausing else self.work_s[job] - left_s
+        return (done % policies.checkpoint_s if done > 0 else 0.0) + policies.restart_s
 
     def wait_s(self, job: int, seconds: float) -> float:
         """Seconds at ideal speed that a job has to do once more, or only waits for."""
@@ -239,6 +283,32 @@ class _Run:
         return seconds
 
     # Faults.
+
+    def lose(self, gpu: str) -> None:
+        """A GPU is lost for good; its job goes on once there are spares for all that it lost."""
+        assert self.by_gpu is not None
+        job = self.by_gpu.lose(gpu)
+        if job is not None:
+            self.hit += 1
+            if job not in self.stalled:
+                placed, left = self.placed[job], self.halt(job)
+                again_s = self.lost_s(job, left, self.losses) - self.losses.restart_s
+                left = self.pausing.pop(job, left) + self.wait_s(job, again_s)
+                self.stalled[job] = (placed, left)
+                self.stalled_gpus += self.gpus[job]
+            self.replace(self.by_gpu)
+        else:
+            self.free.set(self.by_gpu.free())
+
+    def replace(self, gpus: Gpus) -> None:
+        """Jobs that stand still go on where spares are free for all that they lost."""
+        for job in list(self.stalled):
+            if count := gpus.replace(job):
+                self.swapped += count
+                _, left = self.stalled.pop(job)
+                self.stalled_gpus -= self.gpus[job]
+                self.pause(job, gpus.placed(job), self.losses.restart_s, left)
+        self.free.set(gpus.free())
 
     def fail(self, unit: Unit) -> None:
         """A unit goes down."""
@@ -254,9 +324,7 @@ class _Run:
             if job in self.stalled:
                 continue
             placed, left = self.placed[job], self.halt(job)
-            done = self.work_s[job] - left
-            lost = done % self.faults.policies.checkpoint_s if done > 0 else 0.0
-            left += self.wait_s(job, lost + self.faults.policies.restart_s)
+            left += self.wait_s(job, self.lost_s(job, left, self.faults.policies))
             if self.faults.policies.policy == "restart":
                 self.give(job, placed)
                 self.kept[job] = left
@@ -326,6 +394,19 @@ class _Run:
             self.free.take({leaf: kept})
 
     # Light.
+
+    def regroup(self, gpus: Gpus) -> None:
+        """Move fibres as the controller does for all jobs, which are dark meanwhile."""
+        touched, fibres = gpus.regroup()
+        for job, placed in touched.items():
+            if job in self.pausing:
+                self.go(job, placed, self.halt(job))
+            elif job in self.placed:
+                self.dark[job] += self.policies.dark_s
+                self.pause(job, placed, self.policies.dark_s, self.halt(job))
+        self.free.set(gpus.free())
+        self.fibres += fibres
+        self.regroupings += bool(fibres)
 
     def regrouped(self, job: int, placed: Placed) -> Placed:
         """Where a job is put that would be on several switches, once fibres have been moved for it."""
@@ -403,7 +484,7 @@ class _Run:
 
     def promised(self) -> list[tuple[float, int]]:
         """When running jobs should end, and what they give back."""
-        found = [(end, self.gpus[job]) for job, end in self.end_of.items()]
+        found = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self.end_of.items()]
         left = zip(self.crossing.jobs, self.crossing.left.tolist(), strict=False)
         return found + [(self.crossing.since + left_s, self.gpus[job]) for job, left_s in left]
 
@@ -419,19 +500,22 @@ def _speeds(sharing: Sharing, jobs: int) -> Speeds:
 def replay(
     cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_], policies: Policies,
     seed: int = 0, *, until_s: float = math.inf, see_s: Sequence[float] = (), faults: Faults | None = None,
-    start_up_s: float = 0.0,
+    start_up_s: float = 0.0, by_gpu: Gpus | None = None, losses: Losses = Losses(),
 ) -> Replay:  # fmt: skip
     """Replay a trace; jobs that have not ended at ``until_s`` are left as they are.
 
     ``shares`` and ``rings``: what each job sends (``workloads.job_traces.shares_of``). ``see_s``: moments at
-    which who is where is kept. ``start_up_s``: for which a job has its GPUs before it begins. Raises
+    which who is where is kept. ``start_up_s``: for which a job has its GPUs before it begins. ``by_gpu``:
+    who has which GPU where the controller's own functions decide, without which none is lost by name. Raises
     ValueError for a job that is larger than the cluster.
     """
     if len(trace) and int(trace.gpus.max()) > cluster.size:
         raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
     if policies.placement == "blocks" and not (cluster.torus and trace.shapes):
         raise ValueError("placement: blocks need a torus, and a trace that has their sides")
-    run = _Run(cluster, trace, shares, rings, policies, seed, faults, start_up_s)
+    if ("controller" in (policies.placement, policies.light)) != (by_gpu is not None):
+        raise ValueError("placement and light: the controller decides about both, GPU by GPU")
+    run = _Run(cluster, trace, shares, rings, policies, seed, faults, start_up_s, by_gpu, losses)
     arrivals: list[float] = [*trace.arrival_s.tolist(), math.inf]
     queue, crossing = run.queue, run.crossing
     come = events = inside = 0
@@ -439,23 +523,29 @@ def replay(
     sums: list[tuple[float, ...]] = [(0.0, 0.0, 0.0, 0.0, 0, 0.0)]
     every = policies.every_s if policies.light == "at-intervals" else math.inf
     regroup_at = every
-    breaks = deque(() if faults is None else faults.events(run.units))
+    breaks: deque[tuple[float, Unit | str, bool]] = deque((at, gpu, True) for at, gpu in sorted(losses.gpus))
+    if faults is not None:
+        breaks.extend(faults.events(run.units))
     to_see = [*sorted(see_s), math.inf]
     seen: list[tuple[float, tuple[tuple[int, int, int], ...]]] = []
     waits = False
     while come < len(trace) or inside:
         broken_at = breaks[0][0] if breaks else math.inf
         soonest = crossing.soonest() if crossing.changed else crossing.until
-        if waits and min(arrivals[come], run.when_over(soonest), broken_at) > run.now:
+        arrives, over = arrivals[come], run.when_over(soonest)
+        then = min(arrives, over, broken_at)
+        if waits and then > run.now:
+            # All that happens at this moment has happened.
             waits = False
             while (starts := queue.next(run.now, run.free.total, run.fits, run.promised)) is not None:
                 run.begin(starts)
             sums.append((run.now, sum_held, sum_scattered, sum_done - run.repeated, len(queue), sum_stalled))
-        if crossing.changed and not waits:
-            crossing.settle(run.now)
+        if not waits:
+            if crossing.changed:
+                crossing.settle(run.now)
             soonest = crossing.until
-        arrives, over = arrivals[come], run.when_over(soonest)
-        then = min(arrives, over, broken_at)
+            over = run.when_over(soonest)
+            then = min(arrives, over, broken_at)
         while to_see[len(seen)] < then < math.inf:
             where = tuple((job, leaf, n) for job, at in run.placed.items() for leaf, n in at.items())
             seen.append((to_see[len(seen)], where))
@@ -476,12 +566,16 @@ def replay(
             continue
         waits = True
         if broken_at <= then:
-            _, unit, begins = breaks.popleft()
-            (run.fail if begins else run.mend)(unit)
+            _, broken, begins = breaks.popleft()
+            if isinstance(broken, str):
+                run.lose(broken)
+            else:
+                (run.fail if begins else run.mend)(broken)
         elif over <= arrives:
-            run.finish(run.over(soonest))
-            inside -= 1
-            if run.stalled:
+            inside -= run.finish(run.over(soonest))
+            if run.stalled and run.by_gpu is not None:
+                run.replace(run.by_gpu)
+            elif run.stalled:
                 run.revive()
         else:
             queue.add(come)
