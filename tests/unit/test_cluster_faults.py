@@ -17,7 +17,7 @@ from ringlight.experiments.record.events import TraceReplayed
 from ringlight.fabric.clusters import Cluster, FaultPolicies, LightMoves, Policies, cluster_of
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.blocks import Torus
-from ringlight.testbed.simulation.cluster.faults import Faults
+from ringlight.testbed.simulation.cluster.breaking import Faults
 from ringlight.testbed.simulation.cluster.measures import measured, needed_wholeness, sure_slices
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices

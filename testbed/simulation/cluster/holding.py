@@ -41,9 +41,9 @@ class Holding:
         """Take a job's GPUs from it."""
         self.free.give(placed)
 
-    def loads(self, job: int, placed: Placed, ring: bool) -> list[tuple[int, float]]:
+    def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
         """The links that a job shares, and what it puts on each while it sends."""
-        return self.cluster.loads(placed, ring)
+        return self.cluster.loads(placed, once_round)
 
 
 class InBlocks(Holding):
@@ -105,8 +105,8 @@ class ByName(Holding):
         super().give(job, placed)
         self.gpus.give(job)
 
-    def loads(self, job: int, placed: Placed, ring: bool) -> list[tuple[int, float]]:
-        return self.gpus.loads(job, ring)
+    def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
+        return self.gpus.loads(job, once_round)
 
     def count(self) -> None:
         """Count anew what is free, once fibres have moved or GPUs are lost."""

@@ -61,7 +61,7 @@ class Moving(Still):
     def _guess(self, job: int, placed: Placed) -> float:
         """Speed of a job beside those that share links now."""
         run = self._run
-        loads = run.cluster.loads(placed, run.ring[job])
+        loads = run.cluster.loads(placed, run.once_round[job])
         return run.crossing.guess(loads, run.share[job]) if loads and run.share[job] else 1.0
 
     def _move(self, room: Room) -> Placed:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from ringlight.fabric.clusters import Cluster, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
+from ringlight.testbed.simulation.cluster.breaking import Failing, Faults, Losing, Losses, Sound
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
-from ringlight.testbed.simulation.cluster.faults import Failing, Faults, Losing, Losses, Sound
 from ringlight.testbed.simulation.cluster.holding import ByName, Holding, InBlocks, InUnits
 from ringlight.testbed.simulation.cluster.moving import Controlled, Moving, Still
 from ringlight.testbed.simulation.cluster.queueing import QUEUES

@@ -30,7 +30,7 @@ class Running:
         self.gpus: list[int] = trace.gpus.tolist()
         self.work_s: list[float] = trace.duration_s.tolist()
         self.share: list[float] = shares.tolist()
-        self.ring: list[bool] = rings.tolist()
+        self.once_round: list[bool] = rings.tolist()
         self.crossing = Crossing(cluster.links, speeds)
         self.now = 0.0
         self.placed: dict[int, Placed] = {}
@@ -94,7 +94,8 @@ class Running:
             (leaf,) = placed
             self.whole_on[leaf][job] = self.gpus[job]
         sends = several and self.share[job] and job not in self.pausing and not self.never_short
-        if sends and (loads := self.holding.loads(job, placed, self.ring[job])):
+        loads = self.holding.loads(job, placed, self.once_round[job]) if sends else []
+        if loads:
             self.crossing.add(job, self.now, loads, left_s, self.share[job], self.gpus[job])
         else:
             end = self.now + left_s
