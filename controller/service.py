@@ -26,6 +26,7 @@ from ringlight.controller.light.grid import GridProvider
 from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.provider import Provider
 from ringlight.controller.light.ring import RingProvider
+from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.registry import make_driver
@@ -110,6 +111,8 @@ class Controller:
         self.fabric = fabric
         self.inventory = inventory
         self.plane = plane
+        if inventory.fast_path is not None:
+            plane.carried = Carried(inventory.fast_path)
         self.bus = EventBus()
         self._store = store = Store(state / "controller")
         try:

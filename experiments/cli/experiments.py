@@ -66,7 +66,7 @@ def _run(scenario: Path, which: options.Runs, lab: options.OpenLab, runs: Path, 
 def _emulation(lab: options.Lab, apps: Sequence[Path] = ()) -> EmulationBackend:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
-    return EmulationBackend(options.check_runtime(lab.runtime), lab.addresses(), apps)
+    return EmulationBackend(options.check_runtime(lab.runtime), lab.addresses(), apps, lab.fast_path)
 
 
 @options.with_groups

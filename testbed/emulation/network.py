@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mininet.net import Mininet
@@ -22,6 +23,7 @@ from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
+from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
     RECONNECT_MS,
@@ -137,6 +139,9 @@ def check_controllers(fabric: Fabric, apps: ControllerAddress | None) -> None:
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
+    ``fast_path``: socket of a fast path beside the packet switches of our controller, None for none. Where
+    Open vSwitch forwards in the kernel there is none either.
+
     Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
     """
 
@@ -147,6 +152,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         emulation: Emulation,
         controller: ControllerAddress,
         apps: ControllerAddress | None = None,
+        fast_path: Path | None = None,
     ) -> None:
         check_fabric(fabric)
         check_controllers(fabric, apps)
@@ -160,6 +166,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.emulation = emulation
         self.target = controller
         self._apps = apps
+        self._carrier: Carrier | None = None
+        if fast_path is not None and not has_kernel_datapath():
+            ours = (switch for switch in fabric.packet_switches.values() if switch.is_ours)
+            self._carrier = Carrier({lab.bridge(switch.name): switch.dpid for switch in ours}, fast_path)
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable] = {}
         self._control: ControlNetwork | None = None
@@ -225,6 +235,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._qos = openvswitch.vsctl(*words).split()[0]
             for bridge in self.switches:
                 bridge.qos = self._qos
+        if self._carrier is not None:
+            self._carrier.start()
         self._finish(ports)
         self._start_averagers()
         self._start_onics()
@@ -234,6 +246,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not has_kernel_datapath():
             openvswitch.keep_memory()
             openvswitch.widen_buffers(self.lab.prefix)
+        if self._carrier is not None:
+            self._carrier.open_vswitch_is_back()
 
     @property
     def onics(self) -> dict[str, OnicNode]:
@@ -287,7 +301,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
 
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
-        bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller)
+        told = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
+        bridge = self.addSwitch(
+            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, told=told
+        )
         self._nodes[name] = bridge
 
     def target_of(self, name: str) -> str | None:
@@ -381,6 +398,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
+        if self._carrier is not None:
+            carried = [port for port in here if self._carrier.carries(self.lab.bridge(port.node))]
+            self._carrier.take_up(map(self._interface, carried))
 
     def _end_fibre(self, port: Port) -> None:
         """What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
@@ -667,6 +687,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         Every part is tried; the first error is raised at the end.
         """
         errors: list[Exception] = []
+        if self._carrier is not None:
+            self._carrier.stop()
+            self._carrier = None
         try:
             self.remove_bridges()
         except openvswitch.OpenVSwitchError as error:

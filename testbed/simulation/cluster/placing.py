@@ -6,8 +6,6 @@ many it takes from which. There are always enough.
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -57,7 +55,10 @@ def at_random(free: Free, wanted: int) -> Placed:
     """Any free GPUs, each as likely: what a cluster comes to where nobody looks."""
     if wanted == 1:
         chosen = int(free.rng.integers(free.total))
-        return {bisect.bisect_right(list(itertools.accumulate(free.counts)), chosen): 1}
+        for leaf, count in enumerate(free.counts):
+            chosen -= count
+            if chosen < 0:
+                return {leaf: 1}
     drawn = free.rng.multivariate_hypergeometric(free.counts, wanted)
     return {int(leaf): int(drawn[leaf]) for leaf in np.flatnonzero(drawn)}
 
