@@ -23,7 +23,16 @@ from ringlight.testbed.acceptance.rigs import RIGS
 from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
 from tests import netconf_server
 
-EMULATED = ("scpi", "polatis-tl1", "calient-tl1", "polatis-restconf", "calient-rest", "ocp-gnmi")
+EMULATED = (
+    "scpi",
+    "polatis-tl1",
+    "calient-tl1",
+    "polatis-restconf",
+    "calient-rest",
+    "ocp-gnmi",
+    "sonic-ocs",
+    "sonic-ocs-gnmi",
+)
 DRIVERS = (*EMULATED, "polatis-netconf")
 
 

@@ -50,12 +50,14 @@ class OnicPlace(BaseModel):
 class Inventory(BaseModel):
     """Keys that the controller needs; the testbed may write more.
 
+    ``fast_path``: socket of what carries packets beside the switches of this controller.
     ``time_dilation`` and ``payload_scale``: the emulated rate of a link is its real rate divided by both.
     """
 
     model_config = ConfigDict(extra="allow")
     lab: str
     agent: str | None = None
+    fast_path: Path | None = None
     packet_switches: dict[str, PacketSwitchEntry] = Field(default_factory=dict)
     optical_switches: dict[str, dict[str, Any]] = Field(default_factory=dict)
     onics: dict[str, OnicPlace] = Field(default_factory=dict)

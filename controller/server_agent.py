@@ -102,6 +102,14 @@ class AgentClient:
         others by packet switch, each as it is now."""
         return dict(self._call("GET", "/v1/others", timeout_s=timeout_s))
 
+    def faults(self, *, timeout_s: float = 5.0) -> list[Any]:
+        """What was broken on demand since the lab came up, and what has become of it."""
+        return list(self._call("GET", "/v1/faults", timeout_s=timeout_s)["faults"])
+
+    def ask_fault(self, wanted: Mapping[str, Any], *, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Break or restore something, ``{"do", "target", "back_after_s"}``; the fault as it is now."""
+        return dict(self._call("POST", "/v1/faults", json=dict(wanted), timeout_s=timeout_s))
+
     def remove(self, worker: str, *, timeout_s: float = 30.0) -> None:
         """Kill and remove a worker; one that is gone already is no error."""
         self._call("DELETE", f"/v1/workers/{worker}", timeout_s=timeout_s, missing_ok=True)

@@ -26,6 +26,7 @@ from ringlight.controller.light.grid import GridProvider
 from ringlight.controller.light.onics import OnicSite
 from ringlight.controller.light.provider import Provider
 from ringlight.controller.light.ring import RingProvider
+from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import NotConnectedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.optical.registry import make_driver
@@ -110,6 +111,8 @@ class Controller:
         self.fabric = fabric
         self.inventory = inventory
         self.plane = plane
+        if inventory.fast_path is not None:
+            plane.carried = Carried(inventory.fast_path)
         self.bus = EventBus()
         self._store = store = Store(state / "controller")
         try:
@@ -124,7 +127,7 @@ class Controller:
             self.intents.set_policy(None, policy)
         self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
         self.forwarding = Forwarding(fabric, plane)
-        self._agent = agent = AgentClient(inventory.agent) if inventory.agent else None
+        self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None
         self.announcer = Announcer(agent, self.bus)
         self.circuits = CircuitManager(
             fabric, self.site, self.forwarding, self.intents, self.bus, self.announcer.announce
@@ -212,8 +215,8 @@ class Controller:
         self.jobs.stop()
         for provider in self.lights.values():
             provider.stop()
-        if self._agent is not None:
-            self._agent.close()
+        if self.agent is not None:
+            self.agent.close()
         self.reconciler.stop()
         self.site.close()
         self.plane.stop()
@@ -270,17 +273,17 @@ class Controller:
     @property
     def has_others(self) -> bool:
         """Whether packet switches are left to others, of whose controllers the testbed's agent knows."""
-        return self._agent is not None and bool(self.fabric.foreign_switches)
+        return self.agent is not None and bool(self.fabric.foreign_switches)
 
     def others(self) -> Others:
         """Process of the applications, and whether the controller of each switch left to others is connected.
 
         The testbed's agent is asked now. Empty if it does not answer; its own status says that.
         """
-        if self._agent is None:
+        if self.agent is None:
             return NO_OTHERS
         try:
-            return {**NO_OTHERS, **self._agent.others()}  # type: ignore[typeddict-item]
+            return {**NO_OTHERS, **self.agent.others()}  # type: ignore[typeddict-item]
         except ControllerError as error:
             log.warning("who writes the switches of others is not known: %s", error)
             return NO_OTHERS

@@ -43,9 +43,34 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
     raise ValueError(f"{count} GPUs too few are free")
 
 
+def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
+    """The GPUs of a job of which only the number is given: of the packet switch that they fill most tightly,
+    else of as few as possible, and dark ones last. This is how the controller places jobs.
+
+    ``free``: GPUs in order, at least ``count``. ``switch_of``: the packet switch that each is lit to.
+    """
+    groups: dict[str, list[str]] = {}
+    for gpu in free:
+        groups.setdefault(switch_of.get(gpu) or "", []).append(gpu)
+    lit = {name: len(group) for name, group in groups.items() if name}
+    dark = groups.get("", [])
+    beside = min(count, sum(lit.values()))
+    found = [gpu for name, taken in fewest_parts(lit, beside) for gpu in groups[name][:taken]]
+    return (*found, *dark[: count - beside])
+
+
+def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
+    """The GPUs of ``free`` that are lit to a packet switch, first those where most of ``ranks`` are: the
+    order in which the controller takes spares."""
+    beside = Counter(switch_of.get(gpu) for gpu in ranks)
+    return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
+
+
 Queueing = Literal["first-come", "backfill", "shortest-first"]
-Placement = Literal["random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "blocks"]
-LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "ideal"]
+Placement = Literal[
+    "random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "controller", "blocks"
+]
+LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"]
 Sharing = Literal["always", "interleaved", "duty"]
 OnFault = Literal["wait", "restart", "spare"]
 Pool = Literal["switch", "pod", "cluster"]
@@ -55,9 +80,10 @@ Pool = Literal["switch", "pod", "cluster"]
 class Policies:
     """What decides where and when jobs of a cluster run, by name.
 
-    ``light`` moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever
-    short. ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as
-    a share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
+    ``placement`` and ``light`` may be ``controller``: then its own functions decide, GPU by GPU. ``light``
+    moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever short.
+    ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as a
+    share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
     ``dark_s``: how long a moved job waits. ``every_s``: between two times at which light is moved
     ``at-intervals``.
     """
@@ -149,6 +175,21 @@ def fits_in_torus(sides: Sequence[int], torus: Sequence[int]) -> bool:
     )
 
 
+def leaves_of(fabric: Fabric) -> dict[str, str]:
+    """The packet switch that each GPU is plugged into, or lit to at first. Raises ValueError for a GPU that
+    is joined to none."""
+    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    found: dict[str, str] = {}
+    for gpu in fabric.gpus:
+        port = Port(gpu, 0)
+        link = fabric.link_at.get(port)
+        end = None if link is None else lit.get(port, link.other(port))
+        if end is None or end.node not in fabric.packet_switches:
+            raise ValueError(f"GPU {gpu} is joined to no packet switch")
+        found[gpu] = end.node
+    return found
+
+
 def cluster_of(fabric: Fabric) -> Cluster:
     """The cluster that a fabric of packet switches in tiers is.
 
@@ -160,17 +201,8 @@ def cluster_of(fabric: Fabric) -> Cluster:
         return Cluster((len(fabric.gpus),), (), (), torus=sides)
     if not fabric.packet_switches:
         raise ValueError("a trace is replayed on tiers of packet switches (leaf_spine, fat_tree), or a torus")
-    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
-    leaf_of: dict[str, str] = {}
-    rates = set()
-    for gpu in fabric.gpus:
-        port = Port(gpu, 0)
-        link = fabric.link_at.get(port)
-        end = None if link is None else lit.get(port, link.other(port))
-        if link is None or end is None or end.node not in fabric.packet_switches:
-            raise ValueError(f"GPU {gpu} is joined to no packet switch")
-        leaf_of[gpu] = end.node
-        rates.add(link.rate_bps)
+    leaf_of = leaves_of(fabric)
+    rates = {fabric.link_at[Port(gpu, 0)].rate_bps for gpu in fabric.gpus}
     if len(rates) > 1:
         raise ValueError("GPUs have links of several rates; a trace is replayed where all have one")
     rate = rates.pop()

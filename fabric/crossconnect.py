@@ -142,13 +142,19 @@ def plan_changes(current: Iterable[CrossConnect], wanted: Iterable[CrossConnect]
     if mode is Mode.REPLACE:
         remove = present - target
     else:
-        remove = frozenset()
+        in_the_way: set[CrossConnect] = set()
+        at: dict[tuple[str, int], list[CrossConnect]] = {}
+        for old in present - target:
+            for end in (("in", old.ingress), ("out", old.egress)):
+                at.setdefault(end, []).append(old)
         for new in sorted(add, key=_order):
-            for old in sorted(present - target, key=_order):
+            near = {*at.get(("in", new.ingress), ()), *at.get(("out", new.egress), ())}
+            for old in sorted(near, key=_order):
                 port = _clashes(new, old)
                 if port is None:
                     continue
                 if mode is Mode.SAFE:
                     raise BusyError(port, old)
-                remove |= {old}
+                in_the_way.add(old)
+        remove = frozenset(in_the_way)
     return Changes(keep=present - remove, remove=remove, add=add)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 CLASSES = ("mems", "piezo", "ideal")
 _CALIENT = ("calient-s320",)
 _POLATIS = ("polatis-7000", "polatis-6000")
+_SONIC = ("sonic-ocs",)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class DriverKind:
 
 
 _WEB = {"tls", "ca_file"}
+_CERTIFIED = {*_WEB, "cert_file", "key_file", "server_name"}
 
 DRIVERS: Mapping[str, DriverKind] = {
     # Without a product in its name, for the fabric files that had it before there were others.
@@ -61,13 +63,17 @@ DRIVERS: Mapping[str, DriverKind] = {
         "ocp",
         9339,
         "ocp-gnmi",
-        options=frozenset({*_WEB, "cert_file", "key_file", "server_name", "inputs", "outputs"}),
+        options=frozenset({*_CERTIFIED, "inputs", "outputs"}),
     ),
-    "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp"), "mems", None, None, login=False),
+    "sonic-ocs": DriverKind(_SONIC, "sonic-ocs", 443, "sonic-ocs", options=frozenset(_WEB)),
+    "sonic-ocs-gnmi": DriverKind(
+        _SONIC, "sonic-ocs", 8080, "sonic-ocs-gnmi", options=frozenset({*_CERTIFIED, "schema"})
+    ),
+    "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp", *_SONIC), "mems", None, None, login=False),
 }
 
 #: Options that also the driver of an emulated switch can be told.
-EMULATED_OPTIONS = frozenset({"group", "bulk", "settle_s"})
+EMULATED_OPTIONS = frozenset({"group", "bulk", "settle_s", "schema"})
 
 #: Keys of an inventory entry that no option may take the place of.
 RESERVED = frozenset(

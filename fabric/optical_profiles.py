@@ -165,12 +165,16 @@ POLATIS_6000 = replace(POLATIS_7000, name="polatis-6000")
 #: first of them. Its ports are named by number. [assumed], all of it.
 OCP = replace(MEMS, name="ocp", port_names="number")
 
+#: A switch that SONiC runs on. Its design document has no figure of time, so those of 3D-MEMS are [assumed];
+#: the losses of its examples are those of [SONiC], which they are. Its ports are 1A, 1B and so on.
+SONIC_OCS = replace(MEMS, name="sonic-ocs", port_names="number")
+
 #: No delay and no loss: what is left is the emulator's own time.
 IDEAL = Profile("ideal", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 PROFILES = {
     profile.name: profile
-    for profile in (MEMS, PIEZO, LCOS, MRR, CALIENT_S320, POLATIS_7000, POLATIS_6000, OCP, IDEAL)
+    for profile in (MEMS, PIEZO, LCOS, MRR, CALIENT_S320, POLATIS_7000, POLATIS_6000, OCP, SONIC_OCS, IDEAL)
 }
 
 #: Profiles of wavelength-selective switches, which no circuit switch has.

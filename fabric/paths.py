@@ -100,6 +100,7 @@ class Router:
         self._doors = {gpu: tuple(sorted({h.out.node for h in last})) for gpu, last in self._last.items()}
         self._distances: dict[tuple[str, ...], dict[str, int]] = {}
         self._options: dict[tuple[str, tuple[str, ...]], tuple[Hop, ...]] = {}
+        self._ways: dict[str, dict[str, int]] = {}
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
@@ -165,23 +166,19 @@ class Router:
             way.append(hop)
         return tuple(way)
 
+    def ways(self, destination: str) -> Mapping[str, int]:
+        """How many shortest paths lead to a GPU from itself, one, and every packet switch that reaches it."""
+        if destination not in self._ways:
+            ways = {destination: 1}
+            for switch in self.distances(destination):  # the nearest come first
+                ways[switch] = sum(ways[hop.into.node] for hop in self.options(switch, destination))
+            self._ways[destination] = ways
+        return self._ways[destination]
+
     def count(self, source: str, destination: str) -> int:
         """How many shortest paths lead from one GPU to another; 0 when there is no way."""
         hop = self._first.get(source)
-        if hop is None:
-            return 0
-        if hop.into.node == destination:
-            return 1
-        known = {hop.into.node: 1}
-        while known.keys() != {destination}:
-            following: dict[str, int] = {}
-            for node, ways in known.items():
-                for option in self.options(node, destination):
-                    following[option.into.node] = following.get(option.into.node, 0) + ways
-            if not following:
-                return 0
-            known = following
-        return known[destination]
+        return self.ways(destination).get(hop.into.node, 0) if hop else 0
 
     def _no_path(self, source: str, destination: str) -> NoPathError:
         dark = [gpu for gpu in (source, destination) if gpu not in self._first and not self._last[gpu]]

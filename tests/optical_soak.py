@@ -44,7 +44,16 @@ from tests.unit.test_controller_rules import FakeTables
 log = logging.getLogger(__name__)
 
 SIZE = 12
-PROTOCOLS = ("scpi", "polatis-tl1", "calient-tl1", "calient-rest", "polatis-restconf", "ocp-gnmi")
+PROTOCOLS = (
+    "scpi",
+    "polatis-tl1",
+    "calient-tl1",
+    "calient-rest",
+    "polatis-restconf",
+    "ocp-gnmi",
+    "sonic-ocs",
+    "sonic-ocs-gnmi",
+)
 #: What is injected, with its seconds where the usual ones would only take time.
 KINDS: dict[Kind, float | None] = {
     **dict.fromkeys(Kind),
@@ -118,7 +127,7 @@ class Emulated:
         }
         if self.protocol != "scpi":
             found |= {"username": USER, "password_file": str(password)}
-        if self.protocol in ("calient-rest", "polatis-restconf", "ocp-gnmi"):
+        if self.protocol in ("calient-rest", "polatis-restconf", "ocp-gnmi", "sonic-ocs", "sonic-ocs-gnmi"):
             found["tls"] = False
         if self.protocol == "polatis-restconf":
             found["settle_s"] = 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ringlight.controller.errors import ConflictError, InvalidError
-from ringlight.fabric.clusters import fewest_parts
+from ringlight.fabric.clusters import gpus_together
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import candidates, lit_planes
 from ringlight.fabric.topology import Fabric
@@ -101,12 +100,6 @@ def _rule(plane: Plane) -> str:
     return f"a job on {plane} uses all its {len(nodes)} nodes in order, {nodes[0]} to {nodes[-1]}"
 
 
-def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
-    """The GPUs of ``free`` that are lit to a packet switch, first those where most of ``ranks`` are."""
-    beside = Counter(switch_of.get(gpu) for gpu in ranks)
-    return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
-
-
 def _choose(
     gpus: Sequence[str], holders: Mapping[str, str], switch_of: Mapping[str, str | None], count: int
 ) -> tuple[str, ...]:
@@ -115,11 +108,4 @@ def _choose(
     free = [gpu for gpu in gpus if gpu not in holders]
     if count > len(free):
         raise ConflictError(f"the job wants {count} GPUs; {len(free)} of {len(gpus)} are free")
-    groups: dict[str, list[str]] = {}
-    for gpu in free:
-        groups.setdefault(switch_of.get(gpu) or "", []).append(gpu)
-    lit = {name: len(group) for name, group in groups.items() if name}
-    dark = groups.get("", [])
-    beside = min(count, sum(lit.values()))
-    found = [gpu for name, taken in fewest_parts(lit, beside) for gpu in groups[name][:taken]]
-    return (*found, *dark[: count - beside])
+    return gpus_together(free, switch_of, count)

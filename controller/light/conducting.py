@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringlight.controller.bus import EventBus
-from ringlight.controller.light.documents import Playing, SetUp, SetUpStatistics, quantiles
+from ringlight.controller.light.documents import LitPair, Playing, SetUp, SetUpStatistics, quantiles
 from ringlight.controller.light.switches import WRITE_S, Lights
 from ringlight.controller.onic.agent import flow_name
 from ringlight.controller.onic.conductor import Closed, Conductor, Configure, Effect, Failed, Lit, Lost
@@ -354,6 +354,13 @@ class RingConductor:
         step, steps = self._core.step, len(self.plan.steps)
         iteration = None if step is None else step // steps
         return Playing(self.job, steps, step, iteration, self._core.setting, self.trouble)
+
+    def lit(self) -> list[LitPair]:
+        """Which GPU has light to which, for the step whose light is set; before all, that of the first."""
+        step, transmit = self.plan.steps[self._core.setting or 0], self.plan.transmit
+        if not all(group <= self.lights.carries(name) for name, group in step.cross_connects.items()):
+            return []
+        return [LitPair(gpu, peer, transmit[gpu][peer].wavelength, 1) for gpu, peer in sorted(step.pairs)]
 
     def statistics(self) -> SetUpStatistics:
         """Changes of light so far. Where all light is set anew a change is declared to take one command more,

@@ -17,7 +17,7 @@ from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import InvalidError, UnavailableError
 from ringlight.controller.light.demand import DividedLight, by_name
 from ringlight.controller.light.dividing import PATIENCE_S, DemandLoop, write_tables
-from ringlight.controller.light.documents import DividedPart, DividedPlanned, OnicDocument
+from ringlight.controller.light.documents import DividedPart, DividedPlanned, LitPair, OnicDocument
 from ringlight.controller.light.provider import Alone
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
@@ -120,6 +120,13 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
             list(light.switches),
             by_name(list(self._fabric.gpus), pairs),
         )
+
+    def lightpaths(self, plane: WholePlane, since: float) -> list[LitPair]:
+        loop = self._playing.get(plane.name)
+        lit = {} if loop is None else loop.counts()
+        return [
+            LitPair(gpu, peer, None, count) for gpu, peers in lit.items() for peer, count in peers.items()
+        ]
 
     def onic(self, plane: WholePlane, gpu: str) -> OnicDocument:
         return OnicDocument(gpu, plane.name)

@@ -26,7 +26,7 @@ from ringlight.controller.light.demand import (
     stranded,
     tables,
 )
-from ringlight.controller.light.documents import Decision, DecisionStatistics, quantiles
+from ringlight.controller.light.documents import Decision, DecisionStatistics, Lightpaths, quantiles
 from ringlight.controller.light.switches import Lights, Setting
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
@@ -80,6 +80,7 @@ class DemandLoop:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._paths: Paths = {}
+        self._lightpaths: Lightpaths = {}
         self._before: Traffic = {}
         self._trouble: str | None = None
         self._decisions: deque[Decision] = deque(maxlen=KEPT)
@@ -183,6 +184,7 @@ class DemandLoop:
             write_s=written - held,
             dark_s=shone - held,
             problem=problem,
+            lightpaths=self._told(),
         )
         self._setting = {} if problems else setting
         if counted:
@@ -228,6 +230,12 @@ class DemandLoop:
         with self._lock:
             paths = self._paths
         return by_name(list(self._fabric.gpus), {pair: len(own) for pair, own in paths.items()})
+
+    def _told(self) -> Lightpaths:
+        """As :meth:`counts`; what has not changed is kept once for many decisions."""
+        if (found := self.counts()) != self._lightpaths:
+            self._lightpaths = found
+        return self._lightpaths
 
     def statistics(self) -> DecisionStatistics:
         """Decisions so far and what they took, seconds, quantiles of those kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -22,6 +22,16 @@ class Lit:
     wavelength: int | None
     source: Annotated[str | None, Field(serialization_alias="from")]
     destination: Annotated[str | None, Field(serialization_alias="to")]
+
+
+class LitPair(NamedTuple):
+    """Light from a GPU to a peer: so many ``paths`` side by side. ``wavelength``: None where it is one of
+    several, or nothing tells them apart."""
+
+    gpu: str
+    peer: str
+    wavelength: int | None
+    paths: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,10 @@ class Playing:
     trouble: str | None
 
 
+#: Of each GPU to each other that it has light to, how many lightpaths.
+Lightpaths = Mapping[str, Mapping[str, int]]
+
+
 @dataclass(frozen=True)
 class Decision:
     """One division of light. ``t``: when it began, monotonic; ``left_bytes``: for how much it was made.
@@ -125,7 +139,7 @@ class Decision:
     ``changed``: whether a switch passes anything else than before. Seconds: ``read_s`` to learn what is left,
     ``decide_s`` to divide, ``hold_s`` to have the O-NICs hold everything, ``write_s`` until the last switch
     had read back what it was told, its declared dark time included; ``dark_s`` from when all was held until
-    the O-NICs sent again. ``problem``: what did not work.
+    the O-NICs sent again. ``problem``: what did not work. ``lightpaths``: those that there were then.
     """
 
     number: int
@@ -138,6 +152,7 @@ class Decision:
     write_s: float
     dark_s: float
     problem: str | None
+    lightpaths: Lightpaths
 
 
 @dataclass(frozen=True)
@@ -155,10 +170,6 @@ class DecisionStatistics:
     hold: Quantiles
     write: Quantiles
     dark: Quantiles
-
-
-#: Of each GPU to each other that it has light to, how many lightpaths.
-Lightpaths = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -248,10 +259,12 @@ def wired(group: frozenset[CrossConnect]) -> list[WiredCrossConnect]:
 
 @dataclass(frozen=True)
 class OnicFlows:
-    """``dropped``: how many of the timeline are gone already."""
+    """``lit``: those that have light now, each its ``peer`` and ``port``; ``dropped``: how many of the
+    timeline are gone already."""
 
     ok: bool
     flows: list[dict[str, object]]
+    lit: list[dict[str, object]]
     cursor: int
     dropped: int
 

@@ -22,7 +22,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.manager import CircuitManager, Target
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import ConflictError, ControllerError, InvalidError, UnavailableError
-from ringlight.controller.light.documents import GridPart, GridPlanned, OnicDocument, wired
+from ringlight.controller.light.documents import GridPart, GridPlanned, LitPair, OnicDocument, wired
 from ringlight.controller.light.onics import OnicSite, OnicView
 from ringlight.controller.light.provider import Provider
 from ringlight.controller.light.traffic import steps_of_job
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: Longest wait for another change of light, seconds.
 _QUIET_S = 60.0
+#: A cursor behind all flows of a timeline.
+_LATEST = (1 << 62) - 1
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class GridProvider(Provider[GridPlan]):
         self._period_s = period_s
         #: Jobs whose maps should stand now; held while maps are written, so that none comes after its end.
         self._assigned: dict[str, GridPlan] = {}
+        #: How far the timeline of each O-NIC's flows was read for :meth:`lightpaths`.
+        self._cursors: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="arbiter", daemon=True)
 
@@ -335,6 +339,26 @@ class GridProvider(Provider[GridPlan]):
             {name: wired(light.cross_connects[name]) for name in light.switches},
             light.maps,
         )
+
+    def lightpaths(self, plane: GridPlane, since: float) -> set[LitPair]:
+        """Asks the agents of nodes that have a map; one that does not answer has no light."""
+        found: set[LitPair] = set()
+        at = {self._fabric.gpus[node].ip: node for node in plane.nodes}
+
+        def look(gpu: str) -> None:
+            ways = maps[gpu]
+            told = self._onics.ask(gpu, "trace", cursor=self._cursors.get(gpu, _LATEST))
+            self._cursors[gpu] = told["cursor"]
+            recent = (flow for flow in told["flows"] if (flow["t_close"] or 0.0) > since and flow["t_lit"])
+            for flow in (*told["lit"], *recent):
+                peer = at.get(flow["peer"], "")
+                if peer in ways:
+                    found.add(LitPair(gpu, peer, ways[peer].wavelength, 1))
+
+        plans = [plan for plan in list(self._assigned.values()) if plan.place == plane.name]
+        maps = {gpu: plan.maps[gpu] for plan in plans for gpu in plan.nodes}
+        self._onics.on_all(list(maps), look)
+        return found
 
     def onic(self, plane: GridPlane, gpu: str) -> OnicDocument:
         """One O-NIC with what its agent says now. Raises as :meth:`OnicSite.status`."""

@@ -24,6 +24,7 @@ from ringlight.controller.light.documents import (
     DividedPart,
     GridPart,
     Lit,
+    LitPair,
     OnicDocument,
     PlaneDocument,
     PlaneNode,
@@ -195,6 +196,11 @@ class Provider(ABC, Generic[L]):
     def changes(self, plane: Any) -> Sequence[Any]:
         """The changes of a plane's light during its last job, one by one, where there are any."""
         return []
+
+    @abstractmethod
+    def lightpaths(self, plane: Any, since: float) -> Collection[LitPair]:
+        """Which GPU has light to which now; where light is asked for, also which had any after ``since``,
+        seconds of CLOCK_MONOTONIC."""
 
     @abstractmethod
     def plan_document(self, light: L) -> PlannedLight:

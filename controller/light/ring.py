@@ -15,7 +15,7 @@ from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import InvalidError, UnavailableError
 from ringlight.controller.light.conducting import RingConductor
-from ringlight.controller.light.documents import OnicDocument, RingPart, RingPlanned
+from ringlight.controller.light.documents import LitPair, OnicDocument, RingPart, RingPlanned
 from ringlight.controller.light.provider import Alone, on_all
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
@@ -134,6 +134,10 @@ class RingProvider(Alone[RingPlan, RingConductor]):
             sum(set_up_steps(light)),
             light.transmit,
         )
+
+    def lightpaths(self, plane: RingPlane, since: float) -> list[LitPair]:
+        playing = self._playing.get(plane.name)
+        return [] if playing is None else playing.lit()
 
     def onic(self, plane: RingPlane, gpu: str) -> OnicDocument:
         playing = self._playing.get(plane.name)

@@ -724,7 +724,12 @@ class Agent:
             raise ValueError("cursor must be a whole number")
         first = self._traced - len(self._trace)
         flows = list(self._trace)[max(0, cursor - first) :]
-        return {"flows": flows, "cursor": self._traced, "dropped": max(0, first - cursor)}
+        lit = [
+            {"peer": self._ip_of.get(peer), "port": port}
+            for _, peer, port, state in self.core.flows()
+            if state == "lit"
+        ]
+        return {"flows": flows, "lit": lit, "cursor": self._traced, "dropped": max(0, first - cursor)}
 
 
 _ACTIONS: dict[type, Callable[[Agent, Any], None]] = {

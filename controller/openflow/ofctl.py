@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from os_ken.exception import OSKenException
 from os_ken.lib import ofctl_utils, ofctl_v1_3
 from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 
+from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import (
     NotKeptError,
     SwitchRefusedError,
@@ -84,14 +85,24 @@ _WRITES: dict[str, Callable[..., Any]] = {
 }
 
 
+#: Answers with counters of what a fast path may have carried beside the switch.
+_COUNTED = (
+    ofproto_v1_3_parser.OFPFlowStatsReply,
+    ofproto_v1_3_parser.OFPGroupStatsReply,
+    ofproto_v1_3_parser.OFPTableStatsReply,
+)
+_Amend = Callable[[int, Sequence[Any]], None]
+
+
 class _Exchange:
     """What the library takes for a datapath."""
 
     ofproto = ofproto_v1_3
     ofproto_parser = ofproto_v1_3_parser
 
-    def __init__(self, switch: Switch, timeout_s: float) -> None:
+    def __init__(self, switch: Switch, timeout_s: float, amend: _Amend = lambda dpid, replies: None) -> None:
         self.id = switch.id
+        self._amend = amend
         self.waiters: dict[int, dict[int, Any]] = {}
         self._switch = switch
         self._deadline = time.monotonic() + timeout_s
@@ -110,11 +121,19 @@ class _Exchange:
             return
         arrived, replies = waiter
         replies.extend(self._switch.transact([msg], left_s))
+        if replies and isinstance(replies[0], _COUNTED):
+            self._amend(self.id, replies)
         arrived.set()
 
 
 class _HasSwitches(Protocol):
+    carried: Carried | None
+
     def _switch(self, dpid: int) -> Switch: ...
+
+    def _amend(self, dpid: int, replies: Sequence[Any]) -> None: ...
+
+    def _settle(self) -> None: ...
 
 
 class OfctlMixin:
@@ -130,7 +149,7 @@ class OfctlMixin:
 
         ``narrowed``: ``flow`` (a filter), ``port``, ``queue_id``, ``group_id`` or ``meter_id``; None for all.
         """
-        exchange = _Exchange(self._switch(dpid), timeout_s)
+        exchange = _Exchange(self._switch(dpid), timeout_s, self._amend)
         if (wanted := narrowed.get("flow")) is not None:
             _check_flow(exchange, wanted)
             narrowed["flow"] = copy.deepcopy(dict(wanted))
@@ -141,7 +160,8 @@ class OfctlMixin:
         if what in ("portdesc", "groupdesc"):
             key = "port_no" if what == "portdesc" else "group_id"
             one = narrowed.pop("port" if what == "portdesc" else "group_id", None)
-        found = dict(_reading(what, lambda: _READS[what](exchange, exchange.waiters, **narrowed)))
+        read = _summed if what == "aggregateflow" and self.carried is not None else _READS[what]
+        found = dict(_reading(what, lambda: read(exchange, exchange.waiters, **narrowed)))
         if one is not None:
             found = {name: [e for e in entries if str(e[key]) == str(one)] for name, entries in found.items()}
         return found
@@ -168,12 +188,14 @@ class OfctlMixin:
             for index, bucket in enumerate(entry.get("buckets") or ()):
                 _check_actions(exchange, f"buckets.{index}.actions", bucket.get("actions") or ())
         _reading(f"the {what} entry", lambda: _WRITES[what](exchange, copy.deepcopy(dict(entry)), number))
+        self._settle()
 
     def ofctl_clear_flows(self: _HasSwitches, dpid: int, *, timeout_s: float = 5.0) -> None:
         """Delete every flow of every table."""
         exchange = _Exchange(self._switch(dpid), timeout_s)
         everything = {"table_id": ofproto_v1_3.OFPTT_ALL}
         ofctl_v1_3.mod_flow_entry(exchange, everything, ofproto_v1_3.OFPFC_DELETE)
+        self._settle()
 
     def ofctl_modify_port(
         self: _HasSwitches, dpid: int, entry: Mapping[str, Any], *, timeout_s: float = 5.0
@@ -201,6 +223,13 @@ class OfctlMixin:
         """Send an experimenter message; what the switch answers to it but an error is not waited for."""
         exchange = _Exchange(self._switch(dpid), timeout_s)
         _reading("the message", lambda: ofctl_v1_3.send_experimenter(exchange, dict(entry)))
+
+
+def _summed(exchange: _Exchange, waiters: Any, **narrowed: Any) -> dict[str, Any]:
+    """What a switch would answer about flows added up, from its answer about each of them."""
+    (flows,) = ofctl_v1_3.get_flow_stats(exchange, waiters, to_user=False, **narrowed).values()
+    sums = {key: sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count")}
+    return {str(exchange.id): [{**sums, "flow_count": len(flows)}]}
 
 
 def _reading(part: str, work: Callable[[], Any], value: Any = None) -> Any:

@@ -25,6 +25,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
+from ringlight.controller.openflow.carried import Carried
 from ringlight.controller.openflow.errors import ListenError, NotConnectedError, OpenFlowError
 from ringlight.controller.openflow.handshake import MONITOR, Handlers, flow_instructions, flow_match
 from ringlight.controller.openflow.messages import (
@@ -95,6 +96,8 @@ class OpenFlowPlane(OfctlMixin):
         self.host = host
         self.port = port
         self._tls = tls
+        #: What is carried beside the switches, where something is.
+        self.carried: Carried | None = None
         self._front: TlsFront | None = None
         self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}
@@ -141,6 +144,8 @@ class OpenFlowPlane(OfctlMixin):
         """Close the port and every connection; flows stay. Safe to call twice."""
         deadline = time.monotonic() + timeout_s
         self._stopping = True
+        if self.carried is not None:
+            self.carried.close()
         if self._front is not None:
             self._front.stop()
         if self._listener is not None:
@@ -208,31 +213,46 @@ class OpenFlowPlane(OfctlMixin):
     def send_all(
         self, mods: Mapping[int, Sequence[FlowMod | Rewrite]], *, timeout_s: float
     ) -> dict[int, OpenFlowError]:
-        """Send flows to several switches at once, like :meth:`send_flows`; returns the failures by switch."""
+        """Send flows to several switches at once, like :meth:`send_flows`; returns the failures by switch.
+
+        They act when this returns, on packets that are carried beside the switches, too.
+        """
 
         def messages(switch: Switch, dpid: int) -> list[Any]:
             changes = [_flow_mod(m) if isinstance(m, FlowMod) else _rewrite(m) for m in mods[dpid]]
             return [*changes, parser.OFPBarrierRequest(switch)]
 
-        return self._at_once(mods, messages, timeout_s)[1]
+        failed = self._at_once(mods, messages, timeout_s)[1]
+        self._settle()
+        return failed
 
-    def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]:
-        """Every flow of every table, as the switch has them now."""
-        found, failed = self.flow_tables([dpid], timeout_s=timeout_s)
+    def flows(self, dpid: int, *, timeout_s: float, counted: bool = False) -> list[FlowEntry]:
+        """Every flow of every table, as the switch has them now; ``counted`` as for :meth:`flow_tables`."""
+        found, failed = self.flow_tables([dpid], timeout_s=timeout_s, counted=counted)
         for error in failed.values():
             raise error
         return found[dpid]
 
     def flow_tables(
-        self, dpids: Iterable[int], *, timeout_s: float
+        self, dpids: Iterable[int], *, timeout_s: float, counted: bool = False
     ) -> tuple[dict[int, list[FlowEntry]], dict[int, OpenFlowError]]:
-        """Read several switches at once, like :meth:`flows`; returns the failures by switch, too."""
+        """Read several switches at once, like :meth:`flows`; returns the failures by switch, too.
+
+        ``counted``: the counters are wanted with what was carried beside the switches.
+        """
 
         def request(switch: Switch, _: int) -> list[Any]:
             everything = (0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch())
             return [parser.OFPFlowStatsRequest(switch, *everything)]
 
         found, failed = self._at_once(dpids, request, timeout_s)
+        if counted:
+            for dpid in list(found):
+                try:
+                    self._amend(dpid, found[dpid])
+                except OpenFlowError as error:
+                    failed[dpid] = error
+                    del found[dpid]
         tables = {dpid: [_flow_entry(s) for r in found[dpid] for s in r.body] for dpid in found}
         return tables, failed
 
@@ -297,6 +317,19 @@ class OpenFlowPlane(OfctlMixin):
         body = switch.transact([parser.OFPDescStatsRequest(switch, 0)], timeout_s)[0].body
         texts = (body.mfr_desc, body.hw_desc, body.sw_desc, body.serial_num, body.dp_desc)
         return Description(*(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts))
+
+    def _settle(self) -> None:
+        if self.carried is not None:
+            try:
+                self.carried.settle()
+            except NotConnectedError as error:
+                # What is written is written.
+                log.warning("%s", error)
+
+    def _amend(self, dpid: int, replies: Sequence[Any]) -> None:
+        """Add what was carried beside a switch to its counters. Raises NotConnectedError."""
+        if self.carried is not None:
+            self.carried.add_to(dpid, replies)
 
     # Threads
 

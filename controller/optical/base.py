@@ -175,7 +175,8 @@ class Capabilities:
     per write; ``max_remove``: of a write that removes, where that takes fewer (0: as many).
     ``max_replace``: largest whole set that one write can put in the place of what stands, 0 where
     there is no such write. ``power``: ports with a power meter. ``wavelengths``: channels it tells apart, 0
-    for none. ``ownership``: it records who made a cross-connect.
+    for none. ``ownership``: it records who made a cross-connect. ``light``: it tells where light is missing,
+    by meters or otherwise.
     """
 
     ingress: frozenset[int]
@@ -189,6 +190,7 @@ class Capabilities:
     wavelengths: int = 0
     reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
     max_remove: int = 0
+    light: bool = True
 
     @classmethod
     def dual_sided(cls, size: int, max_batch: int, profile: Mapping[str, Any], **more: Any) -> Capabilities:
@@ -823,10 +825,12 @@ class OpticalSwitchDriver(ABC):
                 deadline.sleep_until(lit_by)
             snapshot = self._reading(deadline)
         settled_by = self._written_at + self._capabilities.timing.settle_s if settle else 0.0
+        comes = set(plan.add)
+        goes = [xc for xc in plan.remove if xc not in comes]
         while True:
             pending = any(snapshot.state(xc) in _PENDING for xc in (*plan.add, *plan.remove))
             late = any(xc not in snapshot.cross_connects for xc in plan.add) or any(
-                xc in snapshot.cross_connects for xc in plan.remove if xc not in plan.add
+                xc in snapshot.cross_connects for xc in goes
             )
             soon = time.monotonic() + POLL_S
             if not (pending and settle) and not (late and soon < lit_by):
@@ -873,12 +877,13 @@ def _judge(
         )
 
     fine = {CrossConnectState.CONNECTED}
+    comes = set(plan.add)
     for xc in sorted(plan.keep, key=_order):
         state = after.state(xc)
         gone = state is CrossConnectState.ABSENT
         results.append(entry(xc, "keep", "vanished while others were changed" if gone else ""))
     for xc in plan.remove:
-        if xc in plan.add:
+        if xc in comes:
             continue
         state = after.state(xc)
         gone = state is CrossConnectState.ABSENT or (

@@ -1,7 +1,6 @@
 """Any switch with the Open Compute Project's model of an optical circuit switch, 0.8.0, over gNMI.
 
-The upper half turns JSON into values, without I/O; the lower half is a client over gRPC (grpcio, with the
-messages that pygnmi brings) that never repeats a write. Needs ``pip install 'ringlight[gnmi]'``.
+The upper half turns JSON into values, without I/O. Needs ``pip install 'ringlight[gnmi]'``.
 
 A Set is all or nothing by gNMI, and the model wants the switch to look at all of it before it does any. So
 what goes is one Set of deletes, what comes one of updates, and in REPLACE mode the whole list is replaced
@@ -26,19 +25,12 @@ help.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import grpc
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
-from pygnmi.spec.v080.gnmi_pb2_grpc import gNMIStub
 
 from ringlight.controller.optical.base import (
     Capabilities,
@@ -48,19 +40,13 @@ from ringlight.controller.optical.base import (
     PortStatus,
     Snapshot,
 )
-from ringlight.controller.optical.connection import ask_again
 from ringlight.controller.optical.errors import (
-    AuthFailed,
-    DeadlineExceeded,
-    Indeterminate,
-    OpticalError,
-    PermissionDenied,
     ProtocolError,
-    Refused,
     StaleRevision,
-    Unreachable,
 )
-from ringlight.controller.optical.inventory import Credentials, Entry, secrets_of
+from ringlight.controller.optical.gnmi import GnmiClient, access_of, path_of, updates_of
+from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.yang import bare, branch, entries, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 log = logging.getLogger(__name__)
@@ -69,55 +55,10 @@ VERSION = "0.8.0"
 CONNECTIONS = "ocp-ocs-optical-switch-connections"
 #: Cross-connects per Set. The model has no limit; 1,024 are 150 kB.
 MAX_BATCH = 1024
-#: Longest wait for the answer to a question, seconds.
-REPLY_S = 5.0
-#: A longer answer is refused; 2 x 4,096 ports are 4 MB.
-MAX_ANSWER_BYTES = 1 << 26
 _MAX_PORTS = 1 << 14
 
 
-# JSON and values
-
-
-def bare(value: Any) -> Any:
-    """Copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
-    if isinstance(value, dict):
-        return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
-    return [bare(child) for child in value] if isinstance(value, list) else value
-
-
-def _branch(value: Any, *names: str) -> dict[str, Any]:
-    """The container there; an empty one where it is missing. Raises ProtocolError if it is something else."""
-    for name in names:
-        value = value.get(name, {})
-        if not isinstance(value, dict):
-            raise ProtocolError(f"{name} is not a container", str(value))
-    assert isinstance(value, dict)
-    return value
-
-
-def _entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = value.get(name, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise ProtocolError(f"{name} is not a list", str(found))
-    return found
-
-
-def _text(leaf: object, name: str) -> str:
-    if not isinstance(leaf, str) or not leaf:
-        raise ProtocolError(f"{name} is not a name", str(leaf))
-    return leaf
-
-
-def _number(leaf: object, name: str) -> float:
-    """Read a number, or the text of one. Raises ProtocolError."""
-    if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
-        return float(leaf)
-    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-        with contextlib.suppress(OverflowError):
-            if math.isfinite(leaf):
-                return float(leaf)
-    raise ProtocolError(f"{name} is not a number", str(leaf))
+# Values
 
 
 @dataclass(frozen=True)
@@ -155,10 +96,10 @@ class Connection:
 def parse_ports(components: Any) -> dict[str, Port]:
     """The ports among ``components``, by name. Raises ProtocolError."""
     found: dict[str, Port] = {}
-    for entry in _entries(_branch(bare(components)), "component"):
+    for entry in entries(branch(bare(components)), "component"):
         if "ocp-ocs-port" not in entry:
             continue
-        name, state = _text(entry.get("name"), "a component"), _branch(entry, "ocp-ocs-port", "state")
+        name, state = text(entry.get("name"), "a component"), branch(entry, "ocp-ocs-port", "state")
         if name in found:
             raise ProtocolError(f"port {name[:60]} is told twice")
         word, enabled = state.get("status", "UNKNOWN"), state.get("enabled", True)
@@ -166,10 +107,10 @@ def parse_ports(components: Any) -> dict[str, Port]:
             raise ProtocolError(f"port {name[:60]}: enabled is not a truth", str(enabled))
         known = word if word in PortState.__members__ else "UNKNOWN"
         powers = tuple(
-            _number(state[leaf], leaf) if leaf in state else None
+            number(state[leaf], leaf) if leaf in state else None
             for leaf in ("input-optical-power", "output-optical-power")
         )
-        index = int(_number(state.get("index"), f"index of port {name[:60]}"))
+        index = int(number(state.get("index"), f"index of port {name[:60]}"))
         group = state.get("group", "")
         status = PortStatus(PortState[known], enabled)
         found[name] = Port(
@@ -183,12 +124,12 @@ def parse_ports(components: Any) -> dict[str, Port]:
 def parse_groups(switch: Any) -> dict[str, Group]:
     """The groups of ports in ``optical-switch``, by name. Raises ProtocolError."""
     found: dict[str, Group] = {}
-    for entry in _entries(_branch(bare(switch), "state"), "port-groups"):
-        name, direction = _text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
+    for entry in entries(branch(bare(switch), "state"), "port-groups"):
+        name, direction = text(entry.get("name"), "a group of ports"), entry.get("direction", "ANY")
         if direction not in ("INPUT-ONLY", "OUTPUT-ONLY", "ANY"):
             raise ProtocolError(f"group {name[:60]}: not a direction", str(direction))
         peers = frozenset(
-            _text(one.get("peer-name"), "a peer group") for one in _entries(entry, "connection-groups")
+            text(one.get("peer-name"), "a peer group") for one in entries(entry, "connection-groups")
         )
         found[name] = Group(name, direction != "OUTPUT-ONLY", direction != "INPUT-ONLY", peers)
     return found
@@ -197,11 +138,11 @@ def parse_groups(switch: Any) -> dict[str, Group]:
 def parse_connections(connections: Any) -> list[Connection]:
     """The entries of ``connections``. Raises ProtocolError."""
     found: list[Connection] = []
-    for entry in _entries(_branch(bare(connections)), "port-connection"):
-        state = _branch(entry, "config") | _branch(entry, "state")
-        name = _text(entry.get("name", state.get("name")), "a connection")
+    for entry in entries(branch(bare(connections)), "port-connection"):
+        state = branch(entry, "config") | branch(entry, "state")
+        name = text(entry.get("name", state.get("name")), "a connection")
         ends = [
-            _text(state.get(leaf), f"{leaf} of connection {name[:60]}")
+            text(state.get(leaf), f"{leaf} of connection {name[:60]}")
             for leaf in ("input-port-name", "output-port-name")
         ]
         word = state.get("status")
@@ -220,8 +161,8 @@ def parse_connections(connections: Any) -> list[Connection]:
 
 def parse_identity(components: Any) -> Identity:
     """Read the identity from the CHASSIS component; without one, an unknown identity."""
-    for entry in _entries(_branch(bare(components)), "component"):
-        state = _branch(entry, "state")
+    for entry in entries(branch(bare(components)), "component"):
+        state = branch(entry, "state")
         if str(state.get("type", "")).rpartition(":")[2] != "CHASSIS":
             continue
         words = [
@@ -303,171 +244,23 @@ def number_ports(
     return Numbering(tuple(into), tuple(out), reach)
 
 
-# The client
-
-
-@dataclass(frozen=True)
-class Access:
-    """How to get in. ``ca_file``: certificates that the switch's must descend from, in place of the system's;
-    ``server_name``: whom its certificate names, where that is not ``host``; ``tls``: False sends user name
-    and password as they are."""
-
-    host: str
-    port: int
-    credentials: Credentials | None = None
-    tls: bool = True
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    server_name: str | None = None
-
-
-#: How the switch says no to a Set, which has changed nothing then.
-_NO = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.ALREADY_EXISTS,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.OUT_OF_RANGE,
-    grpc.StatusCode.UNIMPLEMENTED,
-)
-
-
-def steps(*path: str | tuple[str, str]) -> Any:
-    """A path; ``(list, name)`` is the entry of that name."""
-    return gnmi.Path(
-        elem=[
-            gnmi.PathElem(name=one)
-            if isinstance(one, str)
-            else gnmi.PathElem(name=one[0], key={"name": one[1]})
-            for one in path
-        ]
-    )
-
-
-class GnmiClient:
-    """One channel, made when it is needed and made anew after trouble. Not for several threads."""
-
-    def __init__(self, name: str, access: Access) -> None:
-        self.name = name
-        self._access = access
-        self._channel: Any = None
-        self._stub: Any = None
-        secret = access.credentials
-        self._metadata = [("username", secret.username), ("password", secret.password)] if secret else []
-        #: What the switch takes and gives; asked for when it is opened.
-        self.encoding = gnmi.JSON_IETF
-
-    def close(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = self._stub = None
-
-    def _open(self) -> Any:
-        if self._stub is not None:
-            return self._stub
-        access = self._access
-        host = f"[{access.host}]" if ":" in access.host else access.host
-        options: list[tuple[str, Any]] = [
-            ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
-            ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
-            # A new channel is a new connection, which does not wait because an earlier one failed.
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.enable_retries", 0),
-        ]
-        if access.server_name is not None:
-            options.append(("grpc.ssl_target_name_override", access.server_name))
-        if not access.tls:
-            self._channel = grpc.insecure_channel(f"{host}:{access.port}", options)
-        else:
-
-            def content(path: Path | None) -> bytes | None:
-                try:
-                    return None if path is None else path.read_bytes()
-                except OSError as error:
-                    raise Unreachable(f"{path}: {error.strerror}") from None
-
-            credentials = grpc.ssl_channel_credentials(
-                content(access.ca_file), content(access.key_file), content(access.cert_file)
-            )
-            self._channel = grpc.secure_channel(f"{host}:{access.port}", credentials, options)
-        self._stub = gNMIStub(self._channel)
-        return self._stub
-
-    def capabilities(self, deadline: Deadline) -> Any:
-        """What the switch can do. Raises as :meth:`get`."""
-        return self._ask(lambda: self._open().Capabilities, gnmi.CapabilityRequest(), deadline)
-
-    def get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
-        """Read the subtree of each of these names at the top of the tree.
-
-        Raises Unreachable, DeadlineExceeded, AuthFailed, PermissionDenied, ProtocolError.
-        """
-        request = gnmi.GetRequest(path=[steps(top) for top in tops], encoding=self.encoding)
-        return read_tree(self._ask(lambda: self._open().Get, request, deadline), tops)
-
-    def _ask(self, method: Callable[[], Any], request: Any, deadline: Deadline) -> Any:
-        def call() -> Any:
-            try:
-                return method()(request, timeout=min(deadline.check(), REPLY_S), metadata=self._metadata)
-            except grpc.RpcError as error:
-                raised = self._said(error)
-                self.close()
-                raise raised from None
-
-        return ask_again(self._stub is not None, call)
-
-    def set(self, request: Any, deadline: Deadline) -> None:
-        """Raises DeadlineExceeded if nothing was sent, Refused, AuthFailed or PermissionDenied if it said
-        no, and Indeterminate."""
-        stub = self._open()
-        left_s = deadline.check()
-        try:
-            stub.Set(request, timeout=left_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raised = self._said(error)
-            if error.code() in _NO or isinstance(raised, AuthFailed | PermissionDenied):
-                raise raised from None
-            self.close()
-            raise Indeterminate(f"no end of the change seen: {raised}") from None
-
-    def _said(self, error: Any) -> OpticalError:
-        """What a failed call means for a question; for a change see :meth:`set`."""
-        code, words = error.code(), " ".join(str(error.details() or "").split())[:300]
-        told = f"{code.name}: {words}" if words else code.name
-        if code is grpc.StatusCode.UNAUTHENTICATED:
-            return AuthFailed(told)
-        if code is grpc.StatusCode.PERMISSION_DENIED:
-            return PermissionDenied(told)
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceeded("no answer in time")
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return Unreachable(f"{self._access.host}:{self._access.port}: {told}")
-        return Refused(told) if code in _NO else ProtocolError(told)
+# Reading
 
 
 def read_tree(response: Any, tops: Sequence[str]) -> dict[str, Any]:
     """The JSON of an answer to a Get, by the name of what was asked for. Raises ProtocolError."""
     found: dict[str, Any] = {}
-    for top, note in zip(tops, response.notification, strict=False):
-        for update in note.update:
-            kind = update.val.WhichOneof("value")
-            if kind not in ("json_val", "json_ietf_val"):
-                raise ProtocolError(f"{top}: an answer as {kind}, not as JSON")
-            try:
-                value = json.loads(getattr(update.val, kind))
-            except (ValueError, RecursionError) as error:
-                raise ProtocolError(f"{top}: not JSON: {' '.join(str(error).split())[:100]}") from None
-            path = [elem.name.rpartition(":")[2] for elem in (*note.prefix.elem, *update.path.elem)]
-            if path not in ([top], []):
-                raise ProtocolError(f"{top}: answered with /{'/'.join(path)[:100]}")
-            if not path:
-                value = bare(value).get(top) if isinstance(value, dict) else None
-            if not isinstance(value, dict) or top in found:
-                raise ProtocolError(f"{top} is not one container", str(value))
-            found[top] = value
+    for note, names, _, value in updates_of(response):
+        if note >= len(tops):
+            break
+        top = tops[note]
+        if names not in ([top], []):
+            raise ProtocolError(f"{top}: answered with /{'/'.join(names)[:100]}")
+        if not names:
+            value = bare(value).get(top) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or top in found:
+            raise ProtocolError(f"{top} is not one container", str(value))
+        found[top] = value
     missing = [top for top in tops if top not in found]
     if missing:
         raise ProtocolError(f"{missing[0]} was not answered")
@@ -481,19 +274,13 @@ class GnmiDriver(OpticalSwitchDriver):
     """A switch of N inputs and N outputs, ingress 1..N and egress N+1..2N, from the inventory entry
     ``{"address": "host:port", "username": …, "password_env": …, "profile": {…}}``.
 
-    ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`Access`; ``inputs``
-    and ``outputs``: names of the ports in our order.
+    ``ca_file``, ``cert_file``, ``key_file``, ``server_name`` and ``tls`` as in :class:`.gnmi.Access`;
+    ``inputs`` and ``outputs``: names of the ports in our order.
     """
 
     def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: object = None) -> None:
         entry = Entry(name, keys)
-        host, port = entry.address()
-        named = ("ca_file", "cert_file", "key_file")
-        files = {key: Path(str(keys[key])) if keys.get(key) else None for key in named}
-        if (files["cert_file"] is None) != (files["key_file"] is None):
-            raise entry.wrong("key_file", "cert_file and key_file go together")
-        tls, server_name = entry.flag("tls", True), entry.text("server_name")
-        access = Access(host, port, entry.credentials(), tls, **files, server_name=server_name)
+        access = access_of(entry)
         can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, max_replace=MAX_BATCH, port_admin=True)
         super().__init__(name, can, secrets_of(access.credentials))
         self._sides = _sides(entry, size)
@@ -506,20 +293,19 @@ class GnmiDriver(OpticalSwitchDriver):
 
     def _open(self, deadline: Deadline) -> Identity:
         told = self._client.capabilities(deadline)
-        if gnmi.JSON_IETF in told.supported_encodings or not told.supported_encodings:
-            self._client.encoding = gnmi.JSON_IETF
-        elif gnmi.JSON in told.supported_encodings:
-            self._client.encoding = gnmi.JSON
-        else:
-            raise ProtocolError("the switch gives neither JSON_IETF nor JSON")
+        self._client.choose_encoding(told)
         versions = {model.name: model.version for model in told.supported_models}
         if versions.get(CONNECTIONS) != VERSION:
             log.warning(
                 "%s: announces %s %s, not %s", self.name, CONNECTIONS, versions.get(CONNECTIONS), VERSION
             )
-        answer = self._client.get(["components", "optical-switch"], deadline)
+        answer = self._get(["components", "optical-switch"], deadline)
         self._number(answer)
         return parse_identity(answer["components"])
+
+    def _get(self, tops: Sequence[str], deadline: Deadline) -> dict[str, Any]:
+        """The subtrees of these names at the top of the tree."""
+        return read_tree(self._client.get([path_of([top]) for top in tops], deadline), tops)
 
     def _number(self, answer: Mapping[str, Any]) -> Numbering:
         ports, groups = parse_ports(answer["components"]), parse_groups(answer["optical-switch"])
@@ -535,7 +321,7 @@ class GnmiDriver(OpticalSwitchDriver):
     def _known(self, deadline: Deadline) -> Numbering:
         """The numbering; read now where the switch could not be reached when it was opened."""
         if self._numbering is None:
-            return self._number(self._client.get(["components", "optical-switch"], deadline))
+            return self._number(self._get(["components", "optical-switch"], deadline))
         return self._numbering
 
     def _close(self) -> None:
@@ -543,13 +329,13 @@ class GnmiDriver(OpticalSwitchDriver):
 
     def _read(self, deadline: Deadline) -> Snapshot:
         numbering = self._known(deadline)
-        answer = self._client.get(["connections", "components"], deadline)
+        answer = self._get(["connections", "components"], deadline)
         told = parse_ports(answer["components"])
         ports: dict[int, PortStatus] = {}
-        for number in sorted(self._capabilities.ports):
-            if (name := numbering.name(number)) not in told:
+        for port in sorted(self._capabilities.ports):
+            if (name := numbering.name(port)) not in told:
                 raise ProtocolError(f"port {name[:60]} is not there any more")
-            ports[number] = told[name].status
+            ports[port] = told[name].status
         ingress, egress = numbering.ingress(), numbering.egress()
         wires: dict[CrossConnect, CrossConnectState] = {}
         names: dict[tuple[int, int], str] = {}
@@ -597,17 +383,12 @@ class GnmiDriver(OpticalSwitchDriver):
             "config": {"name": name, "input-port-name": ends[0], "output-port-name": ends[1]},
         }
 
-    def _value(self, value: Any) -> Any:
-        text = json.dumps(value).encode()
-        ietf = self._client.encoding == gnmi.JSON_IETF
-        return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
-
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         try:
             names = [self._names[xc.ingress, xc.egress] for xc in batch]
         except KeyError as error:
             raise StaleRevision(f"{error.args[0]} is not there any more; nothing was written") from None
-        gone = [steps("connections", ("port-connection", name)) for name in names]
+        gone = [path_of(["connections", ("port-connection", {"name": name})]) for name in names]
         self._client.set(gnmi.SetRequest(delete=gone), deadline)
         for xc in batch:
             self._names.pop((xc.ingress, xc.egress), None)
@@ -616,7 +397,8 @@ class GnmiDriver(OpticalSwitchDriver):
         self._known(deadline)
         updates = [
             gnmi.Update(
-                path=steps("connections", ("port-connection", name)), val=self._value(self._entry(name, xc))
+                path=path_of(["connections", ("port-connection", {"name": name})]),
+                val=self._client.value(self._entry(name, xc)),
             )
             for name, xc in self._called(batch, self._names.values())
         ]
@@ -630,17 +412,19 @@ class GnmiDriver(OpticalSwitchDriver):
         new = list(self._called(comes, [name for name, _ in kept]))
         model = f"{CONNECTIONS}:" if self._client.encoding == gnmi.JSON_IETF else ""
         value = {f"{model}port-connection": [self._entry(name, xc) for name, xc in (*kept, *new)]}
-        update = gnmi.Update(path=steps("connections"), val=self._value(value))
+        update = gnmi.Update(path=path_of(["connections"]), val=self._client.value(value))
         self._client.set(gnmi.SetRequest(replace=[update]), deadline)
 
     def _set_port_enabled(self, port: int, enabled: bool, deadline: Deadline) -> None:
         name = self._known(deadline).name(port)
-        path = steps("components", ("component", name), "ocp-ocs-port", "config", "enabled")
-        self._client.set(gnmi.SetRequest(update=[gnmi.Update(path=path, val=self._value(enabled))]), deadline)
+        path = path_of(["components", ("component", {"name": name}), "ocp-ocs-port", "config", "enabled"])
+        self._client.set(
+            gnmi.SetRequest(update=[gnmi.Update(path=path, val=self._client.value(enabled))]), deadline
+        )
 
     def _power(self, ports: Sequence[int], deadline: Deadline) -> Mapping[int, float | None]:
         numbering = self._known(deadline)
-        told = parse_ports(self._client.get(["components"], deadline)["components"])
+        told = parse_ports(self._get(["components"], deadline)["components"])
         powers = {
             port: told[name].power_dbm if (name := numbering.name(port)) in told else (None, None)
             for port in ports

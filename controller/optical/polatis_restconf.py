@@ -35,9 +35,10 @@ from typing import Any
 
 from ringlight.controller.optical import polatis
 from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
-from ringlight.controller.optical.errors import ProtocolError, Refused, StaleRevision
+from ringlight.controller.optical.errors import ProtocolError, StaleRevision
 from ringlight.controller.optical.http import Reply, http_client
 from ringlight.controller.optical.inventory import Entry, secrets_of
+from ringlight.controller.optical.restconf import MEDIA_TYPE, check_write, headers_of
 from ringlight.fabric.crossconnect import CrossConnect
 
 #: Pairs per write; a line of about 30 bytes each.
@@ -50,7 +51,6 @@ PORTS = f"/api/data/{MODULE}:port-config"
 POWER = f"/api/data/{MODULE}:opm-power"
 PRODUCT = f"/api/data/{MODULE}:product-information"
 SET_STATE = f"/api/operations/{MODULE}:port-set-state"
-MEDIA_TYPE = "application/yang-data+json"
 
 _STATUS = ("ENABLED", "DISABLED", "FAILED", "UNSUPPORTED")
 
@@ -140,16 +140,6 @@ def parse_identity(value: object) -> Identity:
     return Identity(*(str(product.get(key, "")) for key in keys))
 
 
-def parse_error(body: bytes) -> str:
-    """Tag and message of the first of the ``errors`` in a reply; empty if there are none."""
-    try:
-        told = json.loads(body)
-        first = told["ietf-restconf:errors"]["error"][0]
-        return f"{first['error-tag']}: {str(first.get('error-message', ''))[:200]}"
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        return ""
-
-
 # The driver
 
 
@@ -175,9 +165,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         super().__init__(
             name, replace(can, timing=replace(can.timing, settle_s=settle_s)), secrets_of(credentials)
         )
-        self._headers = {"accept": MEDIA_TYPE}
-        if credentials is not None:
-            self._headers["authorization"] = f"Basic {credentials.basic}"
+        self._headers = headers_of(credentials)
         self._client = http_client(entry)
         #: What the list of pairs is called.
         self._list = "pair"
@@ -282,13 +270,7 @@ class PolatisRestconfDriver(OpticalSwitchDriver):
         # What was read before no longer says what stands.
         self._tag, self._pairs = "", None
         reply = self._client.write(method, target, headers, body, deadline)
-        what = f"{method} {target}"
-        if reply.status == 412:
-            raise StaleRevision(f"{what}: the switch changed after it was read; nothing was written")
-        why = parse_error(reply.body)
-        if why and 400 <= reply.status < 500 and reply.status not in (401, 403, 408):
-            raise Refused(f"{what}: {why}")
-        reply.check_write(what)
+        check_write(reply, f"{method} {target}")
 
 
 from_inventory = PolatisRestconfDriver

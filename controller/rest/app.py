@@ -37,7 +37,15 @@ from ringlight.controller.packets.attachment import (
     topology,
 )
 from ringlight.controller.packets.following import Attached, attached
-from ringlight.controller.rest import jobs, ofctl, optical, optical_changes, optical_faults, planes
+from ringlight.controller.rest import (
+    jobs,
+    lab_faults,
+    ofctl,
+    optical,
+    optical_changes,
+    optical_faults,
+    planes,
+)
 from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors, sender
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
@@ -193,6 +201,7 @@ def create_app(
     app.include_router(optical_faults.router(controller))
     app.include_router(optical_changes.router(controller))
     app.include_router(planes.router(controller))
+    app.include_router(lab_faults.router(controller))
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
     # The last one added is asked first.
@@ -306,7 +315,7 @@ def _add_packet_switches(app: FastAPI, controller: Controller) -> None:
     )
     def flows(name: PacketSwitchName) -> Any:
         """The flow table, read from the switch now. ``duration_s``: seconds since the flow was written."""
-        entries = plane.flows(dpid(name), timeout_s=5.0)
+        entries = plane.flows(dpid(name), timeout_s=5.0, counted=True)
         entries.sort(key=lambda e: (-e.priority, sorted((k, str(v)) for k, v in e.match.items())))
         # What it is on the wire is nobody's to read.
         return [

@@ -87,7 +87,7 @@ class Metrics:
     def _flows(self) -> Iterator[Metric]:
         """Flow counters; a table with more than `_MOST_FLOWS` entries gives only their number."""
         names = {s.dpid: name for name, s in self._controller.fabric.packet_switches.items()}
-        tables, _ = self._controller.plane.flow_tables(names, timeout_s=_FLOWS_S)
+        tables, _ = self._controller.plane.flow_tables(names, timeout_s=_FLOWS_S, counted=True)
         entries = GaugeMetricFamily("ringlight_flows", "Entries of the flow table", labels=["switch"])
         labels = ["switch", "table", "priority", "match"]
         packets = CounterMetricFamily("ringlight_flow_packets", "Packets of a flow", labels=labels)

@@ -98,6 +98,19 @@ class OpticalFaultBody(Body):
     wavelength: Channel | None = None
 
 
+class FaultBody(Body):
+    """``POST /v1/faults`` (docs/faults.md). ``back_after_s``: from when it is in force; null: until it is
+    restored. Not of ``restore``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"do": "cut", "target": "link tor0:4 tor1:4", "back_after_s": 0.2}]}
+    )
+
+    do: Literal["cut", "kill", "lose", "restore"]
+    target: str = Field(min_length=1, max_length=200)
+    back_after_s: float | None = Field(None, ge=0.0, le=86_400.0, allow_inf_nan=False)
+
+
 class CrossConnectEntry(Body):
     ingress: PortNumber
     egress: PortNumber

@@ -1,4 +1,5 @@
-"""What the stream of events tells besides events, for those who ask: rates, iterations and power.
+"""What the stream of events tells besides events, for those who ask: rates, iterations, power, and the light
+of planes.
 
 All streams that ask get the same samples; while nobody asks, nothing is computed.
 """
@@ -14,7 +15,9 @@ from typing import Any
 
 from ringlight.controller.jobs.job import JobState
 from ringlight.controller.jobs.laps import Lap, Laps
+from ringlight.controller.light.documents import LitPair
 from ringlight.controller.service import Controller
+from ringlight.fabric.planes.choice import lit_planes
 
 #: Seconds between samples.
 EVERY_S = 0.5
@@ -31,6 +34,7 @@ class Samples:
         self._made_at = 0.0
         self._latest = ""
         self._cursors: dict[str, tuple[int, Laps]] = {}
+        self._planes = lit_planes(controller.fabric)
 
     def latest(self) -> str:
         """The newest sample as JSON: an event ``rates`` without an id."""
@@ -62,7 +66,12 @@ class Samples:
                 for name, view in views.items()
                 if view.reachable and view.power_dbm
             },
+            "lightpaths": sorted(self._lightpaths(since), key=str),
         }
+
+    def _lightpaths(self, since: float) -> Iterator[LitPair]:
+        for plane in self._planes:
+            yield from self._controller.lights[plane.kind].lightpaths(plane, since)
 
     def _laps(self) -> Iterator[Lap]:
         jobs = self._controller.jobs

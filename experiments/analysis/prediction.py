@@ -8,7 +8,7 @@ after another, each job as if alone. All times are emulated seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,11 +37,14 @@ class Predicted:
 @dataclass(frozen=True)
 class Foretold:
     """What a simulation of a run says: by job, seconds from its release to its end (``jct_s``) and from the
-    release of the first jobs to its end (``end_s``). ``why_not``: why there is none."""
+    release of the first jobs to its end (``end_s``). ``why_not``: why there is none. ``replayed``: of jobs of
+    a trace, when each came, had its GPUs, began and ended in a replay on a cluster, None for what did not
+    come about."""
 
     jct_s: Mapping[str, float]
     end_s: Mapping[str, float]
     why_not: str | None = None
+    replayed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
 #: Gives what a simulation says of a run.

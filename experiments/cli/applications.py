@@ -29,7 +29,15 @@ def processes_of_lab(scenario: Path, place: Place, lab: OpenLab, *, follow: bool
         fail(f"{scenario}: {why}", 2)
     (setting,) = _for_applications(scenario, [setting], lab)
     runtime, apps = check_runtime(lab.runtime), lab.app or []
-    return backend.processes_of(setting, runtime, lab.addresses(), follow=follow, apps=apps, notice=say)
+    return backend.processes_of(
+        setting,
+        runtime,
+        lab.addresses(),
+        fast_path=lab.fast_path,
+        follow=follow,
+        apps=apps,
+        notice=say,
+    )
 
 
 def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:

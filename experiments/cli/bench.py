@@ -79,7 +79,9 @@ def bench(
         fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
     backend: Backend = SimulationBackend()
     if not simulate:
-        backend = EmulationBackend(options.check_runtime(lab.runtime), lab.addresses())
+        backend = EmulationBackend(
+            options.check_runtime(lab.runtime), lab.addresses(), fast_path=lab.fast_path
+        )
     if (why := backend.refuses(plan)) is not None:
         fail(f"{scenario}: {why}", 2)
     backend.check_ready()

@@ -66,7 +66,7 @@ def _run(scenario: Path, which: options.Runs, lab: options.OpenLab, runs: Path, 
 def _emulation(lab: options.Lab, apps: Sequence[Path] = ()) -> EmulationBackend:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
-    return EmulationBackend(options.check_runtime(lab.runtime), lab.addresses(), apps)
+    return EmulationBackend(options.check_runtime(lab.runtime), lab.addresses(), apps, lab.fast_path)
 
 
 @options.with_groups
@@ -102,7 +102,7 @@ def _carry_out(
 
     arms, points = which.arm or (), which.point or ()
     done, result = carry_out_experiment(
-        experiment, backend, runs, arms=arms, points=points, resume=which.resume, **more
+        experiment, backend, runs, arms=arms, points=points, resume=which.resume, watched=True, **more
     )
     _show(result, done, as_json)
 
@@ -192,7 +192,7 @@ def report(
     from ringlight.experiments.runner.command import finish
     from ringlight.experiments.runner.experiment import Done
 
-    _show(finish(folder), Done(folder, ()), as_json)
+    _show(finish(folder, watched=True), Done(folder, ()), as_json)
 
 
 def results(

@@ -116,6 +116,13 @@ class Lab:
     openflow: Annotated[
         str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
     ] = "127.0.0.1:6653"
+    fast_path: Annotated[
+        bool,
+        typer.Option(
+            "--fast-path/--no-fast-path",
+            help="Let the kernel carry what the flow tables of our controller's packet switches say.",
+        ),
+    ] = False
 
     def addresses(self) -> Addresses:
         """Where the controller listens; its token is the environment's."""

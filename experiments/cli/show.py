@@ -51,10 +51,9 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
             "points": points[plan.arm],
             **({} if plan.trace is None else {"trace": _trace_document(plan)}),
         }
-    fabrics = {
-        name: {**fabric_document(setting.fabric), "notes": _notes(setting)}
-        for name, setting in settings.items()
-    }
+    fabrics = {name: fabric_document(setting.fabric) for name, setting in settings.items()}
+    for name, fabric in fabrics.items():
+        fabric["notes"] = _notes(settings[name], fabric["equal_paths"])
     for name, arm in arms.items():
         arm["carried"] = {} if "emulation" in arm["refused"] else _carried(experiment, name)
     return {
@@ -126,7 +125,7 @@ def _does(job: JobPlan) -> dict[str, Any]:
     return {"workload": said, "compute_s": float(found.seconds.max())}
 
 
-def _notes(setting: Setting) -> list[str]:
+def _notes(setting: Setting, equal_paths: int) -> list[str]:
     """What short forms of a fabric stand for, how packets choose where they can, and what its frames are."""
     from ringlight.fabric.schema import FabricSpec
 
@@ -144,19 +143,16 @@ def _notes(setting: Setting) -> list[str]:
             f"switches {switches[0]} … {switches[-1]}, {len(tree.links) - len(tree.gpus)} links between them"
             + (f" at {uplinks}" if uplinks else "")
         )
-    if (ways := _equal_paths(fabric)) > 1:
+    if equal_paths > 1:
         how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
         pairs = "between two GPUs; each pair takes one"
-        said.append(f"{setting.name}: up to {ways} equal paths {pairs}, {how}")
+        said.append(f"{setting.name}: up to {equal_paths} equal paths {pairs}, {how}")
     return [*said, *describe(fabric, setting.frames)]
-
-
-def _equal_paths(fabric: Fabric) -> int:
-    return most_paths(fabric, electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits)))
 
 
 def fabric_document(fabric: Fabric) -> dict[str, Any]:
     """What a checked fabric is made of, short forms written out, as JSON."""
+    graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
     return {
         **{
             kind: list(getattr(fabric, kind))
@@ -167,7 +163,7 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
             for link in (*fabric.links, *fabric.cables)
         ],
         "paths": fabric.paths,
-        "equal_paths": _equal_paths(fabric),
+        "equal_paths": most_paths(fabric, graph),
     }
 
 
@@ -290,6 +286,9 @@ _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("gpu_utilisation", "GPU use", lambda v: f"{100 * v:.0f} %"),
     ("jct_predicted", "model", lambda v: f"{v:.2f} s"),
     ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
+    ("completion", "arrival to end", lambda v: f"{v:.2f} s"),
+    ("completion_replayed", "replayed", lambda v: f"{v:.2f} s"),
+    ("completion_over_replayed", "over replayed", lambda v: f"{v:.3f}"),
     ("parameters_identical", "exact", lambda v: "yes" if v else "NO"),
 )
 #: Points of an arm for which it is looked at whether a machine carries them.

@@ -21,6 +21,7 @@ from ringlight.experiments.language.plan import (
     EventPlan,
     JobPlan,
     Loop,
+    LostGpu,
     RunPlan,
     Scale,
     Setting,
@@ -43,7 +44,14 @@ from ringlight.experiments.language.spec import (
     keys_of,
 )
 from ringlight.experiments.language.text import at, first_problem, references_in, resolved, within
-from ringlight.experiments.language.traces import TRACE, TraceSpec, is_trace
+from ringlight.experiments.language.traces import (
+    LEAST_GRADIENT_BYTES,
+    TRACE,
+    TraceSpec,
+    is_trace,
+    regroupings,
+    trained,
+)
 from ringlight.experiments.language.workloads import WorkloadSpec, emulated, files_of, problem_of, workload_of
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.planes.choice import plane_of
@@ -56,8 +64,6 @@ from ringlight.workloads.graph import Workload
 from ringlight.workloads.job_traces import JobTrace
 
 T = TypeVar("T")
-#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
-LEAST_GRADIENT_BYTES = 9640
 #: A section that is left out.
 _NOTHING: dict[str, Any] = {}
 #: Types of sections.
@@ -142,9 +148,14 @@ class Builder:
         )
         events = self._events(raw, scale)
         if is_trace(raw["jobs"]):
-            trace = self._trace(raw, scale, fabric, events)
-            return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), trace=trace)
-        jobs = self._jobs(raw, scale, fabric, events)
+            trace = self._trace(raw, setting, events)
+            if trace.trains is None:
+                return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), trace=trace)
+            with at(f"jobs.{TRACE}.trains"):
+                jobs = trained(trace)
+            events = (*events, *regroupings(trace, jobs))
+        else:
+            trace, jobs = None, self._jobs(raw, scale, fabric, events)
         control = _faults(self._section(raw, "control"), scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
@@ -161,6 +172,7 @@ class Builder:
             tuple((str(a), str(b)) for a, b in fabric.circuits),
             {gpu: fabric.onics[gpu].tuning_s * scale.time for gpu in fabric.agents},
             _costs(self._section(raw, "costs"), tcp.headers, scale),
+            trace,
         )
 
     def check_fabrics(self, raw: Mapping[str, Any]) -> None:
@@ -255,19 +267,23 @@ class Builder:
             for name, entry in zip(names, written, strict=True)
         )
 
-    def _trace(
-        self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
-    ) -> TracePlan:
+    def _trace(self, raw: Mapping[str, Any], setting: Setting, events: Sequence[EventPlan]) -> TracePlan:
         jobs, where = raw["jobs"], f"jobs.{TRACE}"
         spec: TraceSpec = self._checked(where, TraceSpec, jobs[TRACE], raw.get("parameters") or _NOTHING)
         if len(jobs) > 1:
             raise ValueError(
                 f"jobs.{next(job for job in jobs if job != TRACE)}: a trace is alone on a cluster"
             )
-        if events:
-            raise ValueError(f"events.{events[0].name}: nothing is made to happen while a trace is replayed")
-        if scale != Scale():
-            raise ValueError("scale: a trace is replayed in real time; leave it out")
+        if spec.trains is None and events:
+            raise ValueError(
+                f"events.{events[0].name}: nothing is made to happen while a trace is replayed whose jobs "
+                "do not train (jobs.trace.trains)"
+            )
+        if spec.trains is None and setting.scale != Scale():
+            raise ValueError(
+                "scale: a trace is replayed in real time where its jobs do not train; leave it out, or give "
+                "jobs.trace.trains"
+            )
 
         blocks = spec.placement == "blocks"
 
@@ -289,7 +305,12 @@ class Builder:
         if spec.faults is not None:
             with at(f"{where}.faults.file"):
                 faults = self._once(("faults", spec.faults.file, spec.faults.servers), faults_read)
-        return spec.plan(fabric, trace, faults)
+        lost = tuple(
+            LostGpu(event.when.at_s, event.target.names[0])
+            for event in events
+            if event.capability == "lose gpu then swap" and event.target and event.when.at_s is not None
+        )
+        return spec.plan(setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost)
 
     def _jobs(
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]
@@ -477,6 +498,7 @@ def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:
             when.started,
             when.ended,
             when.after,
+            when.granted,
         ),
         found.do,
         found.target,

@@ -313,7 +313,7 @@ def loss_rule(
 
 def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
     where, when, fabric = f"events.{event.name}", event.when, run.fabric
-    for key in ("job", "started", "ended"):
+    for key in ("job", "granted", "started", "ended"):
         if (job := getattr(when, key)) is not None:
             _known(f"{where}.when.{key}", "job", job, jobs)
     if when.iteration is not None:
@@ -433,7 +433,9 @@ def _check_order(run: Draft) -> None:
             }
     for event in run.events:
         when = event.when
-        waits = {f"job {job}" for job in (when.job, when.started, when.ended) if job is not None}
+        waits = {
+            f"job {job}" for job in (when.job, when.granted, when.started, when.ended) if job is not None
+        }
         needs[f"event {event.name}"] = waits | ({f"event {when.after}"} if when.after is not None else set())
     circle = circle_in(needs)
     if circle:

@@ -182,8 +182,9 @@ class JobPlan:
 @dataclass(frozen=True)
 class When:
     """Exactly one kind: before the release (``start``), ``at_s`` seconds after the first jobs' common start,
-    once every rank of ``job`` has done ``iteration`` iterations, once ``started`` (a job) has been released,
-    once ``ended`` (a job) has ended, or once the event ``after`` is over."""
+    once every rank of ``job`` has done ``iteration`` iterations, once ``granted`` (a job) has its GPUs, once
+    ``started`` (a job) has been released, once ``ended`` (a job) has ended, or once the event ``after`` is
+    over."""
 
     start: bool = False
     at_s: float | None = None
@@ -192,6 +193,7 @@ class When:
     started: str | None = None
     ended: str | None = None
     after: str | None = None
+    granted: str | None = None
 
 
 @dataclass(frozen=True)
@@ -268,11 +270,37 @@ class FaultsPlan:
 
 
 @dataclass(frozen=True)
+class TrainsPlan:
+    """What a trace's jobs are where they are emulated: training loops whose iterations last ``iteration_s``
+    at ideal speed, of which a job computes what it does not send. ``payload_bps``: rate of a GPU's link
+    without headers. ``recovery_s``: from the loss of a GPU until its job goes on, None for the default."""
+
+    iteration_s: float
+    batch: int
+    seed: int
+    learning_rate: float
+    payload_bps: float
+    recovery_s: float | None
+
+
+@dataclass(frozen=True)
+class LostGpu:
+    """A GPU that is lost, ``at_s`` after the first job could come; its job goes on with a spare one."""
+
+    at_s: float
+    gpu: str
+
+
+@dataclass(frozen=True)
 class TracePlan:
     """Jobs of a trace on a cluster, in place of jobs by name. ``trace``: as read; None where its jobs are
     made up, as ``generated`` says. ``fit``: how it is scaled to the cluster, ``sends``: what its jobs send.
     ``warm_up``: share of the span of arrivals before which jobs do not count; ``until_s``: the end of the
-    replay, None once all have ended. Times are real: nothing of it is scaled."""
+    replay, None once all have ended.
+
+    ``time``: D, by which the trace's own times are multiplied; all others are emulated seconds. ``trains``:
+    what its jobs are where they are emulated, None where they are only replayed. ``start_up_s``: from when a
+    job has its GPUs until it begins. ``lost``: GPUs that are lost meanwhile."""
 
     cluster: Cluster
     trace: JobTrace | None
@@ -284,6 +312,10 @@ class TracePlan:
     warm_up: float
     until_s: float | None
     faults: FaultsPlan | None = None
+    time: float = 1.0
+    trains: TrainsPlan | None = None
+    start_up_s: float = 0.0
+    lost: tuple[LostGpu, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -292,7 +324,7 @@ class RunPlan:
 
     ``point``: swept dotted paths with their values as written. ``control``: faults of the control network
     from the start. ``circuits``: pairs of port names that are lit at the start. ``tuning_s``: of the lasers
-    of tunable O-NICs by GPU, emulated seconds. ``trace``: in place of jobs.
+    of tunable O-NICs by GPU, emulated seconds. ``trace``: what a simulation replays in place of jobs.
     """
 
     name: str

@@ -190,12 +190,14 @@ class JobSpec(ContainerKeys):
 
 
 class WhenSpec(Strict):
-    """One of: ``start``, ``at``, ``job`` with ``iteration``, ``started``, ``ended``, ``after``."""
+    """One of: ``start``, ``at``, ``job`` with ``iteration``, ``granted``, ``started``, ``ended``,
+    ``after``."""
 
     start: bool = False
     at: Duration | None = None
     job: Name | None = None
     iteration: Annotated[int, Field(ge=1)] | None = None
+    granted: Name | None = None
     started: Name | None = None
     ended: Name | None = None
     after: str | None = None
@@ -204,9 +206,9 @@ class WhenSpec(Strict):
     def _one(self) -> WhenSpec:
         if (self.job is None) != (self.iteration is None):
             raise ValueError("job and iteration go together")
-        given = [self.start or None, self.at, self.job, self.started, self.ended, self.after]
+        given = [self.start or None, self.at, self.job, self.granted, self.started, self.ended, self.after]
         if sum(one is not None for one in given) != 1:
-            raise ValueError("give one of start, at, job with iteration, started, ended, after")
+            raise ValueError("give one of start, at, job with iteration, granted, started, ended, after")
         return self
 
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from ringlight.experiments.language.plan import FaultsPlan, TracePlan
+from ringlight.experiments.language.plan import (
+    EventPlan,
+    FaultsPlan,
+    JobPlan,
+    Loop,
+    LostGpu,
+    Scale,
+    Start,
+    TracePlan,
+    TrainsPlan,
+    When,
+)
+from ringlight.experiments.language.profiles import ELEMENT_BYTES
 from ringlight.experiments.language.text import at
 from ringlight.experiments.language.workloads import FileName
 from ringlight.fabric.clusters import (
@@ -23,11 +37,15 @@ from ringlight.fabric.clusters import (
     cluster_of,
     fits_in_torus,
 )
+from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
+from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.job_traces import (
     Fit,
+    FloatArray,
+    IntArray,
     JobTrace,
     Larger,
     Pattern,
@@ -39,6 +57,13 @@ from ringlight.workloads.job_traces import (
 
 #: Name of the only job of a file whose jobs are a trace's.
 TRACE = "trace"
+#: Most jobs of a trace that are made training jobs of.
+MOST_TRAINED = 1000
+#: Least bytes of a gradient: the model that is really trained has to fit (containers/worker/model.py).
+LEAST_GRADIENT_BYTES = 9640
+#: Emulated seconds after which the first job comes. None is there when the run begins: those would be
+#: waited for.
+SOON_S = 1e-6
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -62,6 +87,17 @@ class SendingSpec(Strict):
     up_to: Count | None = None
     share: Annotated[float, Field(ge=0, lt=1)]
     pattern: Pattern = "uniform"
+
+
+class TrainsSpec(Strict):
+    """What jobs are where they are emulated: training loops whose ``iteration`` lasts so long at ideal speed.
+    ``recovery``: in a replay, from the loss of a GPU until its job goes on."""
+
+    iteration: Annotated[Duration, Field(gt=0)]
+    batch: Count = 16
+    seed: int = 7
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    recovery: Duration | None = None
 
 
 class FaultsSpec(Strict):
@@ -108,6 +144,10 @@ class TraceSpec(Strict):
     sizes: Positive = 1.0
     at_most: Count | None = None
     larger: Larger = "drop"
+    at_least: Count = 1
+    shortest: Duration = 0.0
+    longest: Annotated[Duration, Field(gt=0)] | None = None
+    first: Count | None = None
     load: Positive | None = None
     faster: Positive = 1.0
     jitter: Duration = 0.0
@@ -115,14 +155,16 @@ class TraceSpec(Strict):
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
     until: Annotated[Duration, Field(gt=0)] | None = None
     queueing: Queueing = "first-come"
-    placement: Placement = "pack"
+    placement: Placement | None = None
     light: LightMoves = "none"
     sharing: Sharing = "always"
     spare_ports: Annotated[float, Field(ge=0, le=1)] = 0.0
     moves: Literal["running", "idle"] = "running"
     dark: Duration = 1.0
     every: Annotated[Duration, Field(gt=0)] = 3600.0
+    start_up: Duration = 0.0
     faults: FaultsSpec | None = None
+    trains: TrainsSpec | None = None
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> TraceSpec:
@@ -130,33 +172,77 @@ class TraceSpec(Strict):
             raise ValueError("give either file (a trace) or generate (jobs that are made up)")
         return self
 
-    def plan(self, fabric: Fabric, trace: JobTrace | None, faults: FaultTrace | None) -> TracePlan:
-        """Raises ValueError, ``key: what is wrong``, where it does not fit the fabric."""
+    def plan(
+        self,
+        fabric: Fabric,
+        trace: JobTrace | None,
+        faults: FaultTrace | None,
+        scale: Scale = Scale(),
+        mtu_bytes: int = LARGEST_MTU_BYTES,
+        lost: tuple[LostGpu, ...] = (),
+    ) -> TracePlan:
+        """The trace in emulated seconds. ``lost``: GPUs that events lose. Raises ValueError, ``key: what is
+        wrong``, where it does not fit the fabric or the scale."""
         try:
             cluster = cluster_of(fabric)
         except ValueError as error:
             raise ValueError(f"fabric: {error}") from None
-        made = self.generate
+        if self.faults is not None and scale != Scale():
+            raise ValueError("jobs.trace.faults: recorded faults are replayed in real time; leave scale out")
+        made, time = self.generate, scale.time
+        longest_s = math.inf if self.longest is None else self.longest
         found = TracePlan(
             cluster=cluster,
             trace=trace,
             generated=None if made is None else made.model_dump(),
-            fit=Fit(self.days, self.sizes, self.at_most, self.larger, self.load, self.faster, self.jitter),
+            fit=Fit(
+                self.days, self.sizes, self.at_most, self.larger, self.at_least, self.shortest, longest_s,
+                self.first, self.load, self.faster, self.jitter,
+            ),
             sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
             policies=Policies(
-                self.queueing, self.placement, self.light, self.sharing, self.spare_ports,
-                self.moves == "running", self.dark, self.every,
+                self.queueing, self._placement(bool(lost)), self.light, self.sharing, self.spare_ports,
+                self.moves == "running", self.dark * time, self.every * time,
             ),
             seed=self.seed,
             warm_up=self.warm_up,
-            until_s=self.until,
+            until_s=None if self.until is None else self.until * time,
             faults=self._faults(cluster.gpus, faults),
+            time=time,
+            trains=self._trains(fabric, scale, mtu_bytes),
+            start_up_s=self.start_up * time,
+            lost=lost,
         )  # fmt: skip
         try:
             shares_of(JobTrace.empty(), found.sends)
         except ValueError as error:
             raise ValueError(f"jobs.trace.sends: {error}") from None
         return found
+
+    def _placement(self, lost: bool) -> Placement:
+        """The controller's where it decides about light, or jobs are emulated."""
+        own = self.light == "controller" or self.trains is not None
+        found = self.placement or ("controller" if own else "pack")
+        if self.light == "controller" and found != "controller":
+            raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
+        if lost and found != "controller":
+            raise ValueError(
+                "jobs.trace.placement: a GPU is lost by name only where the controller places jobs"
+            )
+        return found
+
+    def _trains(self, fabric: Fabric, scale: Scale, mtu_bytes: int) -> TrainsPlan | None:
+        of = self.trains
+        if of is None:
+            return None
+        if any(one.pattern != "ring" for one in self.sends):
+            raise ValueError("jobs.trace.sends: what trains reduces in rings; give pattern: ring")
+        link = fabric.link_at[Port(next(iter(fabric.gpus)), 0)]
+        return TrainsPlan(
+            of.iteration * scale.time, of.batch, of.seed, of.learning_rate,
+            link.rate_bps / scale.rate * payload_share(mtu_bytes),
+            None if of.recovery is None else of.recovery * scale.time,
+        )  # fmt: skip
 
     def _faults(self, leaves: Sequence[int], trace: FaultTrace | None) -> FaultsPlan | None:
         if self.faults is None or trace is None:
@@ -171,8 +257,74 @@ def is_trace(jobs: Any) -> bool:
     return isinstance(one, Mapping) and not one.keys().isdisjoint(("file", "generate"))
 
 
+def iterations_of(duration_s: FloatArray, trains: TrainsPlan) -> IntArray:
+    """The iterations that come nearest to each duration, at least one."""
+    return np.maximum(1, np.rint(duration_s / trains.iteration_s)).astype(np.int64)
+
+
+def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
+    """A trace's jobs as training jobs: ``j0``, ``j1``, … in the order of their arrival.
+
+    In an iteration a GPU computes for what is left of it beside the share in which it sends at its full rate:
+    of a ring's gradient 2 (n - 1) / n times. Raises ValueError where there are too many, or a gradient is too
+    small for a worker.
+    """
+    trains = plan.trains
+    assert trains is not None
+    trace = jobs_of(plan, plan.seed)
+    if len(trace) > MOST_TRAINED:
+        raise ValueError(
+            f"{len(trace):,} jobs; up to {MOST_TRAINED} train as an emulation's: give first, days or load"
+        )
+    shares, _ = shares_of(trace, plan.sends)
+    columns = (trace.arrival_s, trace.gpus, iterations_of(trace.duration_s, trains), shares)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    found = []
+    for number, (at_s, gpus, iterations, share) in enumerate(rows):
+        if gpus < 2:
+            raise ValueError(f"job {number} has one GPU; what trains has two and more: give at_least: 2")
+        sends = share * trains.iteration_s * trains.payload_bps / 8
+        gradient = ELEMENT_BYTES * round(sends * gpus / (2 * (gpus - 1)) / ELEMENT_BYTES)
+        if share and gradient < LEAST_GRADIENT_BYTES:
+            raise ValueError(
+                f"job {number} of {gpus} GPUs sends {gradient} bytes in an iteration; what is trained needs "
+                f"{LEAST_GRADIENT_BYTES}: give longer iterations or a larger share, or lower scale.payload"
+            )
+        loop = Loop(
+            model=f"{gpus} GPUs", collective="ring", gradient_bytes=max(gradient, LEAST_GRADIENT_BYTES),
+            compute_s=(1 - share) * trains.iteration_s, batch=trains.batch, seed=trains.seed + number,
+            learning_rate=trains.learning_rate,
+        )  # fmt: skip
+        found.append(
+            JobPlan(
+                name := f"j{number}",
+                name,
+                (),
+                gpus,
+                iterations,
+                training=loop,
+                start=Start(max(at_s, SOON_S)),
+                on_loss="swap" if plan.lost else "fail",
+                recovery_s=trains.recovery_s,
+                start_up_s=plan.start_up_s,
+            )
+        )
+    return tuple(found)
+
+
+def regroupings(plan: TracePlan, jobs: Sequence[JobPlan]) -> tuple[EventPlan, ...]:
+    """What the controller is asked for where its own regrouping is the policy: once for each job that has
+    its GPUs."""
+    if plan.policies.light != "controller":
+        return ()
+    return tuple(EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup") for job in jobs)
+
+
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
-    """The jobs of a run, scaled to its cluster. Raises ValueError."""
+    """The jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
+
+    Jobs that train last a whole number of iterations.
+    """
     trace = plan.trace
     if trace is None:
         assert plan.generated is not None
@@ -180,6 +332,10 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
         trace = generated(made["jobs"], made["gap"], made["duration"], made["sizes"], seed,
                           gaps=made["gaps"], durations=made["durations"])  # fmt: skip
     found = fitted(trace, plan.cluster.size, plan.fit, seed)
+    duration_s = found.duration_s * plan.time
+    if plan.trains is not None:
+        duration_s = (iterations_of(duration_s, plan.trains) * plan.trains.iteration_s).astype(np.float64)
+    found = replace(found, arrival_s=found.arrival_s * plan.time, duration_s=duration_s)
     if plan.policies.placement != "blocks":
         return found
     ever = np.array([fits_in_torus(sides, plan.cluster.torus) for sides in found.shapes], dtype=np.bool_)

@@ -31,7 +31,7 @@ ElementBytes = Annotated[int, Field(ge=1, le=8)]
 #: What a run folder has of its own; files of workloads lie there beside it, under the names they are read by.
 OF_RUN_FOLDERS = (
     *("scenario.yaml", "environment.json", "events.jsonl", "throughput.csv", "result.json", "rows.csv"),
-    *("plots", "trace.json", "report.html", "logs"),
+    *("plots", "trace.json", "report.html", "view.html", "logs"),
 )
 
 

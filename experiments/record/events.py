@@ -147,7 +147,8 @@ class Divisions(Record, event="divisions"):
 class LightDecisions(Record, event="light_decisions"):
     """How the controller divided light while a job ran: of each decision ``number``, ``t``, the bytes
     ``left_bytes`` for which it was made, whether any switch ``changed``, the seconds ``read_s``,
-    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, and the ``problem``, null where there was none."""
+    ``decide_s``, ``hold_s``, ``write_s`` and ``dark_s``, the ``problem``, null where there was none, and the
+    ``lightpaths`` that there were then: of each GPU to each peer, how many."""
 
     job: str
     decisions: list[Mapping[str, Any]]
@@ -181,7 +182,9 @@ class TraceReplayed(Record, event="trace_replayed"):
     """A trace was replayed on a cluster. ``figures`` by name; ``dropped``: jobs that were left out of the
     trace or changed, by why; ``curves``: values of distributions at equal steps of their share; ``course``:
     shares of all GPUs over time ``t``, and jobs that wait; ``classes``: jobs by size; ``leaves``: GPUs of
-    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs)."""
+    each switch; ``seen``: at some moments, the GPUs that each job has on each switch (job, switch, GPUs).
+    ``jobs``: of those that are emulated, too, by name when each came, had its GPUs, began and ended, None for
+    what did not come about."""
 
     figures: Mapping[str, float | None]
     dropped: Mapping[str, int]
@@ -190,6 +193,7 @@ class TraceReplayed(Record, event="trace_replayed"):
     classes: list[Mapping[str, Any]]
     leaves: list[int]
     seen: list[list[Any]] = field(default_factory=list)
+    jobs: Mapping[str, list[float | None]] = field(default_factory=dict)
 
 
 class WorkerDone(Record, event="done"):

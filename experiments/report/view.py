@@ -121,7 +121,7 @@ class View:
     """An experiment that was run. ``fidelity``: the object of result.json; ``not_run``: its arms that were
     left out, ``failed``: runs that could not be made, each with ``why``. ``label``: how the runs' figures are
     known. ``port_rates``: of packet switches, where they were sampled. ``name``: of the run folder.
-    ``outputs``: of containers of one's own."""
+    ``outputs``: of containers of one's own. ``watched``: the page in which one watches light is beside it."""
 
     experiment: Experiment
     rows: Sequence[Row]
@@ -135,6 +135,7 @@ class View:
     complete: bool = True
     port_rates: Sequence[PortRate] = field(default=(), repr=False)
     outputs: Sequence[Written] = ()
+    watched: bool = False
 
     # The file.
 

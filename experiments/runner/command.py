@@ -77,11 +77,12 @@ def carry_out_experiment(
     dask: str | None = None,
     executor: str | None = None,
     reporter: Reporter | None = None,
+    watched: bool = False,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
-    ``resume``: a folder that was left, in which what has ended stays. Raises ScenarioError, BackendError,
-    WriteError and what the backend raises.
+    ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`.
+    Raises ScenarioError, BackendError, WriteError and what the backend raises.
     """
     reporter = reporter or Reporter()
     if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
@@ -115,7 +116,7 @@ def carry_out_experiment(
             folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
-    return done, finish(done.path, experiment)
+    return done, finish(done.path, experiment, watched=watched)
 
 
 @contextmanager
@@ -181,15 +182,22 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
             raise ScenarioError(f"{path}: its runs were {made} with another {option}; begin anew")
 
 
-def finish(path: Path, experiment: Experiment | None = None) -> dict[str, Any]:
+def finish(path: Path, experiment: Experiment | None = None, *, watched: bool = False) -> dict[str, Any]:
     """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
 
     ``experiment``: the folder's, where it has been read; that takes longer than all else that is read here.
+    ``watched``: also the page in which one watches the runs, which the report then links to.
     May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
     with writing(path, f"make room, then: ringlight report {path}"):
+        if watched:
+            # It knows the controller's documents, which only this needs.
+            from ringlight.experiments.view.single_file import write_beside
+
+            write_beside(path)
         view, result = view_of_folder(path, experiment)
+        view = replace(view, watched=(path / "view.html").exists())
         write_whole(path / "rows.csv", as_csv(view.rows))
         write_report(path, view)
         write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 
 from ringlight.experiments.analysis.prediction import Foretold
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.events import Record, TraceReplayed
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
@@ -40,6 +42,7 @@ class Foreteller:
         backend = SimulationBackend(most_events=min(MOST_EVENTS, self._left))
         if (why := backend.refuses(plan)) is not None:
             return _none(why)
+        replay = {} if plan.trace is None else _replayed(plan)
         records: list[Record] = []
         try:
             for _ in run_group(backend, [plan], records.extend, Reporter(quiet=True)):
@@ -52,7 +55,14 @@ class Foreteller:
         return Foretold(
             {name: job.jct_s for name, job in jobs if job.jct_s is not None},
             {name: job.end - run.released for name, job in jobs if job.end is not None},
+            replayed=replay,
         )
+
+
+def _replayed(plan: RunPlan) -> Mapping[str, Sequence[float | None]]:
+    """The moments of a trace's jobs in its replay, by name; none where it cannot be made."""
+    found = (record.jobs for record in replayed(trace_batch(plan)) if isinstance(record, TraceReplayed))
+    return next(found, {})
 
 
 def _none(why: str) -> Foretold:

@@ -171,9 +171,11 @@ class _Run:
         #: Why the first of the queue was not taken when it was last asked for.
         self._no_room: str | None = None
         self._released: set[str] = set()
+        self._granted: set[str] = set()
         #: Events that were not begun, and names of those that were.
         self._pending = {event.name: event for event in plan.events}
         self._begun: set[str] = set()
+        self._begun_with_gpus: set[str] = set()
         self._begun_s: dict[str, float] = {}
         self._late: set[str] = set()
 
@@ -225,13 +227,21 @@ class _Run:
         """First come, first served: a job that finds no room holds up those behind it."""
         deadline_s = self._lab.now_s() + patience_s
         while self._queue:
-            self._no_room = self._lab.submit(self._queue[0])
-            if self._no_room is None:
-                self._note(GpusGranted, job=self._queue.popleft().name)
+            granting = self._granting()
+            self._no_room = None if granting else self._lab.submit(self._queue[0])
+            if self._no_room is None and not granting:
+                name = self._queue.popleft().name
+                self._granted.add(name)
+                self._note(GpusGranted, job=name)
+                self._fire(lambda when: when.granted in self._granted)
             elif self._lab.now_s() >= deadline_s:
                 return
             else:
                 self._keep(self._lab.next(self._lab.now_s() + _ASK_S))
+
+    def _granting(self) -> bool:
+        """Whether what comes with a job's GPUs is under way: who is next sees what it leaves."""
+        return bool(self._begun_with_gpus - self._at.actions.keys())
 
     def _release(self, jobs: Sequence[str]) -> None:
         if new := [name for name in jobs if name not in self._released]:
@@ -294,6 +304,8 @@ class _Run:
             return self._now_s >= self._zero_s + when.at_s
         if when.job is not None and when.iteration is not None:
             return self._at.iterations(when.job) >= when.iteration
+        if when.granted is not None:
+            return when.granted in self._granted
         if when.started is not None:
             return self._at.states.get(when.started) in ("RUNNING", "RECOVERING", *ENDED)
         if when.ended is not None:
@@ -306,6 +318,8 @@ class _Run:
         for event in found:
             del self._pending[event.name]
             self._begun.add(event.name)
+            if event.when.granted is not None:
+                self._begun_with_gpus.add(event.name)
             self._perform(event)
         return bool(found)
 

@@ -8,7 +8,7 @@ draws both. Times are seconds after the release of the first jobs.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,8 @@ from ringlight.experiments.record import events as record
 from ringlight.experiments.record.events import Record, read_records
 from ringlight.experiments.record.folder import environment_of, experiment_of
 from ringlight.experiments.record.runs import AGAIN
+from ringlight.experiments.view.lightpaths import lightpaths
+from ringlight.experiments.view.told import cross_connect, events_of, moved
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 
@@ -34,7 +36,6 @@ MOST_SAMPLES = 2000
 RATE_UNIT_BPS = 1000.0
 _FABRIC: TypeAdapter[FabricDocument] = TypeAdapter(FabricDocument)
 
-Event = dict[str, Any]
 #: Times, and what was received and sent, bits per second.
 _Series = tuple[list[float], list[float], list[float]]
 
@@ -85,7 +86,7 @@ class Recorded:
         begin = next((one.at for one in records if isinstance(one, record.Released)), started.t)
         scale, fabric = plan.setting.scale.rate, plan.setting.fabric
         first = min(begin, started.t)
-        told = sorted(_events(plan, records), key=lambda event: event["t"])
+        told = sorted(events_of(plan, records), key=lambda event: event["t"])
         for number, event in enumerate(told, start=1):
             event["id"] = number
         laps = {job.name: _laps(job, started, records) for job in plan.jobs}
@@ -100,8 +101,9 @@ class Recorded:
             "fabric": _FABRIC.dump_python(fabric_document(fabric, scale), mode="json", by_alias=True),
             "light": _light(fabric, started.circuits or plan.circuits),
             "jobs": [_job(job, started) for job in plan.jobs],
-            "events": [_moved(event, begin) for event in told],
+            "events": [moved(event, begin) for event in told],
             "laps": {job: _columns(of_job, begin) for job, of_job in laps.items()},
+            "lightpaths": lightpaths(plan, records, begin),
             "rates": _resampled(self._rates.get(name, {}), begin),
         }
 
@@ -152,11 +154,10 @@ def _light(fabric: Fabric, circuits: Iterable[Sequence[str]]) -> dict[str, list[
     except ValueError:
         # Light of another kind than circuits.
         return {}
-    return {name: [_xc(one.ingress, one.egress) for one in sorted(group)] for name, group in found.items()}
-
-
-def _xc(ingress: int, egress: int | None, t_dark: float | None = None, t_lit: float | None = None) -> Event:
-    return {"ingress": ingress, "egress": egress, "wavelength": None, "t_dark": t_dark, "t_lit": t_lit}
+    return {
+        name: [cross_connect(one.ingress, one.egress) for one in sorted(group)]
+        for name, group in found.items()
+    }
 
 
 def _laps(job: JobPlan, started: record.RunStarted, records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -212,112 +213,3 @@ def _means(
     known = np.maximum.accumulate(np.where(counts > 0, np.arange(steps + 1), 0))
     means = np.divide(sums, counts, out=np.zeros(steps + 1), where=counts > 0) / RATE_UNIT_BPS
     return [round(value) for value in means[known].tolist()]
-
-
-def _moved(event: Event, begin: float) -> Event:
-    """An event with its times on the take's clock."""
-    moved = {**event, "t": round(event["t"] - begin, 6)}
-    if "timeline" in event:
-        moved["timeline"] = [{**one, "t": round(one["t"] - begin, 6)} for one in event["timeline"]]
-    if "changes" in event:
-        moved["changes"] = {
-            name: {key: [_moved_xc(xc, begin) for xc in group] for key, group in change.items()}
-            for name, change in event["changes"].items()
-        }
-    return moved
-
-
-def _moved_xc(xc: Event, begin: float) -> Event:
-    times = {key: xc.get(key) for key in ("t_dark", "t_lit")}
-    return {**xc, **{key: None if t is None else round(t - begin, 6) for key, t in times.items()}}
-
-
-# Records as events of the stream.
-
-
-def _events(plan: RunPlan, records: Iterable[Record]) -> Iterator[Event]:
-    for one in records:
-        yield from ({"t": one.t, **event} for event in told_of(plan, one))
-
-
-def told_of(plan: RunPlan, one: Record) -> Iterator[Event]:
-    """A record as events of the stream; none for what the page does not show."""
-    match one:
-        case record.JobArrived(job=job):
-            yield {"event": "job", "job": job, "name": job, "state": "PENDING", "error": None}
-        case record.GpusGranted(job=job):
-            yield {"event": "job", "job": job, "name": job, "state": "STARTING", "error": None}
-        case record.JobState():
-            gpus = {"gpus": list(one.gpus)} if one.gpus else {}
-            yield {
-                "event": "job",
-                "job": one.job,
-                "name": one.job,
-                "state": one.state,
-                "error": one.reason,
-                **gpus,
-            }
-        case record.WorkerLost():
-            yield {"event": "lost", "job": one.job, "rank": one.rank, "gpu": one.gpu, "text": one.reason}
-        case record.JobRecovered():
-            yield {"event": "recovered", "job": one.job, "iteration": one.iteration, "gpus": list(one.gpus)}
-        case record.ActionBegun():
-            yield {"event": "action", "state": "begun", "name": one.name, "do": one.do, "target": one.target}
-        case record.ActionEnded():
-            yield from _ended(plan, one)
-        case record.SwitchDrifted():
-            yield {"event": "drift", "switch": one.switch, "text": one.said, "planned": one.planned}
-        case record.SwitchMended():
-            yield {
-                "event": "drift_over",
-                "switch": one.switch,
-                "text": f"{one.what} after {one.after_s:.3f} s",
-            }
-        case record.ProcessEnded():
-            yield {"event": "process", "state": "down", "name": one.name, "text": f"{one.process} {one.how}"}
-        case record.ProcessBack():
-            said = record.process_called(one.kind, one.name)
-            yield {"event": "process", "state": "up", "name": one.name, "text": said, "away_s": one.away_s}
-        case record.EventLate():
-            yield {"event": "late", "text": one.said}
-        case record.Flow(t_lit=float() as t_lit) if one.t_close is not None:
-            told = {"gpu": one.gpu, "peer": one.peer, "wavelength": one.wavelength, "t_end": one.t_close}
-            yield {"event": "flow", "t": t_lit, **told}
-        case _:
-            return
-
-
-def _ended(plan: RunPlan, one: record.ActionEnded) -> Iterator[Event]:
-    event = next((event for event in plan.events if event.name == one.name), None)
-    result = one.result
-    if changes := _changes(result.get("results") or result.get("optical_switches") or {}):
-        yield {
-            "event": "circuits",
-            "who": f"event {one.name} of the scenario",
-            "changes": changes,
-            "timeline": result.get("timeline", []),
-            "problems": result.get("problems", []),
-            "outcome": "done" if one.error is None else "failed",
-        }
-    back = one.do == "restore" or (event is not None and event.back_after_s > 0.0)
-    done = {"name": one.name, "do": one.do, "target": one.target, "back": back, "error": one.error}
-    plan_told = {
-        key: result["plan"][key] for key in ("moves", "fibres_moved") if key in result.get("plan", {})
-    }
-    yield {"event": "action", "state": "ended", **done, **plan_told}
-
-
-def _changes(switches: Mapping[str, Any]) -> dict[str, dict[str, list[Event]]]:
-    """Cross-connects by switch, of a regroup's results or of an answer to a change of circuits."""
-    found: dict[str, dict[str, list[Event]]] = {}
-    for name, told in switches.items():
-        results = told if isinstance(told, list) else told.get("results", [])
-        change: dict[str, list[Event]] = {"remove": [], "add": []}
-        for one in results:
-            # What was kept is told, too.
-            if one["action"] in change:
-                times = one.get("t_dark"), one.get("t_lit")
-                change[one["action"]].append(_xc(one["ingress"], one.get("egress"), *times))
-        if any(change.values()):
-            found[name] = change
-    return found

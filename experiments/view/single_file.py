@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.folder import experiment_of
+from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.view.recorded import Recorded
 from ringlight.experiments.view.serving import PAGE, index_of
 
@@ -21,12 +26,35 @@ _SHEET = re.compile(r'<link rel="stylesheet"( id="\w+")? href="([^"]+)">')
 _CLOSES = re.compile(r"<(?=[!/]|script)", re.IGNORECASE)
 
 
-def single_file(folders: Sequence[Recorded]) -> str:
-    """HTML with all runs of the folders. It loads nothing, and runs no script but its own."""
-    found = [folder.index() for folder in folders]
+#: The page beside a report, in a run folder; and bytes of the runs in it.
+BESIDE, MOST_BESIDE = "view.html", 8_000_000
+
+
+def write_beside(folder: Path) -> None:
+    """Write :data:`BESIDE` into a run folder, with as many of its runs as fit; not where none has begun, and
+    not of a trace of jobs, of which nothing is on record that could be watched. Raises WriteError."""
+    try:
+        if all(plan.trace for plan in experiment_of(folder).plans):
+            return
+        page = single_file([Recorded(folder)], most_bytes=MOST_BESIDE)
+    except ScenarioError:
+        # Whoever needs the records says what is wrong with them.
+        return
+    write_whole(folder / BESIDE, page)
+
+
+def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) -> str:
+    """HTML with the runs of the folders, the first at least and more up to ``most_bytes``. It loads nothing,
+    and runs no script but its own."""
+    found, size = [folder.index() for folder in folders], 0
     for folder, index in zip(folders, found, strict=True):
+        kept = []
         for known in index["takes"]:
-            known["take"] = folder.take(known["name"])
+            if size < most_bytes:
+                known["take"] = folder.take(known["name"])
+                size += len(json.dumps(known["take"], separators=(",", ":")))
+                kept.append(known)
+        index["left_out"], index["takes"] = len(index["takes"]) - len(kept), kept
     page = index_of("file")
     scripts = [_read(name) for name in _SCRIPT.findall(page)]
     imports = json.dumps({"imports": {_alias(name): _data(name) for name in _modules()}})

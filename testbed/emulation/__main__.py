@@ -54,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
     )
+    parser.add_argument(
+        "--fast-path", action="store_true", help="the kernel carries what the switches' flow tables say"
+    )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--die-with", type=int, metavar="PID", help="stop when this process ends")
@@ -122,6 +125,7 @@ def _run(chosen: argparse.Namespace) -> int:
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
             onic_lease_s=chosen.onic_lease,
+            fast_path=chosen.fast_path,
         )
     )
     received: list[int] = []

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mininet.net import Mininet
@@ -24,6 +25,7 @@ from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
+from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.impairments.end import Counts, End
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
@@ -151,6 +153,9 @@ def check_controllers(fabric: Fabric, apps: ControllerAddress | None) -> None:
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
+    ``fast_path``: socket of a fast path beside the packet switches of our controller, None for none. Where
+    Open vSwitch forwards in the kernel there is none either.
+
     Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
     """
 
@@ -161,6 +166,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         emulation: Emulation,
         controller: ControllerAddress,
         apps: ControllerAddress | None = None,
+        fast_path: Path | None = None,
     ) -> None:
         check_fabric(fabric)
         check_controllers(fabric, apps)
@@ -174,6 +180,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.emulation = emulation
         self.target = controller
         self._apps = apps
+        self._carrier: Carrier | None = None
+        if fast_path is not None and not has_kernel_datapath():
+            ours = (switch for switch in fabric.packet_switches.values() if switch.is_ours)
+            self._carrier = Carrier({lab.bridge(switch.name): switch.dpid for switch in ours}, fast_path)
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable] = {}
         self._control: ControlNetwork | None = None
@@ -246,6 +256,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._qos = openvswitch.vsctl(*words).split()[0]
             for bridge in self.switches:
                 bridge.qos = self._qos
+        if self._carrier is not None:
+            self._carrier.start()
         self._finish(ports)
         self._start_averagers()
         self._start_onics()
@@ -258,6 +270,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if not has_kernel_datapath():
             openvswitch.keep_memory()
             openvswitch.widen_buffers(self.lab.prefix)
+        if self._carrier is not None:
+            self._carrier.open_vswitch_is_back()
 
     @property
     def onics(self) -> dict[str, OnicNode]:
@@ -311,7 +325,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
 
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
-        bridge = self.addSwitch(self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller)
+        told = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
+        bridge = self.addSwitch(
+            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, told=told
+        )
         self._nodes[name] = bridge
 
     def target_of(self, name: str) -> str | None:
@@ -405,6 +422,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         openvswitch.check_ports({self._interface(port): port.number for port in here})
         if here and not has_kernel_datapath():
             openvswitch.widen_buffers(self.lab.prefix)
+        if self._carrier is not None:
+            carried = [port for port in here if self._carrier.carries(self.lab.bridge(port.node))]
+            self._carrier.take_up(map(self._interface, carried))
 
     def _end_fibre(self, port: Port) -> None:
         """What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
@@ -507,9 +527,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             if wanted is None:
                 self._drop_end(port)
                 continue
-            sends = not self._is_bare(far := link.other(port)) and not isinstance(
-                self._nodes[far.node], PacketSwitch
-            )
+            far = link.other(port)
+            sends = self._redirects(far)
             if port not in self._ends and (place := self._place_of(far if sends else port)) is not None:
                 # Seeded apart, and the same in every lab.
                 seed = zlib.crc32(f"{far} {port}".encode())
@@ -536,6 +555,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return self._cables[port].intf2.node.namespace, NIC
         node = self._nodes[port.node]
         return node.namespace, f"p{port.number}" if port.node in onics else self._interface(port)
+
+    def _redirects(self, port: Port) -> bool:
+        """Whether it is eBPF that sends from a port."""
+        if self._is_bare(port):
+            return False
+        if not isinstance(self._nodes[port.node], PacketSwitch):
+            return True
+        return self._carrier is not None and self._carrier.carries(self.lab.bridge(port.node))
 
     def _is_bare(self, port: Port) -> bool:
         """Whether it is a GPU's NIC, which comes with its worker."""
@@ -773,6 +800,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         with self._lock:
             for port in [*self._ends]:
                 self._drop_end(port)
+        if self._carrier is not None:
+            self._carrier.stop()
+            self._carrier = None
         try:
             self.remove_bridges()
         except openvswitch.OpenVSwitchError as error:

@@ -156,11 +156,22 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     Without a controller it forwards nothing (fail mode secure), unless it is to do without one
     (``controller``: none), and then learns and floods. ``qos``: the record that tells Open vSwitch
     to leave queueing to others; without it the shaping of a port would be removed as the port is added.
+    ``told``: whether a fast path is to be told of its tables, for which it must speak OpenFlow 1.5, too.
     """
 
     def __init__(
-        self, name: str, *, lab: Lab, dpid: int, qos: str = "@noop", controller: str = OURS, **params: Any
+        self,
+        name: str,
+        *,
+        lab: Lab,
+        dpid: int,
+        qos: str = "@noop",
+        controller: str = OURS,
+        told: bool = False,
+        **params: Any,
     ) -> None:
+        # Others' applications may be older than ours.
+        protocols = "OpenFlow13" if controller == OURS else "OpenFlow10,OpenFlow13"
         self.lab = lab
         self.controller = controller
         self.qos = qos
@@ -171,8 +182,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
             dpid=f"{dpid:x}",
             failMode="standalone" if controller == "none" else "secure",
             datapath="kernel" if has_kernel_datapath() else "user",
-            # Others' applications may be older than ours.
-            protocols="OpenFlow13" if controller == OURS else "OpenFlow10,OpenFlow13",
+            protocols=f"{protocols},OpenFlow15" if told else protocols,
             reconnectms=RECONNECT_MS,
             batch=True,
             **params,

@@ -24,7 +24,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ _PID_FILE = Path("/var/run/openvswitch/ovs-vswitchd.pid")
 _SYS_PIDFD_GETFD = 438
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
+_SO_ATTACH_BPF = 50
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -206,18 +207,35 @@ def widen_buffers(prefix: str) -> int:
     warning says so and the sockets stay as they are.
     """
     try:
-        pid = int(_PID_FILE.read_text())
-        process = os.pidfd_open(pid)
+        return sum(_widen(packet, prefix) for packet in _borrowed_sockets())
     except (OSError, ValueError) as error:
-        log.warning("buffers of Open vSwitch stay as they are: %s", error)
+        why = error.strerror if isinstance(error, OSError) else error
+        log.warning("buffers of Open vSwitch stay as they are: %s", why)
         return 0
+
+
+def filter_received(interfaces: Collection[str], program: int) -> None:
+    """Have a BPF program, by its descriptor, filter what Open vSwitch receives at these interfaces.
+
+    It takes the place of Open vSwitch's own filter, which hides what leaves by them. Raises OpenVSwitchError
+    where a socket cannot be borrowed, or an interface has none.
+    """
+    left = set(interfaces)
     try:
-        return sum(_widen(process, fd, prefix) for fd in _packet_sockets(pid))
-    except OSError as error:
-        log.warning("buffers of Open vSwitch stay as they are: %s", error.strerror)
-        return 0
-    finally:
-        os.close(process)
+        for packet in _borrowed_sockets():
+            name, protocol = packet.getsockname()[:2]
+            if protocol and name in left:
+                packet.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_BPF, program)
+                left.discard(name)
+    except (OSError, ValueError) as error:
+        raise OpenVSwitchError(f"Open vSwitch's sockets cannot be borrowed: {error}") from None
+    if left:
+        raise OpenVSwitchError(f"Open vSwitch does not receive from {min(left)}")
+
+
+def management_socket(bridge: str) -> Path:
+    """Where a bridge speaks OpenFlow with whoever is on this machine."""
+    return _PID_FILE.parent / f"{bridge}.mgmt"
 
 
 def keep_memory(control: Path | None = None) -> bool:
@@ -244,6 +262,23 @@ def keep_memory(control: Path | None = None) -> bool:
     return True
 
 
+def _borrowed_sockets() -> Iterator[socket.socket]:
+    """The packet sockets of the switch's process, each for as long as it is looked at. Raises OSError,
+    ValueError."""
+    pid = int(_PID_FILE.read_text())
+    process = os.pidfd_open(pid)
+    try:
+        for descriptor in _packet_sockets(pid):
+            borrowed = _libc.syscall(_SYS_PIDFD_GETFD, process, descriptor, 0)
+            if borrowed < 0:
+                code = ctypes.get_errno()
+                raise OSError(code, f"pidfd_getfd: {os.strerror(code)}")
+            with socket.socket(fileno=borrowed) as packet:
+                yield packet
+    finally:
+        os.close(process)
+
+
 def _packet_sockets(pid: int) -> Sequence[int]:
     """Descriptors of the process that are packet sockets, told by their inodes."""
     inodes = {line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]}
@@ -258,20 +293,15 @@ def _packet_sockets(pid: int) -> Sequence[int]:
     return found
 
 
-def _widen(process: int, descriptor: int, prefix: str) -> bool:
-    borrowed = _libc.syscall(_SYS_PIDFD_GETFD, process, descriptor, 0)
-    if borrowed < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"pidfd_getfd: {os.strerror(code)}")
-    with socket.socket(fileno=borrowed) as packet:
-        name, protocol = packet.getsockname()[:2]
-        if protocol == 0 and not name:
-            option, read, size = _SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER_BYTES
-        elif name.startswith(prefix):
-            option, read, size = _SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES
-        else:
-            return False
-        # The kernel doubles what is asked for.
-        if packet.getsockopt(socket.SOL_SOCKET, read) < size:
-            packet.setsockopt(socket.SOL_SOCKET, option, size // 2)
-        return True
+def _widen(packet: socket.socket, prefix: str) -> bool:
+    name, protocol = packet.getsockname()[:2]
+    if protocol == 0 and not name:
+        option, read, size = _SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BUFFER_BYTES
+    elif name.startswith(prefix):
+        option, read, size = _SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES
+    else:
+        return False
+    # The kernel doubles what is asked for.
+    if packet.getsockopt(socket.SOL_SOCKET, read) < size:
+        packet.setsockopt(socket.SOL_SOCKET, option, size // 2)
+    return True

@@ -129,7 +129,8 @@ class Settings:
 
     ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
     emulated seconds that a grant of light lasts unless it is renewed. ``apps``: applications of others.
-    ``keeps``: the controller's command, where the testbed is to start it and keep it running.
+    ``keeps``: the controller's command, where the testbed is to start it and keep it running. ``fast_path``:
+    the kernel carries what the packet switches' flow tables say.
     """
 
     lab: Lab
@@ -145,6 +146,7 @@ class Settings:
     seed: int = 0
     onic_faults: bool = False
     onic_lease_s: float = 2.0
+    fast_path: bool = False
 
 
 class Testbed:
@@ -229,7 +231,10 @@ class Testbed:
         self._go_on()
         self._launch_controller()
         where = None if settings.apps is None else settings.apps.address
-        network = LabNetwork(lab, settings.fabric, settings.emulation, settings.controller, where)
+        network = LabNetwork(
+            *(lab, settings.fabric, settings.emulation, settings.controller, where),
+            self._fast_path if settings.fast_path else None,
+        )
         self.network = network
         self._undo.callback(self._attempt, "the network", network.stop)
         network.build()
@@ -330,6 +335,10 @@ class Testbed:
         except (docker.errors.APIError, requests.RequestException) as error:
             raise TestbedError(f"Docker: {docker_reason(error)}") from None
         return api, image
+
+    @property
+    def _fast_path(self) -> Path:
+        return self.settings.state / "fastpath.sock"
 
     # -- applications of others
 
@@ -668,6 +677,7 @@ class Testbed:
             "packet_switches": packet,
             "optical_switches": optical,
             "onics": onics,
+            **({"fast_path": str(self._fast_path)} if self._fast_path.exists() else {}),
             **({"averagers": working} if working else {}),
             **({"processes": processes} if processes else {}),
         }
@@ -696,7 +706,7 @@ class Testbed:
     def _remove_state(self) -> None:
         """Remove our files; the directories too unless somebody else keeps files there."""
         state, lab = self.settings.state, self.settings.lab
-        names = ["inventory.json", "agent.sock", "light.json", deaths.FILE]
+        names = ["inventory.json", "agent.sock", "fastpath.sock", "light.json", deaths.FILE]
         names += [
             f"{name}.{kind}"
             for name in self.settings.fabric.optical_switches

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ringlight.fabric.frames import ETHERNET_BYTES
+from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
 from ringlight.fabric.impairments import reno_bps
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
@@ -116,11 +116,9 @@ class Segments:
     def most_bps(self, loss: float, way_s: float) -> float:
         """Most payload of one connection whose packets take ``way_s`` and are lost to a share."""
         rtt_s = 2 * way_s + OWN_QUEUE_S
-        return reno_bps(loss, rtt_s, self.time_out_s + rtt_s, self.mtu_bytes - _IN_PACKET_BYTES)
+        return reno_bps(loss, rtt_s, self.time_out_s + rtt_s, self.mtu_bytes - IN_PACKET_BYTES)
 
 
-#: IPv4 and TCP with time stamps.
-_IN_PACKET_BYTES = 52
 #: GPUs up to which it is looked at what each pair of them gets where frames are lost.
 MOST_LOSSY = 128
 

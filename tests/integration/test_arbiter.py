@@ -95,7 +95,7 @@ def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
     plan = run.api.post("/v1/planes/plan", json={"gpus": 4, "collective": "halving-doubling"}).json()
     assert (plan["plane"], plan["ranks"]) == ("n", NODES)
     assert lit(run) == {}, "a plan changed something"
-    red = submit(run, "red")
+    red = submit(run, "red", iterations=30)
     job = run.wait_state(red, "READY")
     assert (job["plane"], job["switches"]) == ("n", ["n-c0", "n-c1", "n-r0", "n-r1"])
     assert lit(run) == LIT
@@ -105,10 +105,13 @@ def test_a_job_trains_over_its_own_light_and_leaves_none(run: Run) -> None:
         held = {name_of[ip]: (way["port"], way["wavelength"]) for ip, way in peers.items()}
         assert held == {peer: (way["port"], way["wavelength"]) for peer, way in plan["maps"][gpu].items()}
     assert refusal(run, ranks=["n0", "n1"]) == (409, "rank 0: GPU n0 is reserved by job red")
+    assert run.lightpaths() == set(), "light before anybody sends"
     run.release(red)
+    seen = {(source, to, wavelength, 1) for lit in LIT.values() for source, to, wavelength in lit}
+    assert run.lightpaths(1.2) == seen
     run.wait_state(red, "SUCCEEDED")
     assert len({e["parameters_sha256"] for e in run.events(red, "done")}) == 1
-    assert len(run.events(red, "iteration")) == 40
+    assert len(run.events(red, "iteration")) == 120
     run.assert_all_light_arrived(before, red)
     flows = run.api.get("/v1/onics/n0/flows").json()["flows"]
     assert {flow["port"] for flow in flows} == {0, 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import signal
 import time
@@ -113,6 +114,12 @@ class Run:
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
         events = self.api.get(f"/v1/jobs/{job}/events").json()["events"]
         return [event for event in events if event["event"] == kind]
+
+    def lightpaths(self, seconds: float = 0.3) -> set[tuple[str, str, int | None, int]]:
+        """All that the stream tells meanwhile of which GPU has light to which."""
+        answer = self.api.get(f"/v1/events?rates=true&seconds={seconds}")
+        told = [line.removeprefix("data: ") for line in answer.text.splitlines() if '"lightpaths"' in line]
+        return {tuple(one) for line in told for one in json.loads(line).get("lightpaths", [])}
 
     def worker_pid(self, worker: str) -> int:
         """The process that runs in a worker's directory."""

@@ -109,6 +109,8 @@ def test_a_graph_is_executed_while_its_light_follows_what_is_left(run: DemandRun
     assert plane["jobs"] == [red]
     assert (there["job"], there["mode"], there["trouble"]) == (red, "again", None)
     assert there["lightpaths"].keys() == set(RANKS)
+    lit = {(a, b, None, count) for a, peers in there["lightpaths"].items() for b, count in peers.items()}
+    assert run.lightpaths() == lit
     switch = plane["switches"][0]["name"]
     refused = run.api.put(f"/v1/optical-switches/{switch}/cross-connects/1", json={"egress": 6})
     assert refused.status_code in (409, 422)
@@ -118,6 +120,7 @@ def test_a_graph_is_executed_while_its_light_follows_what_is_left(run: DemandRun
     decisions = run.decisions()
     assert len([one for one in decisions if one["left_bytes"] > 0]) >= 3
     assert {one["problem"] for one in decisions} == {None}
+    assert all(one["lightpaths"].keys() <= set(RANKS) and one["lightpaths"] for one in decisions)
     assert all(one["dark_s"] >= 0.05 for one in decisions)
     check_light(run, before, len(decisions))
 

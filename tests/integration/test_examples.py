@@ -39,7 +39,9 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "packet_switches": {"training.iterations": 2},
     "parallel_16": {"scale.time": 1, "scale.payload": 20000},
     "queue": {"training.iterations": 8},
+    "sonic_ocs": {"training.iterations": 12},
     "spare": {"training.iterations": 14},
+    "trace_jobs": {"jobs.trace.generate.duration": "180 s"},
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB"},
 }
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
@@ -53,6 +55,7 @@ ARMS: Mapping[str, Sequence[str]] = {
     "fat_tree_4": ("hash",),
     "own_algorithm": ("all-pairs",),
     "packet_switches": ("slow",),
+    "sonic_ocs": ("regrouped",),
     "spare": ("shrunk", "failed"),
     "two_cables": ("two",),
     "two_jobs_grid": ("both",),

@@ -113,6 +113,12 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
         409,
         "optical switch r-w0 is kept for job red",
     )
+    sent = {
+        (a, b, emit["wavelength"], 1) for a, peers in plan["transmit"].items() for b, emit in peers.items()
+    }
+    shown = run.lightpaths()
+    assert shown
+    assert shown < sent, "light of other steps than the first"
     again = run.api.post("/v1/jobs", json={"name": "blue", "gpus": 5, **TRAIN})
     assert (again.status_code, again.json()["detail"]) == (409, "the light of ring r is that of job red")
     assert run.api.post("/v1/regroup", json={"jobs": [red]}).status_code == 422
@@ -129,6 +135,7 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     assert [one["step"] for one in run.api.get("/v1/planes/r/changes").json()] == list(range(1, 40))
     run.assert_all_light_arrived(before, red)
     run.wait(lambda: idle(run), "light or sockets were left")
+    assert run.lightpaths() == set()
 
 
 @pytest.mark.parametrize(

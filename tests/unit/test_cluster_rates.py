@@ -4,7 +4,7 @@ simulation."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,39 +158,51 @@ def on_off(
     return (work - before) / (now - begin)
 
 
-def compare_on_off(cases: int, until: float) -> tuple[list[float], list[float]]:
-    """The mean field's mean error on each link or fabric, and its error for each job."""
-    of_all, of_jobs = [], list[float]()
-    for case in range(cases):
-        rng = np.random.default_rng([SEED, 3, case])
-        count = 1 if case % 2 else int(rng.integers(2, 8))
-        jobs = int(rng.integers(2, 12))
-        loads: Loads = [
-            [
-                (int(link), float(rng.integers(1, 17)))
-                for link in rng.choice(count, int(rng.integers(1, min(count, 4) + 1)), replace=False)
-            ]
-            for _ in range(jobs)
+def some_links(rng: np.random.Generator) -> tuple[Loads, Any, Any]:
+    """A link, or a few, with jobs that cross any of them: loads, capacity, shares."""
+    count = 1 if rng.random() < 0.5 else int(rng.integers(2, 8))
+    jobs = int(rng.integers(2, 12))
+    loads: Loads = [
+        [
+            (int(link), float(rng.integers(1, 17)))
+            for link in rng.choice(count, int(rng.integers(1, min(count, 4) + 1)), replace=False)
         ]
-        shares, periods = rng.uniform(0.05, 0.6, jobs), rng.uniform(0.5, 2.0, jobs)
-        offsets, links, weights = flat(loads)
-        asked = np.bincount(links, weights * np.repeat(shares, np.diff(offsets)), count)
-        capacity = np.maximum(asked * rng.uniform(0.5, 2.0, count), 1.0)
-        exact = on_off(loads, capacity, shares, periods, rng, until)
-        found = rates.duty(offsets, links, weights, capacity, shares)
-        low = rates.always(offsets, links, weights, capacity, shares)
+        for _ in range(jobs)
+    ]
+    shares = rng.uniform(0.05, 0.6, jobs)
+    offsets, links, weights = flat(loads)
+    asked = np.bincount(links, weights * np.repeat(shares, np.diff(offsets)), count)
+    return loads, np.maximum(asked * rng.uniform(0.5, 2.0, count), 1.0), shares
+
+
+def some_tree(rng: np.random.Generator) -> tuple[Loads, Any, Any]:
+    """A cluster of up to 64 GPUs that are given out at random: loads, capacity, shares."""
+    loads: Loads = []
+    while len(loads) < 2:
+        cluster = random_cluster(rng)
+        loads = random_loads(rng, cluster)
+    return loads, cluster.links, rng.uniform(0.05, 0.6, len(loads))
+
+
+@pytest.mark.parametrize("made", [some_links, some_tree])
+def test_the_mean_field_is_near_an_exact_on_off_simulation(
+    made: Callable[[np.random.Generator], tuple[Loads, Any, Any]], request: pytest.FixtureRequest
+) -> None:
+    """95 % of 100 random links and fabrics are within 5 points in the mean over their jobs, and so are 95 %
+    of all single jobs; here 24 of each, in which chance has more weight."""
+    long = request.config.getoption("--long")
+    of_all, of_jobs = [], list[float]()
+    for case in range(100 if long else 24):
+        rng = np.random.default_rng([SEED, 3, case])
+        loads, capacity, shares = made(rng)
+        periods = rng.uniform(0.5, 2.0, len(loads))
+        exact = on_off(loads, capacity, shares, periods, rng, 1000 if long else 200)
+        found = rates.duty(*flat(loads), capacity, shares)
         of_all.append(float(found.mean() - exact.mean()))
         of_jobs += (found - exact).tolist()
-        assert low.mean() <= exact.mean() + 0.03
-    return of_all, of_jobs
-
-
-def test_the_mean_field_is_near_an_exact_on_off_simulation(request: pytest.FixtureRequest) -> None:
-    """95 % of 100 random links and fabrics within 5 points (here 24 of them), and nine in ten of all jobs."""
-    long = request.config.getoption("--long")
-    of_all, of_jobs = compare_on_off(100 if long else 24, 400 if long else 200)
+        assert rates.always(*flat(loads), capacity, shares).mean() <= exact.mean() + 0.03
     assert np.mean(np.abs(of_all) <= 0.05) >= 0.95
-    assert np.mean(np.abs(of_jobs) <= 0.05) > 0.85
+    assert np.mean(np.abs(of_jobs) <= 0.05) >= (0.95 if long else 0.93)
 
 
 @pytest.mark.parametrize(("oversubscription", "goodput"), [(2, 0.769), (4, 0.526), (8, 0.323)])

@@ -44,8 +44,11 @@ def test_every_name_has_its_function() -> None:
     assert tuple(SHARING) == tuple(LOOPS) == get_args(Sharing)
 
 
-@pytest.mark.parametrize("light", get_args(LightMoves))
-@pytest.mark.parametrize("placement", [name for name in get_args(Placement) if name != "blocks"])
+# What the controller decides is decided GPU by GPU: ``test_cluster_by_gpu``.
+@pytest.mark.parametrize("light", [name for name in get_args(LightMoves) if name != "controller"])
+@pytest.mark.parametrize(
+    "placement", [name for name in get_args(Placement) if name not in ("blocks", "controller")]
+)
 def test_littles_law_and_what_is_done(placement: Placement, light: LightMoves) -> None:
     """All work is done, nobody runs faster than at ideal speed, and no GPU has two jobs at once."""
     cluster = tree(6, 16)
@@ -132,7 +135,11 @@ def test_placements() -> None:
     free = Free(tree(4, 8), np.random.default_rng(1))
     free.take({0: 6, 1: 3, 2: 8})
     assert free.counts == [2, 5, 0, 8]
-    found = {name: place(free, 5) for name, place in PLACEMENTS.items() if name not in ("random", "blocks")}
+    found = {
+        name: place(free, 5)
+        for name, place in PLACEMENTS.items()
+        if name not in ("random", "controller", "blocks")
+    }
     assert found == {
         "first-fit": {0: 2, 1: 3},
         "pack": {1: 5},

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from ringlight.containers.image import ROOT
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
+from ringlight.experiments.crosscheck.command import flow_by_flow
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import TraceReplayed, read_records
 from ringlight.experiments.report.sections.traces import occupied, times
 from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 
 FABRIC = "leaf_spine: {leaves: 4, spines: 1, gpus_per_leaf: 8, gpu: g, rate: 100 Gbit/s, oversubscription: 4}"
@@ -165,3 +169,113 @@ def test_jobs_keep_their_gpus_in_the_map() -> None:
     seen = [[0.0, [[7, 0, 1], [8, 1, 2]]], [1.0, [[7, 0, 1], [9, 0, 1]]], [2.0, [[9, 0, 1]]]]
     assert occupied([2, 2], seen).T.tolist() == [[7, -1, 8, 8], [7, 9, -1, -1], [-1, 9, -1, -1]]
     assert [times(one) for one in (3, 200, 9000, 900_000)] == ["3.0 s", "3.3 min", "2.5 h", "10.4 d"]
+
+
+TRAINS = """
+name: trace-of-training
+description: Four jobs of a made-up trace, as training jobs at a hundredth of their time.
+scale: {time: 0.01, payload: 40000}
+fabric:
+  leaf_spine: {leaves: 2, spines: 1, gpus_per_leaf: 2, gpu: g, rate: 10 Gbit/s, oversubscription: 2}
+jobs:
+  trace:
+    generate: {jobs: 4, gap: 120 s, gaps: constant, duration: 450 s, durations: constant, sizes: {2: 1, 3: 1}}
+    sends: {share: 0.6, pattern: ring}
+    start_up: 100 s
+    trains: {iteration: 45 s}
+"""
+LOST = "{when: {at: 200 s}, do: lose, target: gpu g1, then: swap}"
+
+
+def test_jobs_of_a_trace_train_for_as_long_as_it_says() -> None:
+    (plan,) = _parsed(TRAINS).plans
+    assert [job.start.at_s for job in plan.jobs] == pytest.approx([0.0, 1.2, 2.4, 3.6], abs=1e-5)
+    for job in plan.jobs:
+        assert job.iterations == 10
+        assert job.loop.compute_s == pytest.approx(0.18)
+        # Of a ring over n ranks each sends 2 (n - 1) / n times its gradient, without headers at 24.6 Mbit/s.
+        sent = job.loop.gradient_bytes * 2 * (job.gpus - 1) / job.gpus
+        share = plan.setting.frames.mtu_bytes - 52
+        rate_bps = 25e6 * share / (share + 66)
+        assert 8 * sent / rate_bps == pytest.approx(0.27, rel=1e-4)
+    assert EmulationBackend("namespace").refuses(plan) is None
+
+
+def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
+    # Two switches share a link of half a GPU's rate each way: who is on both sends at half its rate, alone.
+    experiment = _parsed(TRAINS)
+    (plan,) = experiment.plans
+    (batch,), _ = SimulationBackend().batches([plan])
+    (found,) = [record for record in SimulationBackend().compute(batch) if isinstance(record, TraceReplayed)]
+    foretold = Foreteller()(plan)
+    assert foretold.replayed == found.jobs
+    came, granted, began, ended = (
+        {name: moments[k] for name, moments in found.jobs.items()} for k in range(4)
+    )
+    for job in plan.jobs:
+        name = job.name
+        assert came[name] == pytest.approx(job.start.at_s, abs=1e-5)
+        assert granted[name] is not None
+        assert began[name] == pytest.approx(granted[name] + 1.0)
+        assert ended[name] is not None
+        assert ended[name] - began[name] == pytest.approx(foretold.jct_s[name], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("pattern: ring", "pattern: uniform", "jobs.trace.sends: what trains reduces in rings"),
+        ("iteration: 45 s", "iteration: 200 ms", "jobs.trace.trains: job 0 of 2 GPUs sends"),
+        ("{jobs: 4,", "{jobs: 1001,", "jobs.trace.trains: 1,001 jobs; up to 1000 train"),
+        ("jobs:\n", f"events: [{LOST.replace('g1', 'g9')}]\njobs:\n", "events.1.target: there is no GPU g9"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_what_trains_are_named(old: str, new: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        _parsed(TRAINS.replace(old, new))
+    assert f"small.yaml: {said}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("placement: random", "jobs.trace.placement: random is only simulated; emulated are "),
+        ("light: ideal", "jobs.trace.light: ideal is only simulated; emulated are "),
+        ("until: 100 s", "jobs.trace.until: only simulated"),
+    ],
+)
+def test_policies_that_are_not_emulated_are_named(more: str, said: str) -> None:
+    (plan,) = _parsed(TRAINS.replace("start_up", f"{more}\n    start_up")).plans
+    assert str(EmulationBackend("namespace").refuses(plan)).startswith(said)
+    assert SimulationBackend().refuses(plan) is None
+
+
+def test_what_is_left_of_a_trace_is_counted() -> None:
+    text = TRAINS.replace("durations: constant", "durations: exponential").replace("jobs: 4", "jobs: 40")
+    more = "first: 5\n    shortest: 200 s\n    longest: 900 s\n    start_up"
+    (plan,) = _parsed(text.replace("start_up", more)).plans
+    assert plan.trace is not None
+    counts = jobs_of(plan.trace, 0).counts
+    assert len(plan.jobs) == 5
+    assert counts["too_short"] > 0
+    assert counts["too_long"] > 0
+    assert sum(counts.values()) == 35
+    assert all(job.iterations * 0.45 + 0.225 >= 2.0 and job.iterations * 0.45 <= 9.225 for job in plan.jobs)
+
+
+def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
+    """A replay knows of no iterations, which are what is compared."""
+    folder, result = _run(flow_by_flow(_parsed(TRAINS)), tmp_path)
+    assert {row["subject"] for row in result["rows"] if row["metric"] == "iteration"} == {
+        f"job j{n}" for n in range(4)
+    }
+    assert not [r for r in read_records(folder / "events.jsonl") if isinstance(r, TraceReplayed)]
+
+
+def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
+    text = TRAINS.replace("start_up", "placement: random\n    start_up").replace(
+        "jobs:\n", f"events: [{LOST}]\njobs:\n"
+    )
+    with pytest.raises(ScenarioError) as error:
+        _parsed(text)
+    assert "jobs.trace.placement: a GPU is lost by name only where" in str(error.value)

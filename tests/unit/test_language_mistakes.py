@@ -176,7 +176,8 @@ def wrong_paths(raw: dict[str, Any]) -> Iterator[Mistake]:
 
 def trained(raw: dict[str, Any]) -> dict[str, Any]:
     """With a training for jobs that have no workload, where a file's own jobs need none."""
-    return {"training": {"model": "resnet50", "compute": "1 ms", "batch": 1, "iterations": 1}, **raw}
+    training = {"model": "resnet50", "compute": "1 ms", "batch": 1, "iterations": 1, "gradient": "1 GB"}
+    return {"training": training, **raw}
 
 
 def wrong_names(raw: dict[str, Any]) -> Iterator[Mistake]:
@@ -206,8 +207,10 @@ def wrong_events(raw: dict[str, Any]) -> Iterator[Mistake]:
     job = next(iter(raw.get("jobs", {"train": 0})))
     kill = {"when": {"at": "1 s"}, "do": "kill", "target": "controller"}
     key = "events.1"
-    if "trace" in raw.get("jobs", {}):
-        # No event goes with a trace, right or wrong.
+    if job == "trace" and "trains" in raw["jobs"]["trace"]:
+        job = "j0"
+    elif job == "trace":
+        # No event goes with a trace that is only replayed, right or wrong.
         yield {**raw, "events": [kill]}, f"{key}: nothing is made to happen"
         return
     for event, where in (

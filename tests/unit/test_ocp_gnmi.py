@@ -55,7 +55,7 @@ from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS
 from ringlight.testbed.emulation.optical.device import OpticalDevice, Rewire, SetAdmin
 from ringlight.testbed.emulation.optical.grpc_calls import MAX_MESSAGE_BYTES, Call, Calls
-from ringlight.testbed.emulation.optical.ocp_gnmi import GnmiSession
+from ringlight.testbed.emulation.optical.ocp_gnmi import OcpSession
 from ringlight.testbed.emulation.optical.ocp_tree import Change, Names, Step, TreeError
 from ringlight.testbed.emulation.optical.session import Switch
 from tests.drivers import converge
@@ -313,18 +313,18 @@ def test_an_answer_that_is_lost_is_an_unknown_outcome(
     switch: ModelSwitch, driver: OpticalSwitchDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = driver.plan([XC(1, 17)])
-    finish = GnmiSession._finish_settings
+    finish = OcpSession._finish_settings
 
-    def lost(session: GnmiSession) -> None:
+    def lost(session: OcpSession) -> None:
         if any(setting.ticket.done for setting in session._settings):
             session._calls.over = True
         else:
             finish(session)
 
-    monkeypatch.setattr(GnmiSession, "_finish_settings", lost)
+    monkeypatch.setattr(OcpSession, "_finish_settings", lost)
     with pytest.raises(Indeterminate):
         driver.apply(plan)
-    monkeypatch.setattr(GnmiSession, "_finish_settings", finish)
+    monkeypatch.setattr(OcpSession, "_finish_settings", finish)
     assert set(driver.snapshot().cross_connects) == {XC(1, 17)} == switch.cross_connects()
     with pytest.raises(StaleRevision):
         driver.apply(plan)
@@ -345,7 +345,7 @@ def test_an_invalid_connection_is_read_and_can_be_removed(
 ) -> None:
     """A switch that cannot look at all of a Set beforehand keeps what it could not make, as INVALID."""
     converge(driver, [XC(1, 17)])
-    get = driver._client.get  # type: ignore[attr-defined]
+    get = driver._get  # type: ignore[attr-defined]
 
     def with_invalid(tops: Any, deadline: Any) -> Any:
         answer = get(tops, deadline)
@@ -354,7 +354,7 @@ def test_an_invalid_connection_is_read_and_can_be_removed(
             entries.append(told("bad", "INVALID", "port-2", "port-17", **{"status-reason": "busy"}))
         return answer
 
-    monkeypatch.setattr(driver._client, "get", with_invalid)  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "_get", with_invalid)
     seen = driver.snapshot()
     assert seen.state(XC(2, 17)) is CrossConnectState.INVALID
     assert driver.plan([XC(1, 17)], Mode.REPLACE, snapshot=seen).remove == (XC(2, 17),)
@@ -368,7 +368,7 @@ def test_why_a_connection_failed_is_logged_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     reasons = iter(("busy", "busy", "stuck", "stuck"))
-    get = driver._client.get  # type: ignore[attr-defined]
+    get = driver._get  # type: ignore[attr-defined]
 
     def with_failed(tops: Any, deadline: Any) -> Any:
         answer = get(tops, deadline)
@@ -377,7 +377,7 @@ def test_why_a_connection_failed_is_logged_once(
             answer["connections"] = {"port-connection": [entry]}
         return answer
 
-    monkeypatch.setattr(driver._client, "get", with_failed)  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "_get", with_failed)
     for _ in range(4):
         driver.snapshot()
     said = [record.getMessage() for record in caplog.records if "connection bad" in record.getMessage()]
@@ -693,8 +693,8 @@ def test_pygnmi_subscribes_once_and_polls(client: Any) -> None:
 # Bytes
 
 
-def exchange(pieces: list[bytes]) -> tuple[bytes, GnmiSession]:
-    session = GnmiSession(Switch("ocs0", OpticalDevice(4, IDEAL, seed=1)))
+def exchange(pieces: list[bytes]) -> tuple[bytes, OcpSession]:
+    session = OcpSession(Switch("ocs0", OpticalDevice(4, IDEAL, seed=1)))
     out = b""
     for piece in pieces:
         session.feed(piece)

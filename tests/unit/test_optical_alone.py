@@ -110,6 +110,7 @@ def test_each_product_speaks_its_own_protocols_where_anybody_may_listen() -> Non
     assert protocols_of("calient-s320") == ("calient-tl1", "calient-rest")
     assert protocols_of("polatis-7000") == ("scpi", "polatis-tl1", "polatis-restconf")
     assert protocols_of("ocp") == ("ocp-gnmi",)
+    assert protocols_of("sonic-ocs") == ("sonic-ocs", "sonic-ocs-gnmi")
     assert set(protocols_of("mems")) == set(PORTS)
     assert protocols_of("lcos") == protocols_of("palomar") == ()
     for profile in PROFILES:

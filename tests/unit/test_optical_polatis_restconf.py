@@ -31,13 +31,13 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.polatis_restconf import (
     format_pairs,
-    parse_error,
     parse_identity,
     parse_pairs,
     parse_port_states,
     parse_powers,
 )
 from ringlight.controller.optical.registry import make_driver
+from ringlight.controller.optical.restconf import parse_error
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, MEMS

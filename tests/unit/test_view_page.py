@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,9 +22,10 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.app import app
 from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
-from ringlight.experiments.view.recorded import Recorded, told_of
+from ringlight.experiments.view.recorded import Recorded
 from ringlight.experiments.view.serving import PAGE, address, application
 from ringlight.experiments.view.single_file import single_file
+from ringlight.experiments.view.told import told_of
 from tests.browser import CHROMIUM, Browser, browser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +144,36 @@ def test_the_page_is_guarded(served: str) -> None:
         assert httpx.get(served + name).status_code == 404, name
 
 
+def simulated(name: str, arm: str, place: Path) -> dict[str, Any]:
+    """Take of an arm of a scenario of the clone."""
+    experiment = load_checked(ROOT / "scenarios" / name)
+    done, _ = carry_out_experiment(experiment, SimulationBackend(), place, arms=(arm,))
+    return Recorded(done.path).take(arm)
+
+
+def test_light_goes_past_a_lost_server(tmp_path: Path) -> None:
+    take = simulated("examples/hop_ring.yaml", "bypassed", tmp_path)
+    sets, turns = take["lightpaths"]["sets"], take["lightpaths"]["turns"]
+    first, second, last = ([(a, b) for a, b, _, _ in sets[place]] for _, _, place, _ in turns)
+    ring = [f"g{i}" for i in range(6)]
+    assert first == [(a, b) for a, b in zip(ring, [*ring[1:], "g0"], strict=True)]
+    assert ("g1", "g3") in second
+    assert not any("g2" in pair for pair in second)
+    assert last == []
+    (back,) = (event["t"] for event in take["events"] if event["event"] == "recovered")
+    assert turns[1][0] == pytest.approx(back)
+
+
+def test_a_ring_is_dark_while_it_is_set(tmp_path: Path) -> None:
+    take = simulated("wrht_9_each_step.yaml", "wrht", tmp_path)
+    (_, _, first, dark), *turns = take["lightpaths"]["turns"]
+    assert not dark
+    assert [(a, b) for a, b, _, _ in take["lightpaths"]["sets"][first][:2]] == [("r0", "r1"), ("r2", "r1")]
+    changes = list(zip(turns[:-1:2], turns[1::2], strict=True))
+    assert all(one[3] and not two[3] and one[2] == two[2] for one, two in changes)
+    assert len({round(lit[0] - dark[0], 4) for dark, lit in changes}) == 1
+
+
 @chromium
 def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
     shown(tab, f"{served}#2")
@@ -173,6 +207,44 @@ def test_an_event_leads_to_its_moment(tab: Browser, served: str) -> None:
     tab.wait("Math.abs(ringlight.clock.t - 10.391) < 0.01")
 
 
+def drive(tab: Browser) -> None:
+    """Do by keyboard alone what the page's fields and buttons are for."""
+    tab.run("document.activeElement.blur(), ringlight.clock.seek(0)")
+    tab.reach("e.parentElement.innerText.startsWith('beside')")
+    tab.key("ArrowDown")
+    tab.wait("ringlight.drawings.size === 2")
+    tab.key("ArrowUp")
+    tab.wait("ringlight.drawings.size === 1")
+    tab.reach("e.parentElement.innerText.startsWith('Look at')")
+    tab.key("ArrowDown")
+    first = tab.wait("document.querySelector('.note')?.innerText")
+    tab.key("ArrowDown")
+    assert tab.wait(f"(n => n !== {json.dumps(first)} && n)(document.querySelector('.note').innerText)")
+    tab.key("o")
+    tab.wait("document.querySelector('.note').innerText.startsWith('ocs0: mems, 14 ports')")
+    tab.reach("e.parentElement.innerText.startsWith('Switch')")
+    tab.key("o")
+    tab.wait("document.querySelector('.events small').innerText === '1 events'")
+    tab.reach("e.matches('.events li button')")
+    tab.key("Enter")
+    tab.wait("ringlight.clock.t > 10")
+    tab.reach("e.matches('.play')")
+    tab.key(" ")
+    tab.wait("ringlight.clock.playing && ringlight.clock.t > 10.4")
+    tab.key(" ")
+    tab.wait("!ringlight.clock.playing")
+    tab.reach("e.parentElement.innerText.startsWith('Speed')")
+    tab.key("ArrowDown")
+    tab.wait("ringlight.clock.speed === 2")
+    tab.reach("e.type === 'range'")
+    before = tab.run("ringlight.clock.t")
+    tab.key("ArrowRight")
+    tab.wait(f"ringlight.clock.t > {before}")
+    tab.reach("e.parentElement.innerText.startsWith('Switch')")
+    tab.key("ArrowUp")
+    tab.run("ringlight.clock.seek(0)")
+
+
 @chromium
 @pytest.mark.parametrize("width", [1280, 400])
 def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width: int) -> None:
@@ -188,12 +260,7 @@ def test_everything_can_be_reached_by_keyboard(tab: Browser, served: str, width:
             tab.run("[...document.querySelectorAll('button, select, input')].indexOf(document.activeElement)")
         )
     assert len(reached - {-1}) == wanted
-    tab.run("document.activeElement.blur(), ringlight.clock.seek(0)")
-    look = "[...document.querySelectorAll('.key select')][0]"
-    tab.run(f"{look}.focus()")
-    tab.wait(f"[...{look}.options].some(o => o.text === 'ocs0')")
-    tab.run(f"{look}.value = 'ocs0', {look}.dispatchEvent(new Event('change'))")
-    tab.wait("document.querySelector('.note')?.innerText.startsWith('ocs0: mems, 14 ports')")
+    drive(tab)
     tab.run("document.activeElement.blur()")
     tab.key("n")
     tab.key("n")
@@ -216,6 +283,25 @@ def test_one_file_shows_the_same_without_a_server(tab: Browser, folder: Path, tm
     assert classes(tab, "x ocs0:11 ocs0:3")
     assert [url for url in tab.asked if not url.startswith(("file:", "data:", "about:"))] == []
     assert tab.said == []
+
+
+@chromium
+def test_a_report_links_to_the_page_beside_it(tab: Browser, folder: Path, tmp_path: Path) -> None:
+    here = tmp_path / folder.name
+    shutil.copytree(folder, here)
+    done = CliRunner().invoke(app, ["report", str(here)])
+    assert done.exit_code == 0, done.output
+    tab.open((here / "report.html").as_uri())
+    tab.wait("!!document.querySelector('a[href=\"view.html\"]')")
+    tab.run("document.querySelector('a[href=\"view.html\"]').click()")
+    tab.wait("window.ringlight && ringlight.drawings.size > 0")
+    assert tab.run("document.querySelectorAll('header option').length") == 5
+
+
+def test_a_page_beside_a_report_has_as_many_runs_as_fit(folder: Path) -> None:
+    page = single_file([Recorded(folder)], most_bytes=1)
+    (index,) = json.loads(re.search(r'id="recorded">(.*?)</script>', page)[1])  # type: ignore[index]
+    assert (len(index["takes"]), index["left_out"]) == (1, 1)
 
 
 @chromium

@@ -178,13 +178,22 @@ _PREDICTED = {
 
 @metric("s", of="event job", known="analytic", makes=_PREDICTED)
 def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mapping[str, float]:
-    """Iteration times predicted before and after the regroup, with all jobs running."""
+    """Iteration times predicted before and after the regroup, with all jobs that had GPUs then.
+
+    What was lit before and after is known where light was moved once.
+    """
     run = context.run
-    gpus = {name: other.gpus for name, other in run.jobs.items()}
-    if not moves_light(context, action) or not all(gpus.values()):
+    gpus = {name: other.gpus for name, other in run.jobs.items() if _has_gpus(other, action.begun)}
+    once = sum(one.plan.do in LIGHT for one in run.actions) == 1
+    if not moves_light(context, action) or not once or not all(gpus.values()):
         return {}
     found = {}
     for name, circuits in zip(_PREDICTED, (run.circuits_before, run.circuits), strict=True):
         if model := context.predict(gpus, circuits).get(job.name):
             found[name] = model.jct_s / job.plan.iterations
     return found
+
+
+def _has_gpus(job: JobRun, t: float) -> bool:
+    """Whether a job had its GPUs at a moment."""
+    return (job.granted is None or job.granted <= t) and (job.end is None or job.end > t)

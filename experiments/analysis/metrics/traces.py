@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.rows import Value
 from ringlight.experiments.record.events import TraceReplayed
+from ringlight.experiments.record.runs import JobRun
 
 _OF_TIMES = {"mean": "mean", "p50": "median", "p95": "95 % within", "p99": "99 % within"}
 _TIMES = {
@@ -47,6 +51,7 @@ _COUNTS = {
     "rates_solved": "Times at which rates of jobs that share links were found anew",
     "trace_events": "Arrivals, ends and other moments of a replay",
 }
+_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 #: What was changed, and not left out.
 _KEPT = ("cut", "copied")
 
@@ -54,9 +59,24 @@ _KEPT = ("cut", "copied")
 def _figures(context: Context) -> Mapping[str, Value]:
     found = next(iter(context.run.of(TraceReplayed)), None)
     if found is None:
-        return {}
+        return _emulated(context) if context.run.plan.trace is not None else {}
     dropped = sum(count for why, count in found.dropped.items() if why not in _KEPT)
     return {**found.figures, "jobs_dropped": dropped}
+
+
+def _emulated(context: Context) -> Mapping[str, Value]:
+    """Times of a trace's jobs that were emulated, all of which count."""
+    jobs = context.run.jobs.values()
+    of = {
+        "completion": [found for job in jobs if (found := completion(context, job)) is not None],
+        "waited": [job.granted - job.arrived for job in jobs if job.granted and job.arrived],
+    }
+    return {
+        f"{name}_{short}": float(np.mean(times) if short == "mean" else np.quantile(times, _SHARES[short]))
+        for name, times in of.items()
+        for short in _OF_TIMES
+        if times
+    }
 
 
 @metric("s", makes=_TIMES)
@@ -65,3 +85,64 @@ def _figures(context: Context) -> Mapping[str, Value]:
 def of_trace(context: Context) -> Mapping[str, Value]:
     """Figures of a replay, as they were computed with it."""
     return _figures(context)
+
+
+# Jobs that are emulated, beside their replay.
+
+
+def _replayed(context: Context) -> Mapping[str, Sequence[float | None]]:
+    """The moments of the jobs in the replay: the run's own, or that which foretells a measured one."""
+    if (own := next(iter(context.run.of(TraceReplayed)), None)) is not None:
+        return own.jobs
+    if context.run.plan.trace is None or context.foretold is None:
+        return {}
+    return context.foretold.replayed
+
+
+def _between(context: Context, job: JobRun, first: int, last: int) -> float | None:
+    moments = _replayed(context).get(job.name)
+    if moments is None:
+        return None
+    begin, end = moments[first], moments[last]
+    return None if begin is None or end is None else end - begin
+
+
+@metric("s", of="job")
+def completion(context: Context, job: JobRun) -> float | None:
+    """From the arrival of a trace's job to its end."""
+    if context.run.plan.trace is None:
+        return None
+    if context.run.of(TraceReplayed):
+        return _between(context, job, 0, 3)
+    return None if job.jct_s is None or job.end is None or job.arrived is None else job.end - job.arrived
+
+
+@metric("s", of="job", known="simulated")
+def completion_replayed(context: Context, job: JobRun) -> float | None:
+    """The same in the replay of the trace on a cluster, of a job that was emulated."""
+    return None if context.simulated else _between(context, job, 0, 3)
+
+
+@metric("1", of="job")
+def completion_over_replayed(context: Context, job: JobRun) -> float | None:
+    """From the arrival of a trace's job to its end, over the same in the replay."""
+    took_s, replayed_s = completion(context, job), completion_replayed(context, job)
+    return took_s / replayed_s if took_s is not None and replayed_s else None
+
+
+@metric("s", of="job", known="simulated")
+def waited_replayed(context: Context, job: JobRun) -> float | None:
+    """Queueing delay in the replay, of a job that was emulated."""
+    return None if context.simulated else _between(context, job, 0, 1)
+
+
+@metric("count")
+def starts_out_of_order(context: Context) -> int | None:
+    """Jobs of an emulated trace that are at another place in the order of starts than in the replay."""
+    moments = {name: found[1] for name, found in _replayed(context).items() if found[1] is not None}
+    if context.simulated or not moments:
+        return None
+    jobs = context.run.jobs
+    mine = sorted((n for n in moments if jobs[n].granted is not None), key=lambda n: jobs[n].granted or 0.0)
+    theirs = sorted(moments, key=lambda name: moments[name] or 0.0)
+    return sum(bool(a != b) for a, b in itertools.zip_longest(mine, theirs))

@@ -23,8 +23,11 @@ def jct(_: Context, job: JobRun) -> float | None:
 
 
 @metric("count", of="job")
-def iterations(_: Context, job: JobRun) -> int | None:
+def iterations(context: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done."""
+    if context.simulated and context.run.plan.trace is not None:
+        # A replay knows of none.
+        return None
     return len(job.by_index) if job.timed is None and job.plan.container is None else None
 
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 class EmulationBackend:
     """``runtime``: docker or namespace. ``apps``: files of applications of others, which every lab runs.
+    ``fast_path``: the kernel carries what the packet switches' flow tables say.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
     """
@@ -47,8 +48,13 @@ class EmulationBackend:
     capabilities = frozenset(CAPABILITIES)
 
     def __init__(
-        self, runtime: str = "docker", addresses: Addresses = Addresses(), apps: Sequence[Path] = ()
+        self,
+        runtime: str = "docker",
+        addresses: Addresses = Addresses(),
+        apps: Sequence[Path] = (),
+        fast_path: bool = False,
     ) -> None:
+        self._fast_path = fast_path
         self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
@@ -112,6 +118,7 @@ class EmulationBackend:
             setting,
             self.runtime,
             self._addresses,
+            fast_path=self._fast_path,
             logs=self._folder(setting),
             apps=self._apps if for_applications(setting.fabric) is not None else (),
             notice=self._say,
@@ -133,7 +140,7 @@ class EmulationBackend:
         return lab
 
     def facts(self) -> Mapping[str, Any]:
-        facts = {"runtime": self.runtime, "labs": self._labs}
+        facts = {"runtime": self.runtime, "fast_path": self._fast_path, "labs": self._labs}
         # The same file may be another one tomorrow.
         return facts | ({"apps": {str(path): _digest(path) for path in self._apps}} if self._apps else {})
 
@@ -152,13 +159,16 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def processes_of(setting: Setting, runtime: str, addresses: Addresses, **more: Any) -> LabProcesses:
+def processes_of(
+    setting: Setting, runtime: str, addresses: Addresses, *, fast_path: bool = False, **more: Any
+) -> LabProcesses:
     """The processes, not started yet, of a lab of this setting. ``more``: keywords of ``LabProcesses``."""
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
         *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
         *(["--onic-faults"] if setting.onic_faults else []),
+        *(["--fast-path"] if fast_path else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)
 

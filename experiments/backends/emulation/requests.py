@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
-from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting
+from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting, TracePlan
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.cost import all_reduce_time
 from ringlight.fabric.planes.averagers.averaging import not_ideal
@@ -43,6 +44,14 @@ HELD = 2
 APP = "app"
 #: Events after which jobs go on as they were.
 HARMLESS = ("regroup", "cancel", "start")
+
+
+#: Policies of a trace that an emulation has, the controller's own.
+_EMULATED_POLICIES: Mapping[str, tuple[str, ...]] = {
+    "queueing": ("first-come",),
+    "placement": ("controller",),
+    "light": ("none", "controller"),
+}
 
 
 def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
@@ -128,10 +137,22 @@ def longest_all_reduce_s(plan: RunPlan, job: JobPlan) -> float:
     return alone_s * alongside + steps.steps * light_wait_s(plan, job)
 
 
+def _only_replayed(trace: TracePlan) -> str | None:
+    """Why a trace's jobs are not emulated, ``: reason`` or ``.key: reason``; None where they are."""
+    if trace.trains is None:
+        return ": weeks of a trace are only simulated"
+    for key, known in _EMULATED_POLICIES.items():
+        if (value := getattr(trace.policies, key)) not in known:
+            return f".{key}: {value} is only simulated; emulated are {', '.join(known)}"
+    if trace.faults is not None or trace.until_s is not None:
+        return f".{'until' if trace.faults is None else 'faults'}: only simulated"
+    return None
+
+
 def only_simulated(plan: RunPlan) -> str | None:
     """Why only a simulation can carry out a plan, ``key: reason``; None where it need not."""
-    if plan.trace is not None:
-        return "jobs.trace: weeks of a trace are only simulated"
+    if plan.trace is not None and (why := _only_replayed(plan.trace)) is not None:
+        return f"jobs.trace{why}"
     try:
         plugged(plan.setting.fabric)
     except ValueError as error:

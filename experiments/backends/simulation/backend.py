@@ -12,18 +12,20 @@ from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.backends.simulation.trace_runs import TraceBatch, replayed, trace_batch
+from ringlight.experiments.backends.simulation.trace_runs import (
+    TraceBatch,
+    not_replayed,
+    replayed,
+    trace_batch,
+)
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fidelity_of
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
-from ringlight.fabric.frames import ETHERNET_BYTES
+from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
 from ringlight.fabric.impairments import NONE
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.networks import MOST_LOSSY
-
-#: Bytes of headers in a packet: IPv4 (20) and TCP with time stamps (32).
-_IN_PACKET_BYTES = 52
 
 #: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
 _CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent", "disturb", "restore gpu"}
@@ -37,11 +39,6 @@ _LEFT_OUT = (
     "and nothing more, and the packet switches' rules change at once. No beacons are sent.",
     "What is trained: no gradient is computed, so there are no losses, no accuracy and no parameters.",
 )
-
-
-def payload_share(mtu_bytes: int) -> float:
-    """Payload over all bytes of a full packet, as the emulated links count: (MTU - 52) / (MTU + 14)."""
-    return (mtu_bytes - _IN_PACKET_BYTES) / (mtu_bytes + ETHERNET_BYTES)
 
 
 @dataclass
@@ -61,7 +58,7 @@ class SimulationBackend:
 
     def refuses(self, plan: RunPlan) -> str | None:
         if plan.trace is not None:
-            return None
+            return not_replayed(plan)
         if (found := lacking(self, plan)) is not None:
             return found
         faults = plan.control
@@ -167,7 +164,7 @@ class SimulationBackend:
             (
                 "payload's share of a link's rate",
                 f"{100 * payload_share(mtu_bytes):.2f} %",
-                f"packets of {mtu_bytes} bytes, of which TCP and IP take {_IN_PACKET_BYTES}, and "
+                f"packets of {mtu_bytes} bytes, of which TCP and IP take {IN_PACKET_BYTES}, and "
                 f"{ETHERNET_BYTES} of Ethernet around them: what the emulated links' shapers count",
             ),
             (

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from ringlight.experiments.backends.simulation.collectives import run_started
+from ringlight.experiments.backends.simulation.lab import RECOVERY_S
 from ringlight.experiments.language.plan import RunPlan, TracePlan
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
+from ringlight.fabric.cost import ring_edge_bytes
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.cluster.breaking import Faults, Losses
+from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured, of_faults
-from ringlight.testbed.simulation.cluster.replay import Faults, replay
+from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import spread_over
-from ringlight.workloads.job_traces import shares_of
+from ringlight.workloads.job_traces import JobTrace, shares_of
 
 #: Moments at which who is where is kept, and the most GPUs of which that is, and of how many parts of jobs.
 MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
@@ -21,13 +27,18 @@ MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
 
 @dataclass(frozen=True)
 class TraceRun:
-    """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where."""
+    """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where.
+    ``names``: of jobs that train, which are the same in every repeat, and ``sent`` what each sends from rank
+    to rank in an iteration. ``fabric``: where the controller decides about each GPU."""
 
     begin: RunStarted
     title: str
     plan: TracePlan
     seed: int
     see: bool
+    names: tuple[str, ...] = ()
+    sent: tuple[float, ...] = ()
+    fabric: Fabric | None = None
 
 
 @dataclass(frozen=True)
@@ -37,12 +48,32 @@ class TraceBatch:
     runs: tuple[TraceRun, ...]
 
 
+def not_replayed(plan: RunPlan) -> str | None:
+    """Why a trace's run cannot be replayed, ``key: reason``; None where it can."""
+    assert plan.trace is not None
+    lost = {(one.at_s, one.gpu) for one in plan.trace.lost}
+    for event in plan.events:
+        if event.do == "regroup" and event.when.granted is not None:
+            # The policy's own.
+            continue
+        if event.target is None or (event.when.at_s, event.target.names[0]) not in lost:
+            return (
+                f"events.{event.name}: while a trace is replayed only GPUs are lost (do: lose, then: swap), "
+                "at a time"
+            )
+    return None
+
+
 def trace_batch(plan: RunPlan) -> TraceBatch:
     assert plan.trace is not None
     begin = run_started(plan)
     see = plan.repeat == 1 and not plan.point and plan.trace.cluster.size <= MOST_SEEN
-    seed = plan.trace.seed + plan.repeat - 1
-    return TraceBatch((TraceRun(begin, plan.title, plan.trace, seed, see),))
+    names = tuple(job.name for job in plan.jobs)
+    seed = plan.trace.seed + (0 if names else plan.repeat - 1)
+    fabric = plan.setting.fabric if plan.trace.policies.placement == "controller" else None
+    sent = tuple(ring_edge_bytes(job.gpus, job.loop.gradient_bytes) for job in plan.jobs)
+    run = TraceRun(begin, plan.title, plan.trace, seed, see, names, sent, fabric)
+    return TraceBatch((run,))
 
 
 def replayed(batch: TraceBatch) -> list[Record]:
@@ -78,6 +109,9 @@ def _records(one: TraceRun) -> list[Record]:
         until_s=until_s,
         see_s=moments,
         faults=faults,
+        start_up_s=plan.start_up_s,
+        by_gpu=None if one.fabric is None else Gpus(one.fabric, plan.cluster, one.sent or shares.tolist()),
+        losses=_losses(plan),
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS
@@ -94,7 +128,26 @@ def _records(one: TraceRun) -> list[Record]:
             dropped=dict(trace.counts),
             leaves=list(plan.cluster.gpus),
             seen=seen[::every],
+            jobs=_moments(one.names, trace, made, plan.start_up_s),
             **asdict(found),
         ),
         RunEnded(t=end, run=run),
     ]
+
+
+def _losses(plan: TracePlan) -> Losses:
+    """GPUs that are lost one by one. A job goes on from its last iteration, in the replay as emulated."""
+    if plan.trains is None:
+        return Losses()
+    recovery_s = RECOVERY_S["swap"] if plan.trains.recovery_s is None else plan.trains.recovery_s
+    return Losses(tuple((one.at_s, one.gpu) for one in plan.lost), plan.trains.iteration_s, recovery_s)
+
+
+def _moments(
+    names: Sequence[str], trace: JobTrace, made: Replay, start_up_s: float
+) -> dict[str, list[float | None]]:
+    """When each job came, had its GPUs, began and ended."""
+    columns = (trace.arrival_s, made.start_s, made.start_s + start_up_s, made.end_s)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    found = ([None if np.isnan(t) else t for t in row] for row in rows)
+    return dict(zip(names, found, strict=True)) if names else {}

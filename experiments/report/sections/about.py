@@ -205,9 +205,14 @@ def _again(view: View) -> str:
     """Where iterations, flows and light can be looked at one by one."""
     return (
         "<code>trace.json</code> has the iterations, flows and changes of light of all runs, for "
-        "ui.perfetto.dev. <b>Watch it again</b> in the browser: "
-        f"<code>ringlight view {text(view.name)}</code>."
+        f"ui.perfetto.dev. {_watch(view)}"
     )
+
+
+def _watch(view: View) -> str:
+    if view.watched:
+        return '<b><a href="view.html">Watch it again</a></b>: the light of these runs as it moved.'
+    return f"<b>Watch it again</b> in the browser: <code>ringlight view {text(view.name)}</code>."
 
 
 def _made(facts: Mapping[str, Any]) -> str:

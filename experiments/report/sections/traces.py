@@ -15,7 +15,7 @@ from ringlight.experiments.record.events import TraceReplayed
 from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
 from ringlight.experiments.report.page import NOTHING, Columns, listing, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, Cell, Draw, View, figures
+from ringlight.experiments.report.view import ARM, JOB, Cell, Draw, View, arm_title, figures
 from ringlight.experiments.report.words import percent
 
 #: Policies whose jobs are drawn GPU by GPU, and rows and moments of such a picture.
@@ -27,6 +27,10 @@ _WHY = {
     "no_duration": "take no time",
     "bad_row": "cannot be read",
     "too_large": "are larger than allowed",
+    "too_small": "are smaller than allowed",
+    "too_short": "are shorter than allowed",
+    "too_long": "are longer than allowed",
+    "after_the_first": "come after the first that were asked for",
     "no_block": "have no block of the torus",
     "after_days": "come later than what was asked for",
     "left_out": "left out at random, for the load",
@@ -117,14 +121,54 @@ def traces(view: View, draw: Draw) -> str:
     return view.paragraph("traces") + "".join(parts)
 
 
+@section(33, "A trace's jobs beside their replay", needs=("completion_over_replayed",))
+def beside_replay(view: View, draw: Draw) -> str:
+    """Each job that was emulated: when it came, how long it waited and took, and the same in the replay."""
+    shown = figures(
+        view.each("job"),
+        [
+            JOB,
+            ("GPUs", lambda at: str(view.plans[at.arm].job(at.name).gpus)),
+            ("came at", lambda at: f"{view.plans[at.arm].job(at.name).start.at_s:.1f} s"),
+            ("waited", "queueing_delay"),
+            ("replayed", "waited_replayed"),
+            ("arrival to end", "completion"),
+            ("replayed", "completion_replayed"),
+            ("over replayed", "completion_over_replayed"),
+        ],
+        3,
+        group=arm_title if len(view.fixed) > 1 else None,
+    )
+    order = [
+        f"<b>{text(view.title(arm))}</b>: {count:g} of {len(view.plans[arm].jobs)} jobs are at another place "
+        "in the order of starts than in the replay."
+        for arm in view.first
+        if (count := view.at(arm, "run").number("starts_out_of_order")) is not None
+    ]
+    return (
+        shown
+        + listing(order)
+        + quiet(
+            f"Waited and arrival to end {tag(view.label)}, replayed {tag('simulated')}, as emulated. The "
+            "replay shares links by rates, knows of no iterations, and starts jobs in the file's start_up."
+        )
+    )
+
+
 def _explained(view: View) -> str:
     return (
-        f"All {tag(view.label)}, real time. Completion: from arrival to end; over ideal: over the trace's "
-        "duration. Run time over ideal: what sharing links costs, weighted by work. GPUs held and goodput: "
-        "from the warm-up to the last arrival. Where less than 95 % is done of what an endless cluster "
-        "could, the load is not sustained, and times show only how long the trace is. Scattered: held by "
-        f"jobs on more switches than they need.{view.says('traces')}"
+        f"All {tag(view.label)}, {_time_of(view)}. Completion: from arrival to end; over ideal: over the "
+        "trace's duration. Run time over ideal: what sharing links costs, weighted by work. GPUs held and "
+        "goodput: from the warm-up to the last arrival. Where less than 95 % is done of what an endless "
+        "cluster could, the load is not sustained, and times show only how long the trace is. Scattered: "
+        f"held by jobs on more switches than they need.{view.says('traces')}"
     )
+
+
+def _time_of(view: View) -> str:
+    """Whose seconds are shown."""
+    scaled = any(plan.setting.scale.time != 1 for plan in view.plans.values())
+    return "seconds as emulated" if scaled else "real time"
 
 
 def _changed(view: View, found: Mapping[str, TraceReplayed]) -> Iterator[str]:

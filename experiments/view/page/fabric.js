@@ -2,11 +2,11 @@
 
 import cytoscape from "./vendor/cytoscape.js";
 import { UNOWNED } from "./colours.js";
-import { cables, folds, isWhole, placed, placedFolded, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
-import { circuits, gpuAtPort, jobsByGpu, nodeOf, portOf, stateAt } from "./light.js";
+import { cables, folds, isDivided, isWhole, placed, placedFolded, servers, GPU, MOST_IN_DETAIL } from "./layout.js";
+import { circuits, gpuAtPort, jobsByGpu, nodeOf, pathOf, portOf, stateAt } from "./light.js";
 import { STYLE } from "./style.js";
 
-const SHOWN_MOVING_S = 1.2, MOST_CHOICES = 600;
+const SHOWN_MOVING_S = 1.2, MOVING_SHARE = 0.05, MOST_CHOICES = 600;
 /** A bundle of fibres: of no job's colour where there are several, moving where any is. */
 function together(before, { marks, colour, w }) {
   const moved = [before.marks, marks].find((one) => one.includes("moving")) || before.marks;
@@ -30,7 +30,7 @@ function elements(take, plug, open) {
   for (const [server, gpus] of servers(take.fabric)) {
     const shown = gpus.filter((gpu) => !within.has(gpu));
     if (!shown.length) continue;
-    const alone = folded.size || take.fabric.grids.length || take.fabric.rings.length || isWhole(take.fabric);
+    const alone = folded.size || take.fabric.grids.length || take.fabric.rings.length || isWhole(take.fabric) || isDivided(take.fabric);
     if (!alone) nodes.push({ data: { id: `s ${server}`, label: server }, classes: "server" });
     for (const gpu of shown) {
       nodes.push({
@@ -43,7 +43,7 @@ function elements(take, plug, open) {
   const boxes = [["packet", take.fabric.packet_switches], ["optical", take.fabric.optical_switches], ["averager", take.fabric.averagers || []]];
   for (const [kind, group] of boxes) {
     for (const { name } of group) {
-      const size = spot.size.get(name) || { w: 70, h: 40 };
+      const size = { font: 11, ...(spot.size.get(name) || { w: 70, h: 40 }) };
       const ports = kind === "optical" && [...spot.ports.keys()].some((port) => nodeOf(port) === name);
       nodes.push({
         data: { id: name, label: name, switch: name, ...size },
@@ -54,7 +54,8 @@ function elements(take, plug, open) {
   }
   if (!folded.size) {
     for (const [port, position] of spot.ports) {
-      nodes.push({ data: { id: port, label: port.split(":")[1], port }, position: { ...position }, classes: "port" });
+      const edge = position.y < spot.y.get(nodeOf(port)) ? "port" : "port below";
+      nodes.push({ data: { id: port, label: port.split(":")[1], port }, position: { ...position }, classes: edge });
     }
   }
   if (spot.middle) {
@@ -141,7 +142,10 @@ export class Picture {
     this.state = stateAt(this.take, t, this.state);
     this.cy.startBatch();
     const owners = jobsByGpu(this.state), used = new Map(), now = new Map();
+    const [from, to] = this.take.span;
+    this.moving_s = this.take.live ? SHOWN_MOVING_S : Math.min(SHOWN_MOVING_S, MOVING_SHARE * (to - from));
     for (const circuit of circuits(this.plug, this.state)) this.circuit(circuit, t, load, used, now);
+    this.flows(owners, t, now);
     for (const [id] of this.lit) if (!now.has(id)) this.cy.getElementById(id).remove(), this.looked.delete(id);
     for (const [id, edge] of now) {
       if (!this.lit.has(id)) this.cy.add(edge);
@@ -149,12 +153,12 @@ export class Picture {
     }
     this.lit = now;
     for (const [port, link] of this.plug.at) this.cable(port, link, used, load);
+    for (const { cables } of this.take.fabric.averagers) for (const ends of cables) this.averaged(ends.map(portOf), owners);
     for (const one of this.take.fabric.gpus) this.gpu(one.name, owners);
     for (const name of this.folded.keys()) this.fold(name, owners);
     for (const group of [this.take.fabric.packet_switches, this.take.fabric.optical_switches]) {
       for (const { name } of group) this.look(name, this.troubled(name));
     }
-    this.flows(owners, now);
     if (this.ports.size) this.powers();
     this.cy.endBatch();
   }
@@ -172,7 +176,7 @@ export class Picture {
     for (let at = 1; at + 1 < path.length; at += 2) {
       const [name, ingress] = path[at].split(":");
       const since = this.state.changed.get(`${name}/${ingress}`);
-      if (since != null && t - since < SHOWN_MOVING_S) moving = true;
+      if (since != null && t - since < this.moving_s) moving = true;
     }
     const marks = [dark ? "dark" : "lit", moving ? "moving" : "", duplex ? "" : "oneway", job ? "" : "unowned"].join(" ");
     for (let at = 0; at + 1 < path.length; at += 1) {
@@ -199,6 +203,13 @@ export class Picture {
     }
   }
 
+  /** A cable of an averager, over which the codes of the job of its GPU go. */
+  averaged(ends, owners) {
+    const jobs = [...owners.values()], only = jobs.every((one) => one.job === jobs[0].job) ? jobs[0] : undefined;
+    const own = ends.map((end) => owners.get(nodeOf(end))).find(Boolean) || (ends.every((end) => !this.plug.gpus.has(nodeOf(end))) ? only : undefined), look = own?.job.state === "RUNNING" && this.looks.get(own.job.id);
+    this.look(this.edgeOf.get(ends[0]), look ? "lit" : "unlit", look ? { colour: look.colour, w: 3 } : { w: 1 });
+  }
+
   gpu(name, owners) {
     const own = owners.get(name), look = own && this.looks.get(own.job.id);
     const label = own ? `${name}\n${own.job.name}·${own.rank}` : name;
@@ -222,28 +233,41 @@ export class Picture {
       const [name, number] = port.split(":"), size = this.plug.optical.get(name).size;
       const dbm = this.power ? this.take.power?.[name]?.[Number(number) + size] ?? this.take.power?.[name]?.[number] : null;
       const low = dbm != null && dbm < least;
-      this.look(port, low ? "low" : "", { label: dbm == null ? number : `${number}\n${low ? "▼" : ""}${dbm.toFixed(1)}` });
+      this.look(port, dbm == null ? "" : low ? "metered low" : "metered", { label: dbm == null ? number : `${number}\n${low ? "▼" : ""}${dbm.toFixed(low ? 0 : 1)}` });
     }
   }
 
-  /** Light that O-NICs switch for every flow: an arrow from GPU to GPU for as long as it is lit. */
-  flows(owners, now) {
-    for (const { gpu, peer, wavelength } of this.state.flows) {
-      const id = `w ${gpu} ${peer} ${wavelength}`, own = owners.get(gpu), look = own && this.looks.get(own.job.id);
-      const shown = { colour: look ? look.colour : UNOWNED, label: wavelength == null ? "" : `λ${wavelength}` };
-      if (!now.has(id) && this.cy.getElementById(id).empty()) {
-        this.cy.add({ data: { id, source: gpu, target: peer, ...shown, w: 3 }, classes: "flow" });
+  /** Light from GPU to GPU on planes, and what O-NICs switch for every flow: an arrow for as long as it is lit. */
+  flows(owners, t, now) {
+    if (this.folded.size) return;
+    for (const { gpu, peer, wavelength } of this.state.flows) this.arrow(owners, now, [gpu, peer, wavelength, 1], "");
+    for (const { pairs, dark, came } of this.state.paths.values()) {
+      for (const pair of pairs) {
+        const since = came.get(pathOf(...pair));
+        this.arrow(owners, now, pair, dark ? "dark" : since != null && t - since < this.moving_s && since > this.take.span[0] ? "moving" : "");
       }
-      now.set(id, { marks: "", shown });
     }
-    for (const one of this.cy.edges(".flow")) if (!now.has(one.id())) one.remove();
+  }
+
+  arrow(owners, now, [gpu, peer, wavelength, count], marks) {
+    if (this.state.down.has(gpu) || this.state.down.has(peer)) return;
+    const id = pathOf(gpu, peer, wavelength), own = owners.get(gpu), look = own && this.looks.get(own.job.id);
+    const label = wavelength != null ? `λ${wavelength}` : count > 1 ? `${count} ×` : "";
+    const shown = { colour: look ? look.colour : UNOWNED, label, w: Math.min(8, 1.5 + count) };
+    now.set(id, { data: { id, source: gpu, target: peer, ...shown }, classes: "flow", marks, shown });
   }
 
   /** All that can be tapped, for who has no pointer: the name and the id of each. */
   choices() {
-    const nodes = this.cy.nodes(".fold, .packet, .optical, .averager, .gpu").map((one) => [one.data("fold") ? `GPUs of ${one.data("fold")}` : one.id(), one.id()]);
+    const folds = [...this.folded.keys()].map((name) => [`GPUs of ${name}`, `fold ${name}`]);
+    const nodes = [...folds, ...this.cy.nodes(".packet, .optical, .averager, .gpu").map((one) => [one.id(), one.id()])];
     const wires = this.cy.edges(".fibre").filter((one) => one.data("count") === 1).map((one) => [one.data("ends").join(" – "), one.id()]);
     return [...nodes, ...wires].slice(0, MOST_CHOICES);
+  }
+
+  /** The name of a fold by its id, open or not. */
+  foldOf(id) {
+    return id.startsWith("fold ") && this.folded.has(id.slice(5)) ? id.slice(5) : null;
   }
 
   /** Let what has just changed move; called for every frame. */

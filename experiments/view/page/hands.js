@@ -2,14 +2,10 @@
 // for once more; all goes by the public REST API.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { plugged, nodeOf } from "./light.js";
+import { clearPlan, faultPlan, FAULTS, labFaultPlan, restorePlan, targets, WHAT } from "./faults.js";
+import { nodeOf, plugged, stateAt } from "./light.js";
 import { seconds } from "./sentences.js";
 
-const FAULTS = {
-  deny: "refuses the next writes", half: "makes the first half of a write, then refuses", "lose-reply": "carries a write out and does not reply",
-  drop: "makes half of a write and ends the connection", slow: "tunes light late", "never-tunes": "never tunes new light", ghost: "shows light that is not there",
-  vanish: "loses new light after a while", "port-failed": "a port is broken",
-};
 const same = (pair, a, b) => pair.map(full).sort().join() === [a, b].map(full).sort().join();
 const full = (port) => (port.includes(":") ? port : `${port}:0`);
 const named = (xc) => `${xc.ingress} → ${xc.egress}`;
@@ -66,19 +62,6 @@ async function regroupPlan(api, jobs) {
   };
 }
 
-function faultPlan(api, name, kind, port) {
-  const body = { kind, ...(kind === "port-failed" ? { port: Number(port) } : { count: 1 }) };
-  return {
-    title: `Fault ${kind} of ${name}`,
-    lines: [`The emulated switch ${FAULTS[kind]}${kind === "port-failed" ? `: port ${port}` : ", once"}`, "It stays until it has acted, or is cleared"],
-    go: () => api.call("POST", `/v1/optical-switches/${name}/faults`, body),
-  };
-}
-
-function clearPlan(api, name) {
-  return { title: `Clear all faults of ${name}`, lines: ["What they broke works again"], go: () => api.call("DELETE", `/v1/optical-switches/${name}/faults`) };
-}
-
 function Plan({ plan, busy, done, cancel }) {
   return html`<div class="plan" role="alertdialog" aria-label="Plan">
     <strong>${plan.title}: only a plan</strong>
@@ -95,6 +78,8 @@ export function Hands({ view }) {
   const running = take.jobs.filter((job) => !["SUCCEEDED", "FAILED", "CANCELLED"].includes(job.state));
   const [a, setA] = useState(""), [b, setB] = useState(""), [job, setJob] = useState("");
   const [name, setName] = useState(ocs[0] || ""), [kind, setKind] = useState("deny"), [port, setPort] = useState("1");
+  const [what, setWhat] = useState("link"), [target, setTarget] = useState(""), [back, setBack] = useState("10");
+  const there = targets(what, take.fabric), broken = [...new Set(take.broken)];
   const [plan, setPlan] = useState(null), [said, setSaid] = useState(""), [busy, setBusy] = useState(false);
   useEffect(() => setPlan(null), [take.name]);
   const ask = async (making) => {
@@ -130,6 +115,13 @@ export function Hands({ view }) {
       <button disabled=${busy}>Inject …</button>
       <button type="button" disabled=${busy} onClick=${() => ask(async () => clearPlan(api, name))}>Clear …</button>
     </form>`}
+    <form onSubmit=${(e) => { e.preventDefault(); ask(async () => labFaultPlan(api, target || there[0], back, plug, stateAt(take, take.span[1]))); }}>
+      <label>Break <select value=${what} onChange=${(e) => { setWhat(e.target.value); setTarget(""); }}>${Object.entries(WHAT).map(([kind, said]) => html`<option value=${kind}>${said}</option>`)}</select></label>
+      <label>which <select value=${target || there[0]} onChange=${(e) => setTarget(e.target.value)}>${there.map((one) => html`<option value=${one}>${one.replace(/^\w+ /, "")}</option>`)}</select></label>
+      <label>back after, s <input class="short" inputmode="decimal" value=${back} onInput=${(e) => setBack(e.target.value.trim())} /></label>
+      <button disabled=${busy || !there.length}>Break …</button>
+      ${broken.map((one) => html`<button type="button" disabled=${busy} onClick=${() => ask(() => restorePlan(api, one))}>Restore ${one} …</button>`)}
+    </form>
     ${plan && html`<${Plan} plan=${plan} busy=${busy} done=${done} cancel=${() => setPlan(null)} />`}
     ${said && html`<p class="note" role="status">${said}</p>`}
   </section>`;

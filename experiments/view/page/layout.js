@@ -71,12 +71,12 @@ function layered(fabric) {
       x.set(gpu, at + Math.floor(index / tall) * (GPU + gap) + GPU / 2);
       y.set(gpu, (index % tall) * (GPU + 2) - (rows - 1) * (GPU + 2));
     });
-    at += Math.ceil(group.length / tall) * (GPU + gap) + 2 * GAP;
+    at += Math.ceil(group.length / tall) * (GPU + gap) + (group.length > 1 ? 2 : 1) * GAP;
   }
   const plugged = Math.max(...fabric.optical_switches.map((one) => one.size), 0) / 2;
-  const width = Math.max(at - gap - 2 * GAP, 240), deepness = Math.max(LEVEL, 0.2 * width);
-  const pitch = plugged > 40 ? Math.max(11, Math.min(PORT, (1.1 * width) / plugged)) : PORT;
   const deepest = Math.max(0, ...level.values());
+  const width = Math.max(at - gap - 2 * GAP, 240), deepness = Math.max(LEVEL, 0.2 * width, (0.6 * width) / (deepest || 1));
+  const pitch = plugged > 40 ? Math.max(11, Math.min(PORT, (1.1 * width) / plugged)) : PORT;
   for (let depth = 1; depth <= deepest; depth++) {
     const names = [...level].filter(([, of]) => of === depth).map(([name]) => name);
     const centre = (name) => {
@@ -94,7 +94,7 @@ function layered(fabric) {
     for (const name of names) {
       x.set(name, local.get(name) + (width - full) / 2);
       y.set(name, depth * deepness);
-      size.set(name, { w: wide(name), h: 44 });
+      size.set(name, { w: wide(name), h: Math.max(44, 0.04 * width), font: Math.max(11, 0.014 * width) });
     }
   }
   for (const optical of fabric.optical_switches) placePorts(fabric, optical, x, y, size, ports, pitch);
@@ -129,6 +129,13 @@ const number = (port) => Number(port.split(":")[1]);
 /** A grid: rows and columns of GPUs, row switches at the right, column switches below. */
 function gridded(fabric, grid, found, top) {
   const step = 110;
+  if (grid.rows === 1) {
+    // One switch for all stands below them.
+    const below = { x: ((grid.columns - 1) * step) / 2, y: top + 1.6 * step };
+    grid.nodes.forEach((name, index) => found.x.set(name, index * step) && found.y.set(name, top));
+    grid.row_switches.forEach((name) => found.x.set(name, below.x) && found.y.set(name, below.y) && found.size.set(name, { w: Math.max(120, grid.columns * 40), h: 50 }));
+    return below.y + 80;
+  }
   grid.nodes.forEach((name, index) => {
     found.x.set(name, (index % grid.columns) * step);
     found.y.set(name, top + Math.floor(index / grid.columns) * step);
@@ -163,6 +170,23 @@ function ringed(nodes, inner, found, top) {
   return centre + radius + 100;
 }
 
+/** Whether light alone joins its GPUs, each with an O-NIC: drawn as a ring, its switches within. */
+export const isDivided = (fabric) => fabric.onics.length > 0 && fabric.optical_switches.length > 0 && !fabric.packet_switches.length;
+
+/** The switch of each GPU beside it, where each has its own; else all of them in the middle. */
+function circled(fabric, found) {
+  const gpus = fabric.gpus.map((gpu) => gpu.name), switches = fabric.optical_switches.map((one) => one.name);
+  const own = gpus.map((gpu) => fabric.links.flatMap(({ ends }) => (ends.some((end) => nodeOf(portOf(end)) === gpu) ? ends.map((end) => nodeOf(portOf(end))) : [])).find((name) => name !== gpu));
+  if (new Set(own).size === gpus.length) return ringed(gpus, own, found, 0);
+  const bottom = ringed(gpus, [], found, 0), middle = { x: found.x.get(gpus[0]), y: (bottom - 100 + 60) / 2 - 30 };
+  switches.forEach((name, index) => {
+    found.x.set(name, middle.x);
+    found.y.set(name, middle.y + (index - (switches.length - 1) / 2) * 40);
+    found.size.set(name, { w: 84, h: 28 });
+  });
+  return bottom;
+}
+
 /** Whether nothing is plugged port by port: an interconnect that is described as a whole. */
 export const isWhole = (fabric) => !cables(fabric).length && !fabric.grids.length && !fabric.rings.length;
 
@@ -184,6 +208,11 @@ export function placed(take) {
       for (const [name, one] of below.size) if (!left.has(name)) found.size.set(name, one);
       for (const [port, at] of below.ports) found.ports.set(port, { x: at.x, y: at.y + top });
     }
+    return found;
+  }
+  if (isDivided(fabric)) {
+    const found = { x: new Map(), y: new Map(), size: new Map(), ports: new Map() };
+    circled(fabric, found);
     return found;
   }
   if (isWhole(fabric)) {

@@ -38,10 +38,10 @@ export function moments(event) {
   return found;
 }
 
-/** All moments of a take in their order; removals before additions. */
-export function ordered(events) {
-  const rank = (one) => (one.remove ? 0 : one.dark ? 1 : one.add ? 2 : 3);
-  return events.flatMap(moments).sort((x, y) => x.t - y.t || rank(x) - rank(y));
+/** All moments of a take in their order, `more` among them; removals before additions. */
+export function ordered(events, more = []) {
+  const rank = (one) => (one.remove ? 0 : one.dark && !one.pairs ? 1 : one.add ? 2 : 3);
+  return [...events.flatMap(moments), ...more].sort((x, y) => x.t - y.t || rank(x) - rank(y));
 }
 
 export function begin(take) {
@@ -58,6 +58,8 @@ export function begin(take) {
     jobs: new Map(take.jobs.map((job) => [job.id, { ...job }])),
     down: new Map(take.down || []),
     flows: [],
+    paths: new Map(take.paths || []),
+    back: take.back || [],
     alarms: new Map(take.alarms || []),
   };
 }
@@ -70,6 +72,8 @@ export function rebase(take, count) {
   take.jobs = [...state.jobs.values()];
   take.down = [...state.down];
   take.alarms = [...state.alarms];
+  take.paths = [...state.paths];
+  take.back = state.back;
   take.moments = take.moments.slice(count);
   take.rebased = (take.rebased || 0) + 1;
 }
@@ -88,13 +92,16 @@ function free(state, name, xc) {
 export function apply(state, moment) {
   const where = moment.switch;
   if (moment.seen) {
-    // All was read anew: what is not there is gone.
+    // All was read anew: what is not there is gone. Of a switch that does not answer, what was lit is taken to stay.
     const read = begin(moment.seen);
-    state.light = read.light;
+    for (const [name, lit] of read.light) state.light.set(name, lit);
     state.dark.clear();
     for (const [id, job] of read.jobs) state.jobs.set(id, job);
     state.down = new Map(read.down);
     state.alarms = read.alarms;
+    state.back = read.back;
+  } else if (moment.pairs) {
+    state.paths.set(moment.of, turned(state.paths.get(moment.of), moment));
   } else if (moment.remove) {
     const lit = state.light.get(where);
     const found = lit && lit.get(key(moment.remove.ingress, moment.remove.wavelength));
@@ -114,6 +121,15 @@ export function apply(state, moment) {
   }
 }
 
+/** Name of a lightpath from a GPU to a peer. */
+export const pathOf = (gpu, peer, wavelength) => `w ${gpu} ${peer} ${wavelength ?? ""}`;
+
+/** Lightpaths between GPUs as they are after a change of them; `came`: since when each has shone. */
+function turned(before, { pairs, dark, t }) {
+  if (dark) return { pairs, dark, came: before?.came || new Map() };
+  return { pairs, dark, came: new Map(pairs.map(([gpu, peer, wavelength]) => [pathOf(gpu, peer, wavelength), before?.came.get(pathOf(gpu, peer, wavelength)) ?? t])) };
+}
+
 function tell(state, event) {
   switch (event.event) {
     case "job": {
@@ -129,6 +145,9 @@ function tell(state, event) {
       break;
     case "action":
       fault(state, event);
+      break;
+    case "fault":
+      asked(state, event);
       break;
     case "optical_switch":
     case "packet_switch":
@@ -168,13 +187,27 @@ function down_or_up(state, name, event) {
 
 /** Cut links, killed switches and lost GPUs of a scenario's events. */
 function fault(state, event) {
-  const names = (event.target || "").split(" ").slice(1);
+  const names = struck(event.target || "");
   const hit = { cut: names, kill: names, lose: names }[event.do];
   if (event.state === "begun" && hit) {
     for (const name of hit) state.down.set(name, `${event.do} by event ${event.name}`);
   } else if (event.state === "ended" && (event.back || event.do === "restore" || event.error)) {
     for (const name of names) state.down.delete(name);
   }
+}
+
+/** What a fault puts down: the ports of a link, else what it names. */
+export function struck(target) {
+  const [kind, ...names] = target.split(" ");
+  return kind === "link" ? names.map(portOf) : names;
+}
+
+/** A fault that somebody asked for by REST, and its end. */
+function asked(state, event) {
+  const names = struck(event.target);
+  if (event.do === "restore") for (const name of names) state.down.delete(name);
+  else for (const name of names) state.down.set(name, `${event.do}, asked for by ${event.who}`);
+  if (event.back_after_s != null) state.back = [...state.back, { t: event.t + event.back_after_s, names }];
 }
 
 /** The state of a take at `t`; `state` is an earlier one to go on from, if any. `take.moments` is in order. */
@@ -184,6 +217,8 @@ export function stateAt(take, t, state) {
   while (now.next < take.moments.length && take.moments[now.next].t <= t) apply(now, take.moments[now.next++]);
   now.t = t;
   now.flows = now.flows.filter((flow) => flow.t_end > t);
+  for (const { names } of now.back.filter((one) => one.t <= t)) for (const name of names) now.down.delete(name);
+  now.back = now.back.filter((one) => one.t > t);
   return now;
 }
 

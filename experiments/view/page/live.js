@@ -1,7 +1,7 @@
 // A live lab as a take that grows: read once from the REST API, then by its stream of events. After every break
 // the stream goes on by the number of the last event; a controller that was started anew is read anew.
 
-import { ordered, rebase } from "./light.js";
+import { ordered, rebase, struck } from "./light.js";
 
 const RETRY_MS = 300, MOST_MOMENTS = 4000, MOST_EVENTS = 4000, MOST_SAMPLES = 1200, MOST_LAPS = 2000, MOST_JOBS = 40;
 const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED"];
@@ -82,8 +82,10 @@ export class Lab {
 
   async watch() {
     const health = await this.api.get("/v1/health");
-    const again = this.restarts != null && health.restarts !== this.restarts;
-    if (again) this.last = 0;
+    const other = this.take && health.lab !== this.take.name;
+    if (other) this.take = null;
+    // A controller that was started anew counts its events anew.
+    if (other || (this.restarts != null && health.restarts !== this.restarts)) this.last = 0;
     const stream = this.api.events(`/v1/events?after=${this.last}&rates=true`, this.stop.signal);
     const first = stream.next();
     if (!this.take) await this.begin(health);
@@ -95,16 +97,22 @@ export class Lab {
   }
 
   async read() {
+    const faults = this.api.get("/v1/faults").catch(() => []);
     const [switches, jobs, health] = await Promise.all([this.api.get("/v1/optical-switches"), this.api.get("/v1/jobs"), this.api.get("/v1/health")]);
     const lit = await Promise.all(
-      switches.map((one) => this.api.get(`/v1/optical-switches/${one.name}/cross-connects`).catch(() => [])),
+      switches.map((one) => this.api.get(`/v1/optical-switches/${one.name}/cross-connects`).catch(() => null)),
     );
+    const read = switches.flatMap((one, index) => (lit[index] ? [[one.name, lit[index].filter((xc) => xc.state !== "FAILED")]] : []));
+    const broken = (await faults).filter((one) => ["asked", "in force"].includes(one.state));
+    const hit = broken.flatMap((one) => struck(one.target).map((name) => [name, one.do])), lasts = (one) => one.back_after_s == null;
     const down = [...Object.entries(health.packet_switches), ...Object.entries(health.optical_switches)];
     return {
       t: health.t,
-      light: Object.fromEntries(switches.map((one, index) => [one.name, lit[index].filter((xc) => xc.state !== "FAILED")])),
+      light: Object.fromEntries(read),
       jobs: jobs.map((job) => this.job(job)),
-      down: down.filter(([, up]) => !up).map(([name]) => [name, "cannot be reached"]),
+      down: [...down.filter(([, up]) => !up).map(([name]) => [name, "cannot be reached"]), ...hit],
+      broken: broken.filter(lasts).map((one) => one.target),
+      back: broken.filter((one) => !lasts(one)).map((one) => ({ t: (one.t_done ?? one.t_asked) + one.back_after_s - this.zero, names: struck(one.target) })),
       alarms: [],
     };
   }
@@ -115,8 +123,8 @@ export class Lab {
   }
 
   async begin(health) {
-    const [fabric, seen] = await Promise.all([this.api.get("/v1/fabric"), this.read()]);
     this.zero = health.t - health.uptime_s;
+    const [fabric, seen] = await Promise.all([this.api.get("/v1/fabric"), this.read()]);
     const at = seen.t - this.zero;
     const jobs = seen.jobs.filter((job) => !ENDED.includes(job.state));
     this.take = {
@@ -129,6 +137,7 @@ export class Lab {
   async readAnew() {
     const seen = await this.read();
     for (const job of seen.jobs) this.know(job);
+    this.take.broken = seen.broken;
     this.add([{ t: Math.max(seen.t - this.zero, this.take.span[1]), seen }]);
     this.told("events");
   }
@@ -170,6 +179,7 @@ export class Lab {
     take.span[1] = Math.max(take.span[1], t);
     if (t > take.begun) {
       this.add(ordered([here]));
+      if (event.event === "fault") this.take.broken = [...this.take.broken.filter((one) => one !== event.target), ...(event.do === "restore" || event.back_after_s != null ? [] : [event.target])];
       if (event.event === "job") this.know({ ...event, id: event.job, title: event.name, gpus: event.gpus || [] });
       if (event.event === "job" && event.state === "STARTING") this.api.get(`/v1/jobs/${event.job}`).then((job) => this.know(this.job(job)), () => {});
       if (READ_AFTER.has(event.event) || (event.event === "circuits" && event.outcome !== "done")) this.readAnew().catch(() => {});
@@ -205,6 +215,9 @@ export class Lab {
       }
     }
     this.take.power = event.power_dbm;
+    const lit = JSON.stringify(event.lightpaths);
+    if (lit !== this.lit) this.add([{ t, of: "lab", pairs: event.lightpaths, dark: false }]);
+    this.lit = lit;
     this.told("samples");
   }
 }

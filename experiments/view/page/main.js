@@ -37,6 +37,7 @@ function Replay({ index }) {
     ${all.length > 1 && html`<label>beside <select value=${chosen[1] ?? ""} onChange=${(e) => choose(e.target.value === "" ? [chosen[0]] : [chosen[0], Number(e.target.value)])}>
       <option value="">nothing</option>${all.map(option)}
     </select></label>`}
+    ${index.filter((one) => one.left_out).map((one) => html`<small>${one.left_out} more runs: ringlight view ${one.folder}</small>`)}
   </header>`;
   return html`<${Page} head=${head} views=${views} error=${error} />`;
 }

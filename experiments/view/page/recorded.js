@@ -19,5 +19,7 @@ export async function folders() {
 export async function take(index, folder, number) {
   const known = index[folder].takes[number];
   const found = known.take || (await asked(`take/${folder}/${number}.json`));
-  return { ...found, of: index[folder], events: found.events, moments: ordered(found.events) };
+  const { sets, turns } = found.lightpaths;
+  const paths = turns.map(([t, of, set, dark]) => ({ t, of, pairs: sets[set], dark }));
+  return { ...found, of: index[folder], moments: ordered(found.events, paths) };
 }

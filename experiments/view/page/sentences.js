@@ -71,6 +71,7 @@ const SAID = {
   flow_drift: (e) => `Flow table of ${e.switch} is not as it was set: ${e.text}`,
   flows_mended: (e) => `Flow table of ${e.switch} was put right: ${plural(e.changes ?? 0, "change")}`,
   onic: upOrDown("O-NIC of"),
+  fault: (e) => `Fault asked for: ${e.do} ${e.target}${e.back_after_s == null ? "" : `, back after ${seconds(e.back_after_s)}`}, by ${e.who}`,
   agent: (e) => `Server agent is ${e.state}${e.text ? `: ${e.text}` : ""}`,
   controller: (e) => `Controller is ${e.state}`,
   process: (e) => `${e.text}${e.state === "up" ? ` is back after ${seconds(e.away_s ?? 0)}` : ""}`,
@@ -93,6 +94,8 @@ export function markOf(event) {
     case "drift_over":
     case "flows_mended":
       return "retry";
+    case "fault":
+      return event.do === "restore" ? "retry" : "fault";
     case "lost":
     case "drift":
     case "flow_drift":
@@ -118,7 +121,8 @@ export function markOf(event) {
 
 /** Names that a filter can find an event by: its job, its switches, who asked. */
 export function subjects(event) {
-  const switches = [event.switch, ...Object.keys(event.changes || {}), ...(event.switches || [])];
+  const named = event.event === "fault" ? event.target.split(" ").slice(1).map((name) => name.split(":")[0]) : [];
+  const switches = [event.switch, ...named, ...Object.keys(event.changes || {}), ...(event.switches || [])];
   return {
     job: event.job && (event.name || event.job),
     switches: switches.filter(Boolean),

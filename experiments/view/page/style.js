@@ -21,7 +21,7 @@ export const STYLE = [
   },
   {
     selector: ".packet, .averager",
-    style: { ...centred, shape: "rectangle", width: "data(w)", height: "data(h)", "background-color": INK, color: PAPER, "font-weight": "bold", "border-width": 0 },
+    style: { ...centred, shape: "rectangle", width: "data(w)", height: "data(h)", "background-color": INK, color: PAPER, "font-weight": "bold", "font-size": "data(font)", "border-width": 0 },
   },
   { selector: ".averager", style: { shape: "hexagon", "background-color": "#3d4f61" } },
   {
@@ -36,6 +36,8 @@ export const STYLE = [
     selector: ".port",
     style: { shape: "ellipse", width: 11, height: 11, "background-color": "#ffffff", "border-width": 1.5, "border-color": "#a8861a", "font-size": 7, ...centred, "z-index": 20 },
   },
+  { selector: ".port.metered", style: { "text-valign": "top", "font-size": 8, "text-background-color": PAPER, "text-background-opacity": 0.85 } },
+  { selector: ".port.metered.below", style: { "text-valign": "bottom" } },
   { selector: ".port.low", style: { "border-color": WRONG, "border-style": "double", "border-width": 4, color: WRONG } },
   {
     selector: "edge",
@@ -44,7 +46,7 @@ export const STYLE = [
   { selector: ".level", style: { "curve-style": "unbundled-bezier", "control-point-distances": 46, "control-point-weights": 0.5 } },
   { selector: ".wire", style: { "line-color": "#5f6f7f" } },
   { selector: ".full", style: { "line-color": "#5f6f7f", "line-outline-width": 1.5, "line-outline-color": "#e69f00" } },
-  { selector: ".unlit", style: { "line-color": "#d5dce3", "line-style": "dotted" } },
+  { selector: ".unlit", style: { "line-color": "#b3bfca", "line-style": "dotted" } },
   { selector: ".lit", style: { "line-color": "data(colour)", "z-index": 10 } },
   { selector: ".lit.unowned", style: { "line-color": "#7c8894" } },
   { selector: ".moving", style: { "line-style": "dashed", "line-dash-pattern": [14, 10], "line-outline-width": 2.5, "line-outline-color": "#f0c419", "z-index": 15 } },

@@ -56,8 +56,15 @@ def power_is_told_where_there_is_a_meter(rig: Rig, driver: OpticalSwitchDriver) 
     expect(read[other] < DARK_DBM, f"egress {other} without light has {read[other]:.1f} dBm")
 
 
+def must_tell_light(driver: OpticalSwitchDriver) -> None:
+    """Raises Lacks where the switch says nothing of light."""
+    if not driver.capabilities().light:
+        lacks("anything that tells where light is missing")
+
+
 @check(40)
 def loss_of_signal_is_raised_and_cleared(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    must_tell_light(driver)
     dark = next((p for p in range(1, rig.pairs + 1) if p not in rig.plugged), None)
     if dark is None or 1 not in rig.plugged:
         lacks("a port that is known to have light, and one that has none")
@@ -74,6 +81,7 @@ def loss_of_signal_is_raised_and_cleared(rig: Rig, driver: OpticalSwitchDriver) 
 
 @check(40, 41)
 def an_unplugged_fibre_is_noticed(rig: Rig, driver: OpticalSwitchDriver) -> None:
+    must_tell_light(driver)
     rig.change(driver, [rig.xc(1, 2)])
     ingress = rig.inputs[0]
 

@@ -3,9 +3,9 @@
 from ringlight.testbed.acceptance.rig import Rig
 from ringlight.testbed.acceptance.rigs.bridge import OpenFlowRig
 from ringlight.testbed.acceptance.rigs.emulated import ScpiRig, WssRig
-from ringlight.testbed.acceptance.rigs.gnmi import GnmiRig
+from ringlight.testbed.acceptance.rigs.gnmi import GnmiRig, SonicGnmiRig
 from ringlight.testbed.acceptance.rigs.tl1 import CalientTl1Rig, PolatisTl1Rig
-from ringlight.testbed.acceptance.rigs.web import CalientRestRig, PolatisRestconfRig
+from ringlight.testbed.acceptance.rigs.web import CalientRestRig, PolatisRestconfRig, SonicRestRig
 
 RIGS: dict[str, type[Rig]] = {
     "scpi": ScpiRig,
@@ -15,5 +15,7 @@ RIGS: dict[str, type[Rig]] = {
     "polatis-restconf": PolatisRestconfRig,
     "calient-rest": CalientRestRig,
     "ocp-gnmi": GnmiRig,
+    "sonic-ocs": SonicRestRig,
+    "sonic-ocs-gnmi": SonicGnmiRig,
     "openflow": OpenFlowRig,
 }

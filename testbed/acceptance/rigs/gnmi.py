@@ -126,6 +126,7 @@ class GnmiRig(ScpiRig):
     """The model of the Open Compute Project."""
 
     recoveries = ("RESTORE",)
+    shows_tuning = True
     protocol = "ocp-gnmi"
     profile = "ocp"
     proxy_of = GnmiProxy
@@ -135,3 +136,10 @@ class GnmiRig(ScpiRig):
     def missing(cls) -> str:
         found = all(importlib.util.find_spec(package) for package in ("pygnmi", "h2"))
         return "" if found else "the extra gnmi is not installed: pip install 'ringlight[gnmi]'"
+
+
+class SonicGnmiRig(GnmiRig):
+    """SONiC's models, whose switch says nothing of light."""
+
+    protocol = "sonic-ocs-gnmi"
+    profile = "sonic-ocs"

@@ -14,7 +14,7 @@ class HttpProxy(Proxy):
     """Proxy between a web client and its switch."""
 
     WRITE = re.compile(rb"\A(POST|PUT|PATCH|DELETE) ")
-    READ = re.compile(rb"\AGET \S*(cross-connects|crossconnects)")
+    READ = re.compile(rb"\AGET \S*(cross-connects|crossconnects|OCS_CROSS_CONNECT)")
 
     def request(self, file: BufferedReader) -> bytes:
         head = b""
@@ -46,3 +46,13 @@ class PolatisRestconfRig(ScpiRig):
     protocol = "polatis-restconf"
     proxy_of = HttpProxy
     more: ClassVar[Mapping[str, Any]] = {"settle_s": 0}
+
+
+class SonicRestRig(ScpiRig):
+    """SONiC's REST, whose models know no optical power."""
+
+    recoveries = ("RESTORE",)
+    shows_tuning = True
+    protocol = "sonic-ocs"
+    profile = "sonic-ocs"
+    proxy_of = HttpProxy

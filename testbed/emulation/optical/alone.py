@@ -16,7 +16,11 @@ from ringlight.testbed.emulation.optical.server import Settings
 from ringlight.testbed.emulation.optical.session import personality
 
 #: Where a protocol is served unless something else is said: as on the product, where anybody may.
-PORTS = {kind.protocol: kind.port for kind in DRIVERS.values() if kind.protocol} | {"calient-rest": 8081}
+PORTS = {kind.protocol: kind.port for kind in DRIVERS.values() if kind.protocol} | {
+    "calient-rest": 8081,
+    "sonic-ocs": 8082,
+    "sonic-ocs-gnmi": 9340,
+}
 #: Protocols without a login.
 OPEN = tuple(kind.protocol for kind in DRIVERS.values() if kind.protocol and not kind.login)
 #: A file of users, bytes.
@@ -109,5 +113,8 @@ def example(protocol: str, address: str, user: str) -> str:
         "polatis-restconf": f"{login}http://{address}/api/data/optical-switch:cross-connects",
         "calient-rest": f"{login}'http://{address}/rest/crossconnects/?id=list'",
         "ocp-gnmi": f"gnmic -a {address} --insecure{f' -u {user}' if user else ''} get --path /connections",
+        "sonic-ocs": f"{login}http://{address}/restconf/data/sonic-ocs:sonic-ocs/OCS_CROSS_CONNECT",
+        "sonic-ocs-gnmi": f"gnmic -a {address} --insecure{f' -u {user}' if user else ''} get"
+        " --path sonic-db:/CONFIG_DB/localhost/OCS_CROSS_CONNECT",
         "rest": f"ringlight ocs fault list {address}",
     }[protocol]

@@ -16,9 +16,9 @@ change is about connections or about ports, not both: the device does one comman
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.device import (
@@ -33,6 +33,15 @@ from ringlight.testbed.emulation.optical.device import (
     Wire,
 )
 from ringlight.testbed.emulation.optical.session import Switch
+from ringlight.testbed.emulation.optical.yang_tree import (
+    Counter,
+    Entries,
+    Path,
+    Step,
+    TreeError,
+    flatten,
+    shown,
+)
 
 VERSION = "0.8.0"
 #: Where a name of the tree belongs to another model than what holds it.
@@ -46,41 +55,6 @@ MAX_NAME = 255
 #: Whose the names are among what a switch remembers.
 NOTES = "ocp-gnmi"
 _PORT = re.compile(r"port-([1-9]\d{0,4})")
-
-
-class TreeError(Exception):
-    """A path or value that the model does not have. Nothing has changed."""
-
-
-class Counter(int):
-    """A 64 bit counter."""
-
-
-class Entries(dict[str, "Node"]):
-    """The entries of a list, by the value of their key leaf ``key``."""
-
-    def __init__(self, entries: Mapping[str, Node] = {}, key: str = "name") -> None:
-        super().__init__(entries)
-        self.key = key
-
-
-#: A container, a list or a leaf.
-Node = dict[str, Any] | Entries | str | bool | int | float
-
-
-class Step(NamedTuple):
-    """One element of a path; ``keys`` choose entries of a list, ``*`` any."""
-
-    name: str
-    keys: tuple[tuple[str, str], ...] = ()
-
-
-Path = tuple[Step, ...]
-
-
-def bare(name: str) -> str:
-    """A name without the module before it."""
-    return name.rpartition(":")[2]
 
 
 def port_name(port: int) -> str:
@@ -213,84 +187,7 @@ def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
     return {"status": "CONNECTED" if device.is_tuned(wire, now_ns) else "PENDING_CONNECTION"}
 
 
-def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Find the nodes of a path, each with its own path. A list without keys means all its entries."""
-    if not path:
-        yield at, node
-        return
-    if not isinstance(node, dict) or isinstance(node, Entries):
-        return
-    step, rest = path[0], path[1:]
-    for name, child in list(node.items()):
-        if step.name not in ("*", name):
-            continue
-        if isinstance(child, Entries):
-            wanted = dict(step.keys)
-            for key, entry in child.items():
-                if wanted.keys() <= {child.key} and wanted.get(child.key, "*") in ("*", key):
-                    yield from find(entry, rest, (*at, Step(name, ((child.key, key),))))
-        elif not step.keys:
-            yield from find(child, rest, (*at, Step(name)))
-
-
-def leaves(node: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every leaf under a node with its path."""
-    if isinstance(node, Entries):
-        raise AssertionError("a list is walked from what holds it")
-    if not isinstance(node, dict):
-        yield at, node
-        return
-    for name, child in node.items():
-        if isinstance(child, Entries):
-            for key, entry in child.items():
-                yield from leaves(entry, (*at, Step(name, ((child.key, key),))))
-        else:
-            yield from leaves(child, (*at, Step(name)))
-
-
-def plain(node: Any, ietf: bool, module: str = "") -> Any:
-    """JSON of a value.
-
-    With ``ietf`` by RFC 7951: the model's name where it changes, 64-bit numbers and decimals as text.
-    """
-    if isinstance(node, Entries):
-        return [plain(entry, ietf, module) for entry in node.values()]
-    if isinstance(node, dict):
-        found = {}
-        for name, child in node.items():
-            own = MODULES.get(name, module)
-            told = f"{own}:{name}" if ietf and own != module else name
-            found[told] = plain(child, ietf, own)
-        return found
-    if isinstance(node, bool | str):
-        return node
-    if isinstance(node, float):
-        return f"{node:.2f}" if ietf else round(node, 2)
-    return str(node) if ietf and isinstance(node, Counter) else int(node)
-
-
 # Changing
-
-
-def flatten(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """An assignment as assignments of leaves. Raises TreeError."""
-    if len(path) > 16:
-        raise TreeError("a value that is nested too deeply")
-    if isinstance(value, dict):
-        for name, child in value.items():
-            name = bare(name)
-            if isinstance(child, list):
-                for entry in child:
-                    key = entry.get("name") if isinstance(entry, dict) else None
-                    if not isinstance(key, str):
-                        raise TreeError(f"an entry of {name} without its name")
-                    yield from flatten((*path, Step(name, (("name", key),))), entry)
-            else:
-                yield from flatten((*path, Step(name)), child)
-    elif isinstance(value, str | bool | int | float):
-        yield path, value
-    else:
-        raise TreeError(f"{path[-1].name if path else '/'}: a value of that kind is not taken")
 
 
 @dataclass
@@ -326,7 +223,7 @@ class Change:
             case (Step("connections", ()), Step("port-connection", keys), *_):
                 raise TreeError("delete a connection as a whole")
             case _:
-                raise TreeError(f"/{'/'.join(step.name for step in path)} cannot be deleted")
+                raise TreeError(f"{shown(path)} cannot be deleted")
 
     def _clear(self, name: str) -> None:
         self.connections = True
@@ -359,7 +256,7 @@ class Change:
                 if leaf not in allowed or allowed[leaf] != value or type(value) is not type(allowed[leaf]):
                     raise TreeError(f"{leaf}: the switch can do {allowed.get(leaf)!r} only")
             case _:
-                raise TreeError(f"/{'/'.join(step.name for step in path)} cannot be set")
+                raise TreeError(f"{shown(path)} cannot be set")
 
     def _connection(self, name: str, rest: list[str], value: Any) -> None:
         if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "*":

@@ -40,8 +40,6 @@ from xml.sax.saxutils import escape
 
 from ringlight.testbed.emulation.optical.device import (
     Command,
-    DeviceError,
-    Fault,
     Recovery,
     Rewire,
     SetAdmin,
@@ -57,28 +55,28 @@ from ringlight.testbed.emulation.optical.http import (
     Response,
     basic_login,
 )
+from ringlight.testbed.emulation.optical.restconf import (
+    JSON,
+    RESTCONF,
+    RestconfError,
+    error_body,
+    from_device,
+    told_error,
+)
 from ringlight.testbed.emulation.optical.session import VERSION, Switch
 from ringlight.testbed.emulation.optical.xml_body import XmlError, local_name, namespace, parse_xml
 
-OPTICAL, POLATIS, RESTCONF = "optical-switch", "polatis-switch", "ietf-restconf"
+OPTICAL, POLATIS = "optical-switch", "polatis-switch"
 NAMESPACES = {
     OPTICAL: "http://www.polatis.com/yang/optical-switch",
     POLATIS: "http://www.polatis.com/yang/polatis-switch",
     RESTCONF: "urn:ietf:params:xml:ns:yang:ietf-restconf",
 }
-JSON, XML = "application/yang-data+json", "application/yang-data+xml"
+XML = "application/yang-data+xml"
 _KINDS = {JSON: JSON, "application/json": JSON, XML: XML, "application/xml": XML, "text/xml": XML}
 #: Names of lists and of leaf-lists: in XML one entry looks like none.
 _LISTS = ("pair", "port", "alarm", "port-enab", "port-disab")
 _SEGMENT = re.compile(r"(?:([A-Za-z_][\w.-]*):)?([A-Za-z_][\w.-]*)(?:=([^=]*))?")
-
-
-class RestconfError(HttpError):
-    """``tag`` is the error's name in RFC 6241, appendix A."""
-
-    def __init__(self, status: int, tag: str, message: str) -> None:
-        super().__init__(status, message)
-        self.tag = tag
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ class PolatisRestconfSession(HttpSession):
         while not ticket.done:
             yield None
         if ticket.error is not None:
-            raise _from_device(ticket.error)
+            raise from_device(ticket.error)
         return Response(204)
 
     # What stands
@@ -539,9 +537,7 @@ class PolatisRestconfSession(HttpSession):
         return {"allow": self._allowed(_find(request.url.path.removeprefix("/api/data")))}
 
     def _error(self, error: HttpError, request: Request | None) -> Response:
-        tag = error.tag if isinstance(error, RestconfError) else "malformed-message"
-        kind = "protocol" if error.status in (401, 405, 406, 415) else "application"
-        told = {"error-type": kind, "error-tag": tag, "error-message": str(error)}
+        told = told_error(error)
         headers = {"content-type": JSON}
         if error.status == 401:
             headers["www-authenticate"] = 'Basic realm="Polatis"'
@@ -554,8 +550,7 @@ class PolatisRestconfSession(HttpSession):
         if xml:
             body = _to_xml("errors", {"error": told}, NAMESPACES[RESTCONF]).encode()
             return Response(error.status, body, {**headers, "content-type": XML})
-        errors = {f"{RESTCONF}:errors": {"error": [told]}}
-        return Response(error.status, json.dumps(errors).encode(), headers)
+        return Response(error.status, error_body(error), headers)
 
 
 def _tag(value: object) -> str:
@@ -567,15 +562,6 @@ def _matches(condition: str, tag: str, there: bool) -> bool:
     """Whether an If-Match or If-None-Match is about what has this entity tag, and is ``there``."""
     named = [part.strip().removeprefix("W/") for part in condition.split(",")]
     return there if "*" in named else bool(tag) and tag in named
-
-
-def _from_device(error: DeviceError) -> RestconfError:
-    status, tag = {
-        Fault.RANGE: (400, "invalid-value"),
-        Fault.CONFLICT: (409, "in-use"),
-        Fault.HARDWARE: (409, "resource-denied"),
-    }[error.fault]
-    return RestconfError(status, tag, str(error))
 
 
 session = PolatisRestconfSession

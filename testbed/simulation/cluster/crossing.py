@@ -15,20 +15,16 @@ class Crossing:
     """Jobs that share links: what is left of each at ideal speed at the moment ``since``, and its speed from
     then on.
 
-    Their figures are arrays, since all are looked at whenever rates change.
+    Their figures are arrays in the order in which they came, their links end to end, since all are looked at
+    whenever rates change: what is behind a job that goes is moved up.
     """
 
     def __init__(self, capacity: FloatArray, speeds: Speeds) -> None:
         self.capacity, self._speeds = capacity, speeds
         self.jobs: list[int] = []
-        self._place: dict[int, int] = {}
-        self._links: list[IntArray] = []
-        self._weights: list[FloatArray] = []
-        #: The same end to end, right for the first ``_right`` jobs: who comes last changes nothing before it.
-        self._flat_links, self._flat_weights = np.zeros(256, dtype=np.int64), np.zeros(256)
-        self._offsets = np.zeros(65, dtype=np.int64)
-        self._right = 0
-        self.left, self.speed, self.share, self.gpus = (np.zeros(64) for _ in range(4))
+        self._here: set[int] = set()
+        self._offsets, self._links, self._weights = np.zeros(65, dtype=np.int64), _ints(256), np.zeros(256)
+        self._left, self._speed, self._share, self._gpus = (np.zeros(64) for _ in range(4))
         self.since = 0.0
         self.changed = False
         #: When the first of them is over, and the ideal GPU seconds that all together lose each second.
@@ -36,58 +32,65 @@ class Crossing:
         self.solved = 0
 
     def __contains__(self, job: int) -> bool:
-        return job in self._place
+        return job in self._here
+
+    @property
+    def left(self) -> FloatArray:
+        """What is left of each of ``jobs`` at the moment ``since``, seconds at ideal speed."""
+        return self._left[: len(self.jobs)]
 
     def _sync(self, now: float) -> None:
         if now != self.since:
             count = len(self.jobs)
-            self.left[:count] -= self.speed[:count] * (now - self.since)
+            self._left[:count] -= self._speed[:count] * (now - self.since)
             self.since = now
 
     def soonest(self) -> float:
         """When the first is over at the speeds that held so far."""
         count = len(self.jobs)
-        return self.since + float((self.left[:count] / self.speed[:count]).min()) if count else math.inf
+        return self.since + float((self._left[:count] / self._speed[:count]).min()) if count else math.inf
 
     def add(
         self, job: int, now: float, loads: list[tuple[int, float]], left: float, share: float, gpus: int
     ) -> None:
         self._sync(now)
         place = len(self.jobs)
-        if place == len(self.left):
-            more = np.zeros(place)
-            self.left, self.speed, self.share, self.gpus = (
-                np.concatenate((one, more)) for one in (self.left, self.speed, self.share, self.gpus)
+        if place == len(self._left):
+            self._left, self._speed, self._share, self._gpus = (
+                _longer(one) for one in (self._left, self._speed, self._share, self._gpus)
             )
+            self._offsets = _longer(self._offsets)
+        begin = int(self._offsets[place])
+        end = begin + len(loads)
+        while end > len(self._links):
+            self._links, self._weights = _longer(self._links), _longer(self._weights)
+        self._links[begin:end], self._weights[begin:end] = zip(*loads, strict=True)
+        self._offsets[place + 1] = end
         self.jobs.append(job)
-        self._place[job] = place
-        self._links.append(np.array([link for link, _ in loads], dtype=np.int64))
-        self._weights.append(np.array([weight for _, weight in loads]))
-        self.left[place], self.speed[place], self.share[place], self.gpus[place] = left, 1.0, share, gpus
+        self._here.add(job)
+        self._left[place], self._speed[place], self._share[place], self._gpus[place] = left, 1.0, share, gpus
         self.changed = True
 
     def remove(self, job: int, now: float) -> float:
         """Take a job out; what is left of it."""
         self._sync(now)
-        place, last = self._place.pop(job), len(self.jobs) - 1
-        left = float(self.left[place])
-        if place != last:
-            self._place[self.jobs[last]] = place
-            lists: tuple[list[Any], ...] = (self.jobs, self._links, self._weights)
-            for kept in lists:
-                kept[place] = kept[last]
-            for figures in (self.left, self.speed, self.share, self.gpus):
-                figures[place] = figures[last]
-        self._right = min(self._right, place)
-        for kept in (self.jobs, self._links, self._weights):
-            kept.pop()
+        place, count = self.jobs.index(job), len(self.jobs)
+        left = float(self._left[place])
+        for figures in (self._left, self._speed, self._share, self._gpus):
+            figures[place : count - 1] = figures[place + 1 : count]
+        begin, end, last = (int(self._offsets[at]) for at in (place, place + 1, count))
+        for of_links in (self._links, self._weights):
+            of_links[begin : begin + last - end] = of_links[end:last]
+        self._offsets[place + 1 : count] = self._offsets[place + 2 : count + 1] - (end - begin)
+        del self.jobs[place]
+        self._here.remove(job)
         self.changed = True
         return max(left, 0.0)
 
     def next_over(self) -> int:
         """The job that is over first at the speeds that held so far."""
         count = len(self.jobs)
-        return self.jobs[int((self.left[:count] / self.speed[:count]).argmin())]
+        return self.jobs[int((self._left[:count] / self._speed[:count]).argmin())]
 
     def guess(self, loads: list[tuple[int, float]], share: float) -> float:
         """Speed of one more job."""
@@ -97,30 +100,15 @@ class Crossing:
                 np.append(offsets, offsets[-1] + len(loads)),
                 np.append(links, np.array([link for link, _ in loads], dtype=np.int64)),
                 np.append(weights, [weight for _, weight in loads]),
-                np.append(self.share[: len(self.jobs)], share),
+                np.append(self._share[: len(self.jobs)], share),
             )[-1]
         )
 
     def _flat(self) -> tuple[IntArray, IntArray, FloatArray]:
         """Offsets, links and weights of all jobs end to end."""
-        count, first = len(self.jobs), self._right
-        if count >= len(self._offsets):
-            self._offsets = np.concatenate((self._offsets, np.zeros(2 * count, dtype=np.int64)))
-        if first < count:
-            links = self._links[first:]
-            begin = int(self._offsets[first])
-            ends = begin + np.cumsum(list(map(len, links)))
-            self._offsets[first + 1 : count + 1] = ends
-            end = int(ends[-1])
-            if end > len(self._flat_links):
-                more = 2 * end - len(self._flat_links)
-                self._flat_links = np.concatenate((self._flat_links, np.zeros(more, dtype=np.int64)))
-                self._flat_weights = np.concatenate((self._flat_weights, np.zeros(more)))
-            np.concatenate(links, out=self._flat_links[begin:end])
-            np.concatenate(self._weights[first:], out=self._flat_weights[begin:end])
-            self._right = count
+        count = len(self.jobs)
         end = int(self._offsets[count])
-        return self._offsets[: count + 1], self._flat_links[:end], self._flat_weights[:end]
+        return self._offsets[: count + 1], self._links[:end], self._weights[:end]
 
     def _solve(
         self, offsets: IntArray, links: IntArray, weights: FloatArray, shares: FloatArray
@@ -134,7 +122,16 @@ class Crossing:
         self.changed = False
         self.until, self.loss = math.inf, 0.0
         if count := len(self.jobs):
-            speed = self._solve(*self._flat(), self.share[:count])
-            self.speed[:count] = speed
-            self.until = now + max(float((self.left[:count] / speed).min()), 0.0)
-            self.loss = float(self.gpus[:count] @ (1 - speed))
+            speed = self._solve(*self._flat(), self._share[:count])
+            self._speed[:count] = speed
+            self.until = now + max(float((self._left[:count] / speed).min()), 0.0)
+            self.loss = float(self._gpus[:count] @ (1 - speed))
+
+
+def _ints(count: int) -> IntArray:
+    return np.zeros(count, dtype=np.int64)
+
+
+def _longer(figures: Any) -> Any:
+    """Twice as much room."""
+    return np.concatenate((figures, np.zeros_like(figures)))

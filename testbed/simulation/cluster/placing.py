@@ -6,8 +6,6 @@ many it takes from which. There are always enough.
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -37,6 +35,9 @@ class Free:
             self.counts[leaf] += count
             self.total += count
 
+    def set(self, counts: Sequence[int]) -> None:
+        self.counts, self.total = list(counts), sum(counts)
+
 
 def _filled(counts: Sequence[int], order: Sequence[int], wanted: int) -> Placed:
     """All that is free, leaf after leaf."""
@@ -54,7 +55,10 @@ def at_random(free: Free, wanted: int) -> Placed:
     """Any free GPUs, each as likely: what a cluster comes to where nobody looks."""
     if wanted == 1:
         chosen = int(free.rng.integers(free.total))
-        return {bisect.bisect_right(list(itertools.accumulate(free.counts)), chosen): 1}
+        for leaf, count in enumerate(free.counts):
+            chosen -= count
+            if chosen < 0:
+                return {leaf: 1}
     drawn = free.rng.multivariate_hypergeometric(free.counts, wanted)
     return {int(leaf): int(drawn[leaf]) for leaf in np.flatnonzero(drawn)}
 
@@ -142,6 +146,8 @@ PLACEMENTS: Mapping[str, Placement] = {
     "spread": spread,
     "hilbert": hilbert,
     "rings-aligned": rings_aligned,
+    # GPU by GPU: which those are, ``by_gpu.Gpus`` says.
+    "controller": pack,
     # On a torus, where a job's block is found before it starts (``blocks.Torus``): there all GPUs are one
     # leaf's.
     "blocks": first_fit,

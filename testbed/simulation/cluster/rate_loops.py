@@ -1,12 +1,15 @@
 """The arithmetic of ``rates`` as loops that numba compiles where it is installed; the same figures to
-rounding."""
+rounding.
+
+Constants are arguments: numba keeps what it compiled, and with it what they were then.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.rates import ROUNDS, STILL
+from ringlight.testbed.simulation.cluster.rates import EQUAL, LEVELS, MORE, ROUNDS, STILL, SWINGS
 from ringlight.testbed.simulation.loops import compiled
 
 
@@ -90,39 +93,99 @@ def interleaved(
 
 
 @compiled
+def load_at(
+    level: float, weight: float, mean: float, varies: float, elsewhere: float, on: float, sign: float
+) -> float:
+    """What a link carries when a job goes at a rate on it; ``mean`` and ``varies`` are of all jobs."""
+    put = weight * min(elsewhere, level)
+    spread = np.sqrt(max(varies - on * (1 - on) * put**2, 0.0))
+    load: float = weight * level + max(mean - on * put + sign * spread, 0.0)
+    return load
+
+
+@compiled
+def full_at(
+    levels: FloatArray, weight: float, mean: FloatArray, varies: FloatArray, elsewhere: float, on: float,
+    room: float, sign: float,
+) -> float:  # fmt: skip
+    """The rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of all jobs
+    at each of ``levels``; ``elsewhere``: what its other links allow it, and ``on``: how much of the time it
+    sends, which are in these sums."""
+    last = len(levels) - 1
+    most = load_at(levels[last], weight, mean[last], varies[last], elsewhere, on, sign)
+    if most <= room:
+        return 1.0
+    before, below, load, found = 0.0, 0.0, most, 1.0
+    for at in range(last + 1):
+        found = levels[at]
+        load = load_at(found, weight, mean[at], varies[at], elsewhere, on, sign)
+        if load > room:
+            break
+        before, below = load, found
+    return below + (found - below) * (room - before) / (load - before)
+
+
 def duty(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
 ) -> FloatArray:
     """Speeds as ``rates.duty``."""
-    jobs = len(shares)
-    rates, level = np.ones(jobs), np.ones(len(links))
-    for _ in range(ROUNDS):
-        mean, varies = np.zeros(len(capacity)), np.zeros(len(capacity))
+    return mean_field(offsets, links, weights, capacity, shares, LEVELS, MORE, EQUAL, STILL, ROUNDS, SWINGS)
+
+
+@compiled
+def mean_field(
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    levels: FloatArray, more: float, equal: float, still: float, rounds: int, swings: int,
+) -> FloatArray:  # fmt: skip
+    jobs, steps = len(shares), len(levels)
+    rates, on, level = np.ones(jobs), np.ones(jobs), np.ones(len(links))
+    elsewhere, busy, calm = np.ones(len(links)), np.ones(len(links)), np.ones(len(links))
+    mean, varies = np.zeros((len(capacity), steps)), np.zeros((len(capacity), steps))
+    for number in range(rounds):
+        mean[:] = 0.0
+        varies[:] = 0.0
         for k in range(jobs):
-            on = (shares[k] / rates[k]) / (1 - shares[k] + shares[k] / rates[k])
+            on[k] = (shares[k] / rates[k]) / (1 - shares[k] + shares[k] / rates[k])
+            least, second = 1.0, 1.0
             for j in range(offsets[k], offsets[k + 1]):
-                weighs = weights[j] * min(1.0, rates[k] / level[j])
-                mean[links[j]] += on * weighs
-                varies[links[j]] += on * (1 - on) * weighs**2
+                if level[j] < least:
+                    least, second = level[j], least
+                elif level[j] < second:
+                    second = level[j]
+            for j in range(offsets[k], offsets[k + 1]):
+                elsewhere[j] = second if level[j] <= least else least
+                for at in range(steps):
+                    put = weights[j] * min(elsewhere[j], levels[at])
+                    sent = on[k] * put
+                    mean[links[j], at] += sent
+                    varies[links[j], at] += (1 - on[k]) * sent * put
         moved = 0.0
-        before = level.copy()
         for k in range(jobs):
-            on = (shares[k] / rates[k]) / (1 - shares[k] + shares[k] / rates[k])
-            least = 1.0
+            worst, best = 1.0, 1.0
             for j in range(offsets[k], offsets[k + 1]):
-                weighs = weights[j] * min(1.0, rates[k] / before[j])
-                others = mean[links[j]] - on * weighs
-                spread = np.sqrt(max(varies[links[j]] - on * (1 - on) * weighs**2, 0.0))
-                room = capacity[links[j]]
-                high = min(1.0, room / (weights[j] + others + spread))
-                low = min(1.0, room / (weights[j] + max(others - spread, 0.0)))
-                level[j] = np.sqrt(high * low)
-                least = min(least, level[j])
-            if offsets[k + 1] > offsets[k]:
-                new = (least + rates[k]) / 2
-                moved = max(moved, abs(new - rates[k]))
-                rates[k] = new
-        if moved < STILL:
+                link = links[j]
+                room = capacity[link]
+                busy[j] = full_at(
+                    levels, weights[j], mean[link], varies[link], elsewhere[j], on[k], room, 1.0
+                )
+                calm[j] = 1.0
+                if busy[j] < 1:
+                    calm[j] = full_at(
+                        levels, weights[j], mean[link], varies[link], elsewhere[j], on[k], room, -1.0
+                    )
+                level[j] = np.sqrt(busy[j] * calm[j])
+                worst, best = min(worst, busy[j]), min(best, calm[j])
+            count, logs, new = 0, 0.0, best
+            for j in range(offsets[k], offsets[k + 1]):
+                if busy[j] < best * equal:
+                    count += 1
+                    logs += np.log(busy[j])
+            if count:
+                quiet = (1 - more) ** (count - 1)
+                new = np.sqrt(worst * best**quiet * np.exp((1 - quiet) * logs / count))
+            moved = max(moved, abs(new - rates[k]))
+            rates[k] = new if number < swings else (new + rates[k]) / 2
+        if moved < still:
             break
     return 1 / (1 - shares + shares / rates)
 

@@ -25,7 +25,15 @@ from ringlight.fabric.clusters import Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 
 #: Speeds of the mean field are found in so many rounds at the most, or when none changes by more than this.
-ROUNDS, STILL = 60, 1e-6
+#: Should they swing, they move half as far from some round on.
+ROUNDS, STILL, SWINGS = 60, 1e-4, 20
+#: Rates at which the mean field looks at links, as shares of a GPU's full one.
+LEVELS = np.array([0.25, 0.5, 1.0])
+#: Links of one job are mostly busy together, as others cross several of them, too: how likely one is busy
+#: where another is calm. Chosen by comparison with on-off simulations of links, fabrics and trees.
+MORE = 0.125
+#: Rates that differ by less are equal: a spread is the root of what rounding leaves of a difference.
+EQUAL = 1 - 1e-6
 
 
 def shared(
@@ -91,34 +99,67 @@ def duty(
 ) -> FloatArray:
     """Speeds in a mean field: to each job the others are sending for their share of the time, independently.
 
-    What the others put on a link meanwhile is taken as its mean and as much more or less as it varies, and
-    the rate as the geometric mean of those two: the arithmetic one is right where others come and go quickly
-    beside a job's own sending, the harmonic one where they stay. One that a narrower link elsewhere holds
-    back puts less on a link than its share of that.
+    At a rate r, a job's link also carries of every other job what that puts there: r of each of its GPUs, or
+    less where another link holds it back. That varies with who sends. A link is taken as busy, with its mean
+    load and one standard deviation more, or as calm, with one less, both for half of the time, and rates at
+    which it is full are the geometric mean of both: the arithmetic one is right where others come and go
+    quickly beside a job's own sending, the harmonic one where they stay. A job goes at the rate of its worst
+    link, and where one is calm, another is busy with the probability ``MORE``.
     """
-    owner = np.repeat(np.arange(len(shares)), np.diff(offsets))
-    firsts = offsets[:-1][np.diff(offsets) > 0]
-    some = np.diff(offsets) > 0
-    room = capacity[links]
-    rates = np.ones(len(shares))
-    level = np.ones(len(links))
-    for _ in range(ROUNDS):
+    lengths = np.diff(offsets)
+    owner, some = np.repeat(np.arange(len(shares)), lengths), lengths > 0
+    firsts, room = offsets[:-1][some], capacity[links]
+    cells = (links[:, None] * len(LEVELS) + np.arange(len(LEVELS))).ravel()
+
+    def others(puts: FloatArray) -> FloatArray:
+        """What all others put on each job's link."""
+        sums = np.bincount(cells, puts.ravel(), len(capacity) * len(LEVELS))
+        return sums.reshape(-1, len(LEVELS))[links] - puts
+
+    def least(values: FloatArray) -> FloatArray:
+        """The least of each job's links; 1 without any."""
+        found = np.ones(len(shares))
+        found[some] = np.minimum.reduceat(values, firsts)
+        return found
+
+    rates, level = np.ones(len(shares)), np.ones(len(links))
+    for number in range(ROUNDS):
         on = (shares / rates) / (1 - shares + shares / rates)
-        weighs = weights * np.minimum(1.0, rates[owner] / level)
-        mean = on[owner] * weighs
-        varies = on[owner] * (1 - on[owner]) * weighs**2
-        others = np.bincount(links, mean, len(capacity))[links] - mean
-        spread = np.sqrt(np.maximum(np.bincount(links, varies, len(capacity))[links] - varies, 0.0))
-        high = np.minimum(1.0, room / (weights + others + spread))
-        low = np.minimum(1.0, room / (weights + np.maximum(others - spread, 0.0)))
-        level = np.sqrt(high * low)
-        new = rates.copy()
-        new[some] = (np.minimum.reduceat(level, firsts) + rates[some]) / 2
+        narrowest = least(level)
+        own = level <= narrowest[owner]
+        second = least(np.where(own, 1.0, level))
+        several = np.bincount(owner, own, len(shares)) > 1
+        elsewhere = np.where(own & ~several[owner], second[owner], narrowest[owner])
+        puts = weights[:, None] * np.minimum(elsewhere[:, None], LEVELS)
+        mean = others(on[owner, None] * puts)
+        spread = np.sqrt(np.maximum(others((on * (1 - on))[owner, None] * puts**2), 0.0))
+        mine = weights[:, None] * LEVELS
+        busy = _full_at(mine + mean + spread, room)
+        calm = _full_at(mine + np.maximum(mean - spread, 0.0), room)
+        level = np.sqrt(busy * calm)
+        worst, best = least(busy), least(calm)
+        short = busy < best[owner] * EQUAL
+        count = np.bincount(owner, short, len(shares))
+        logs = np.bincount(owner, np.where(short, np.log(busy), 0.0), len(shares)) / np.maximum(count, 1.0)
+        quiet = (1 - MORE) ** np.maximum(count - 1, 0)
+        new = np.where(count > 0, np.sqrt(worst * best**quiet * np.exp((1 - quiet) * logs)), best)
         moved = float(np.abs(new - rates).max(initial=0.0))
-        rates = new
+        rates = new if number < SWINGS else (new + rates) / 2
         if moved < STILL:
             break
     return 1 / (1 - shares + shares / rates)
+
+
+def _full_at(loads: FloatArray, room: FloatArray) -> FloatArray:
+    """The rate at which a link is full whose ``loads`` are known at ``LEVELS`` of it: linear between them."""
+    at = np.arange(len(room))
+    over = loads > room[:, None]
+    after = np.argmax(over, 1)
+    low = np.where(after, loads[at, after - 1], 0.0)
+    below = np.where(after, LEVELS[after - 1], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = below + (LEVELS[after] - below) * (room - low) / (loads[at, after] - low)
+    return np.where(over[:, -1], found, 1.0)
 
 
 Speeds = Callable[[IntArray, IntArray, FloatArray, FloatArray, FloatArray], FloatArray]

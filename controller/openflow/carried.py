@@ -1,0 +1,99 @@
+"""What a fast path has carried beside the switches, by their flow tables, as a testbed may have one.
+
+The switches' own counters have none of it, so it is added to what they answer. The fast path answers on a
+Unix socket, one line of JSON for each line of text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from os_ken.ofproto import ofproto_v1_3_parser as parser
+
+from ringlight.controller.openflow.errors import NotConnectedError
+
+_ANSWER_S = 2.0
+_READ_BYTES, _LONGEST = 1 << 16, 64 << 20
+
+
+class Carried:
+    """The fast path at the socket ``path``. Any thread may call; raises NotConnectedError if it is silent."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+
+    def settle(self) -> None:
+        """Wait until it acts by all that the switches had confirmed before."""
+        self._ask("settle")
+
+    def add_to(self, dpid: int, replies: Iterable[Any]) -> None:
+        """Add what was carried to a switch's answers about flows, groups or tables."""
+        said = self._ask(f"counts {dpid}")
+        flows = {(one[0], bytes.fromhex(one[1])): one[2:] for one in said.get("flows", ())}
+        groups = {(one[0], one[1]): one[2:] for one in said.get("groups", ())}
+        matched = sum(packets for packets, _ in flows.values())
+        for reply in replies:
+            if isinstance(reply, parser.OFPFlowStatsReply):
+                for flow in reply.body:
+                    if flow.table_id == 0:
+                        _add(flow, flows.get((flow.priority, flow.wire_match), ()))
+            elif isinstance(reply, parser.OFPGroupStatsReply):
+                for group in reply.body:
+                    _add(group, groups.get((group.group_id, None), ()))
+                    for index, bucket in enumerate(group.bucket_stats):
+                        _add(bucket, groups.get((group.group_id, index), ()))
+            elif isinstance(reply, parser.OFPTableStatsReply):
+                reply.body = [_more_matched(table, matched) for table in reply.body]
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                    self._connection.settimeout(_ANSWER_S)
+                    self._connection.connect(str(self._path))
+                self._connection.sendall(f"{line}\n".encode())
+                said = bytearray()
+                while not said.endswith(b"\n"):
+                    part = self._connection.recv(_READ_BYTES)
+                    if not part or len(said) > _LONGEST:
+                        raise ConnectionResetError("it hung up")
+                    said += part
+                found: dict[str, Any] = json.loads(said)
+            except (OSError, ValueError) as error:
+                self._hang_up()
+                raise NotConnectedError(f"the fast path at {self._path} does not answer: {error}") from error
+            return found
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+            self._connection = None
+
+
+def _add(entry: Any, count: Sequence[int]) -> None:
+    if count:
+        entry.packet_count += count[0]
+        entry.byte_count += count[1]
+
+
+def _more_matched(table: Any, packets: int) -> Any:
+    """A table's counters with packets that met one of its flows."""
+    if table.table_id:
+        return table
+    return table._replace(
+        lookup_count=table.lookup_count + packets, matched_count=table.matched_count + packets
+    )

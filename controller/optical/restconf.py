@@ -1,0 +1,39 @@
+"""RESTCONF (RFC 8040) in JSON, as its drivers share it: headers, and what a reply to a write means."""
+
+from __future__ import annotations
+
+import json
+
+from ringlight.controller.optical.errors import Refused, StaleRevision
+from ringlight.controller.optical.http import Reply
+from ringlight.controller.optical.inventory import Credentials
+
+MEDIA_TYPE = "application/yang-data+json"
+
+
+def headers_of(credentials: Credentials | None) -> dict[str, str]:
+    """Headers of every request: what is accepted, and who asks."""
+    found = {"accept": MEDIA_TYPE}
+    if credentials is not None:
+        found["authorization"] = f"Basic {credentials.basic}"
+    return found
+
+
+def parse_error(body: bytes) -> str:
+    """Tag and message of the first of the ``errors`` in a reply; empty if there are none."""
+    try:
+        told = json.loads(body)
+        first = told["ietf-restconf:errors"]["error"][0]
+        return f"{first['error-tag']}: {str(first.get('error-message', ''))[:200]}"
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return ""
+
+
+def check_write(reply: Reply, what: str) -> None:
+    """Raises StaleRevision, Refused, AuthFailed, PermissionDenied or Indeterminate unless it was done."""
+    if reply.status == 412:
+        raise StaleRevision(f"{what}: the switch changed after it was read; nothing was written")
+    why = parse_error(reply.body)
+    if why and 400 <= reply.status < 500 and reply.status not in (401, 403, 408):
+        raise Refused(f"{what}: {why}")
+    reply.check_write(what)

@@ -1,0 +1,52 @@
+"""JSON of a YANG model, read strictly: names with and without their module, numbers as numbers or as text."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ringlight.controller.optical.errors import ProtocolError
+
+
+def bare(value: Any) -> Any:
+    """Copy of a JSON value without the prefixes (models' names) of its keys, at all depths."""
+    if isinstance(value, dict):
+        return {str(name).rpartition(":")[2]: bare(child) for name, child in value.items()}
+    return [bare(child) for child in value] if isinstance(value, list) else value
+
+
+def branch(value: Any, *names: str) -> dict[str, Any]:
+    """The container there; an empty one where it is missing. Raises ProtocolError if it is something else."""
+    for name in names:
+        value = value.get(name, {})
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{name} is not a container", str(value))
+    assert isinstance(value, dict)
+    return value
+
+
+def entries(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = value.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise ProtocolError(f"{name} is not a list", str(found))
+    return found
+
+
+def text(leaf: object, name: str) -> str:
+    if not isinstance(leaf, str) or not leaf:
+        raise ProtocolError(f"{name} is not a name", str(leaf))
+    return leaf
+
+
+def number(leaf: object, name: str) -> float:
+    """Read a number, or the text of one. Raises ProtocolError."""
+    if isinstance(leaf, str) and re.fullmatch(r"[+-]?\d{1,15}(\.\d{1,15})?", leaf, re.ASCII):
+        return float(leaf)
+    if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(leaf):
+                return float(leaf)
+    raise ProtocolError(f"{name} is not a number", str(leaf))

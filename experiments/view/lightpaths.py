@@ -1,0 +1,128 @@
+"""Which GPU had light to which in a run, where light is no circuit: on rings, and where it is divided.
+
+As the stream of a lab tells it (``lightpaths`` of ``rates``), from what is on record of each change. Where
+none is, a job's light is that for what it sends in an iteration, as its plane is then lit once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ringlight.controller.light.documents import LitPair
+from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.record import events as record
+from ringlight.experiments.record.events import ENDED, Record
+from ringlight.fabric.allocation.demand import placed, sent_in_steps
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.planes.base import Misfit
+from ringlight.fabric.planes.ring.wdm import plan_ring
+from ringlight.fabric.schedules import steps_named
+from ringlight.workloads.traffic import sent
+
+#: Larger fabrics are drawn folded, without single lightpaths.
+MOST_GPUS = 64
+#: When (the lab's clock), which light, and whether it is dark yet.
+_Turn = tuple[float, list[LitPair], bool]
+
+
+def lightpaths(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
+    """``sets`` of lightpaths and ``turns``: seconds after ``begin``, the job whose light changes, the place
+    of its new set, and whether that is dark still."""
+    sets: dict[tuple[LitPair, ...], int] = {}
+    turns = []
+    known = list(records)
+    if len(plan.setting.fabric.gpus) <= MOST_GPUS:
+        for job in plan.jobs:
+            for t, lit, dark in _turns(plan, job, known):
+                place = sets.setdefault(tuple(lit), len(sets))
+                turns.append([round(t - begin, 6), job.name, place, dark])
+    return {"sets": [list(one) for one in sets], "turns": turns}
+
+
+def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[_Turn]:
+    states = [one for one in records if isinstance(one, record.JobState) and one.job == job.name]
+    begin = next((one for one in states if one.state == "RUNNING"), None)
+    if begin is None:
+        return
+    gpus = next((one.gpus for one in states if one.gpus), list(job.ranks))
+    try:
+        plane = job.plane(plan.setting.fabric, gpus)
+    except Misfit:
+        return
+    if plane.stepped:
+        yield from _stepped(plane, job, begin.t, records)
+    elif plane.built:
+        yield from _divided(plan, job, begin.t, gpus, records)
+    yield from ((one.t, [], False) for one in states if one.state in ENDED)
+
+
+def _stepped(plane: Any, job: JobPlan, begin: float, records: list[Record]) -> Iterator[_Turn]:
+    """A ring's light, set between the steps of the collective."""
+    if job.training is None:
+        return
+    found = plan_ring(plane.fabric, plane.ring, steps_named(job.training.collective, len(plane.nodes)))
+    settings = [
+        [LitPair(a, b, found.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
+        for step in found.steps
+    ]
+    yield begin, settings[0], False
+    notes = (one for one in records if isinstance(one, record.RingSetUps))
+    for change in {note.ring["name"]: note.set_ups for note in notes}.get(plane.name, ()):
+        lit = settings[change["step"] % len(settings)]
+        yield change["t"], lit, True
+        yield change["t"] + change["total_s"], lit, False
+
+
+def _divided(
+    plan: RunPlan, job: JobPlan, begin: float, gpus: list[str], records: list[Record]
+) -> Iterator[_Turn]:
+    given = [one for one in records if isinstance(one, record.LightGiven) and one.job == job.name]
+    made = [
+        decision
+        for one in records
+        if isinstance(one, record.LightDecisions) and one.job == job.name
+        for decision in one.decisions
+        if "lightpaths" in decision
+    ]
+    first = given[0].divisions[0]["t"] if given else begin
+    if not given:
+        yield begin, _for_iteration(plan, job, gpus), False
+    for light in given:
+        for division in light.divisions:
+            counts = zip(light.pairs, division["lightpaths"], strict=True)
+            yield division["t"], [LitPair(a, b, None, count) for (a, b), count in counts if count], False
+    for one in made:
+        lit = [
+            LitPair(gpu, peer, None, count)
+            for gpu, peers in one["lightpaths"].items()
+            for peer, count in peers.items()
+        ]
+        held = one["t"] + one["decide_s"] + one["hold_s"]
+        if held > first:
+            yield held, lit, True
+            yield held + one["dark_s"], lit, False
+    if given or made:
+        return
+    for back in records:
+        if isinstance(back, record.JobRecovered) and back.job == job.name:
+            yield back.at, _for_iteration(plan, job, back.gpus), False
+
+
+def _for_iteration(plan: RunPlan, job: JobPlan, gpus: list[str]) -> list[LitPair]:
+    """Light for what a job on these GPUs sends in an iteration; none where the fabric's is not divided."""
+    fabric = plan.setting.fabric
+    names = list(fabric.gpus)
+    if job.workload is not None:
+        demand = sent(job.workload)
+    elif job.training is not None:
+        demand = sent_in_steps(steps_named(job.training.collective, len(gpus)), job.training.gradient_bytes)
+    else:
+        return []
+    try:
+        found = divider(fabric).counts(placed(demand, [names.index(gpu) for gpu in gpus], len(names)))
+    except ValueError:
+        return []
+    return [LitPair(names[a], names[b], None, int(found[a, b])) for a, b in np.argwhere(found).tolist()]

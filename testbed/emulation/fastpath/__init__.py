@@ -1,0 +1,5 @@
+"""Carries in the kernel what the flow tables of Open vSwitch's bridges say, beside Open vSwitch.
+
+``openflow.py`` hears from Open vSwitch what its tables are, ``table.py`` makes of a table what the kernel's
+programs (``fastpath.c``) look up, ``datapath.py`` has their maps, and ``carrier.py`` keeps the two equal.
+"""

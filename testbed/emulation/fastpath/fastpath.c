@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Carries in the kernel what Open vSwitch's flow tables say, beside Open vSwitch's userspace datapath.
+//
+// The userspace datapath reads its ports through packet sockets, which the kernel serves before the ingress
+// hook of traffic control. So one decision is made for each packet, by the first of two programs, and what
+// one program leaves to Open vSwitch the other cannot take:
+//
+//   `decide` is the filter of Open vSwitch's own receiving socket. It looks a frame up. For one that it knows
+//   it notes the decision for this processor, and hides the frame from Open vSwitch.
+//   `carry` is at the ingress hook of the same port. It carries out the decision about this very frame, and
+//   without one does nothing.
+//
+// Both run one after the other on the processor that receives the frame. Where the filter is missing, because
+// Open vSwitch has just opened another socket or has ended, nothing is carried here and nothing goes twice.
+//
+// User space owns every table (table.py says how it is made), and makes a change visible by replacing one
+// element.
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define MAX_PORTS 8192
+#define MAX_SWITCHES 1024
+#define MAX_RULES 65536
+#define MAX_GROUPS 1024
+#define MAX_COUNTERS 131072
+#define SUBTABLES 24
+#define OUTPUTS 8
+#define BUCKETS 16
+#define SLOTS 64
+#define WORDS 8
+
+#define ETH_P_RARP 0x8035
+#define LEAST_ETHERTYPE 0x600 /* below it is a length */
+#define FRAGMENT 0x3fff	      /* more fragments follow, or this is not the first */
+#define MOST_PADDING 255      /* of a frame, beyond which Open vSwitch reads no IP header */
+
+/* What rules can match: packet fields as Open vSwitch has them, in network byte order but for the port. */
+union fields {
+	struct {
+		__u32 in_port;
+		__u8 eth_dst[6];
+		__u8 eth_src[6];
+		__u16 eth_type;
+		__u8 ip_proto; /* or the operation of ARP */
+		__u8 pad;
+		__u32 src; /* IPv4, or ARP's sender */
+		__u32 dst; /* IPv4, or ARP's target */
+		__u16 tp_src;
+		__u16 tp_dst;
+	};
+	__u32 word[WORDS];
+};
+
+struct key {
+	__u32 subtable;
+	__u32 word[WORDS];
+};
+
+/* Rules of one priority that look at the same bits. */
+struct subtable {
+	__u32 number; /* of all switches' subtables */
+	__u32 mask[WORDS];
+};
+
+/* A switch's flow table: subtables by falling priority. */
+struct table {
+	__u32 count;
+	struct subtable subtables[SUBTABLES];
+};
+
+/* Interfaces that a frame leaves by; none means drop. */
+struct outputs {
+	__u32 counter;
+	__u32 count;
+	__u32 interface[OUTPUTS];
+};
+
+enum kind {
+	LEAVE = 0, /* to Open vSwitch */
+	OUTPUT = 1,
+	GROUP = 2,
+};
+
+struct rule {
+	__u32 kind;
+	__u32 group; /* key of groups */
+	struct outputs outputs;
+};
+
+/* A group that selects one of its buckets by a hash. */
+struct group {
+	__u32 counter;
+	__u32 mask; /* of the hash */
+	__u8 bucket[SLOTS];
+	struct outputs buckets[BUCKETS];
+};
+
+struct port {
+	__u32 switch_;
+	__u32 number;
+};
+
+struct count {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct decision {
+	__u32 ifindex; /* where the frame came in; 0: none */
+	__u32 length;
+	__u32 header; /* bytes of each segment before the payload, of a frame to be cut up */
+	__u32 rule;   /* counters */
+	__u32 group;
+	struct outputs outputs;
+};
+
+#define MAP(name, kind, flags, entries, key_type, value_type) \
+	struct { \
+		__uint(type, kind); \
+		__uint(map_flags, flags); \
+		__uint(max_entries, entries); \
+		__type(key, key_type); \
+		__type(value, value_type); \
+	} name SEC(".maps")
+#define HASH(name, entries, key, value) MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, entries, key, value)
+
+HASH(ports, MAX_PORTS, __u32, struct port); /* by interface */
+HASH(tables, MAX_SWITCHES, __u32, struct table);
+HASH(rules, MAX_RULES, struct key, struct rule);
+HASH(groups, MAX_GROUPS, __u32, struct group);
+HASH(counters, MAX_COUNTERS, __u32, struct count);
+MAP(decisions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, __u32, struct decision);
+
+#define TO_OVS 0xffffffff
+#define HIDE 0
+
+#define LOAD(packet, offset, to) bpf_skb_load_bytes(packet, offset, &(to), sizeof(to))
+
+struct ipv4 {
+	__u8 version_length;
+	__u8 tos;
+	__be16 length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 proto;
+	__u16 checksum;
+	__be32 src;
+	__be32 dst;
+};
+
+struct arp {
+	__be16 hardware;
+	__be16 protocol;
+	__u8 hardware_length;
+	__u8 protocol_length;
+	__be16 operation;
+	__u8 sender_mac[6];
+	__u8 sender[4];
+	__u8 target_mac[6];
+	__u8 target[4];
+} __attribute__((packed));
+
+/* Length of a transport header without options, 0 where its fields are not looked at. */
+static __always_inline __u32 transport_length(__u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return 20;
+	case IPPROTO_SCTP:
+		return 12;
+	case IPPROTO_UDP:
+	case IPPROTO_ICMP:
+		return 8;
+	default:
+		return 0;
+	}
+}
+
+/* False where Open vSwitch might read the packet otherwise: it then has it. */
+static __always_inline int parse_ipv4(struct __sk_buff *packet, union fields *fields, __u32 *header)
+{
+	struct ipv4 ip;
+	if (LOAD(packet, ETH_HLEN, ip))
+		return 0;
+	__u32 ip_header = (ip.version_length & 0x0f) * 4, there = packet->len - ETH_HLEN;
+	__u32 length = bpf_ntohs(ip.length);
+	if (ip.version_length >> 4 != 4 || ip_header < 20 || (ip.fragment & bpf_htons(FRAGMENT)))
+		return 0;
+	if (packet->gso_segs <= 1 && (length < ip_header || length > there || there - length > MOST_PADDING))
+		return 0;
+	fields->ip_proto = ip.proto;
+	fields->src = ip.src;
+	fields->dst = ip.dst;
+	*header = ETH_HLEN + ip_header;
+	__u32 transport = transport_length(ip.proto);
+	if (!transport)
+		return 1;
+	if (length < ip_header + transport)
+		return 0;
+	__u8 two[4];
+	if (LOAD(packet, ETH_HLEN + ip_header, two))
+		return 0;
+	if (ip.proto == IPPROTO_ICMP) {
+		/* Open vSwitch keeps type and code where other protocols have their ports. */
+		fields->tp_src = bpf_htons(two[0]);
+		fields->tp_dst = bpf_htons(two[1]);
+		return 1;
+	}
+	__builtin_memcpy(&fields->tp_src, two, 2);
+	__builtin_memcpy(&fields->tp_dst, two + 2, 2);
+	if (ip.proto == IPPROTO_TCP) {
+		__u8 offset;
+		if (LOAD(packet, ETH_HLEN + ip_header + 12, offset))
+			return 0;
+		*header += (offset >> 4) * 4;
+	}
+	return 1;
+}
+
+static __always_inline int parse_arp(struct __sk_buff *packet, union fields *fields)
+{
+	struct arp arp;
+	if (LOAD(packet, ETH_HLEN, arp))
+		return 0;
+	if (arp.hardware != bpf_htons(1) || arp.protocol != bpf_htons(ETH_P_IP) || arp.hardware_length != 6 ||
+	    arp.protocol_length != 4 || bpf_ntohs(arp.operation) > 255)
+		return 0;
+	fields->ip_proto = bpf_ntohs(arp.operation);
+	__builtin_memcpy(&fields->src, arp.sender, 4);
+	__builtin_memcpy(&fields->dst, arp.target, 4);
+	return 1;
+}
+
+static __always_inline int parse(struct __sk_buff *packet, union fields *fields, __u32 *header)
+{
+	struct ethhdr ethernet;
+	if (packet->vlan_present || LOAD(packet, 0, ethernet))
+		return 0;
+	__builtin_memcpy(fields->eth_dst, ethernet.h_dest, 6);
+	__builtin_memcpy(fields->eth_src, ethernet.h_source, 6);
+	fields->eth_type = ethernet.h_proto;
+	*header = ETH_HLEN;
+	switch (bpf_ntohs(ethernet.h_proto)) {
+	case ETH_P_IP:
+		return parse_ipv4(packet, fields, header);
+	case ETH_P_ARP:
+		return parse_arp(packet, fields);
+	case ETH_P_IPV6:
+	case ETH_P_8021Q:
+	case ETH_P_8021AD:
+	case ETH_P_RARP:
+	case ETH_P_MPLS_UC:
+	case ETH_P_MPLS_MC:
+		return 0;
+	default:
+		return bpf_ntohs(ethernet.h_proto) >= LEAST_ETHERTYPE;
+	}
+}
+
+/* Open vSwitch's hash of a flow that is the same in both directions (lib/hash.h, MurmurHash3; lib/flow.c). */
+
+static __always_inline __u32 rotate(__u32 x, int by)
+{
+	return x << by | x >> (32 - by);
+}
+
+static __always_inline __u32 hash_add(__u32 hash, __u32 data)
+{
+	hash ^= rotate(data * 0xcc9e2d51, 15) * 0x1b873593;
+	return rotate(hash, 13) * 5 + 0xe6546b64;
+}
+
+static __always_inline __u32 hash_of(const union fields *fields)
+{
+	__u32 hash = hash_add(0, fields->src ^ fields->dst);
+	hash = hash_add(hash, fields->ip_proto);
+	if (fields->ip_proto == IPPROTO_TCP || fields->ip_proto == IPPROTO_SCTP)
+		hash = hash_add(hash, fields->tp_src ^ fields->tp_dst);
+	hash ^= hash >> 16;
+	hash *= 0x85ebca6b;
+	hash ^= hash >> 13;
+	hash *= 0xc2b2ae35;
+	hash ^= hash >> 16;
+	return hash ? hash : 1;
+}
+
+static __always_inline struct rule *find(const struct table *table, const union fields *fields)
+{
+	for (__u32 i = 0; i < SUBTABLES; i++) {
+		if (i >= table->count)
+			break;
+		const struct subtable *subtable = &table->subtables[i];
+		struct key key = {.subtable = subtable->number};
+		for (int w = 0; w < WORDS; w++)
+			key.word[w] = fields->word[w] & subtable->mask[w];
+		struct rule *rule = bpf_map_lookup_elem(&rules, &key);
+		if (rule)
+			return rule;
+	}
+	return 0;
+}
+
+SEC("socket")
+int decide(struct __sk_buff *packet)
+{
+	/* What leaves by the port comes here, too; Open vSwitch's own filter hides it. */
+	if (packet->pkt_type == PACKET_OUTGOING)
+		return HIDE;
+	__u32 zero = 0, ifindex = packet->ifindex, header = 0;
+	struct decision *decision = bpf_map_lookup_elem(&decisions, &zero);
+	if (!decision)
+		return TO_OVS;
+	decision->ifindex = 0;
+	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
+	if (!port)
+		return TO_OVS;
+	union fields fields = {.in_port = port->number};
+	if (!parse(packet, &fields, &header))
+		return TO_OVS;
+	__u32 number = port->switch_;
+	struct table *table = bpf_map_lookup_elem(&tables, &number);
+	struct rule *rule = table ? find(table, &fields) : 0;
+	if (!rule || rule->kind == LEAVE)
+		return TO_OVS;
+	decision->rule = rule->outputs.counter;
+	decision->group = 0;
+	if (rule->kind == GROUP) {
+		__u32 which = rule->group;
+		struct group *group = bpf_map_lookup_elem(&groups, &which);
+		if (!group || fields.eth_type != bpf_htons(ETH_P_IP))
+			return TO_OVS;
+		__u32 bucket = group->bucket[hash_of(&fields) & group->mask & (SLOTS - 1)];
+		if (bucket >= BUCKETS)
+			return TO_OVS;
+		decision->group = group->counter;
+		decision->outputs = group->buckets[bucket];
+	} else {
+		decision->outputs = rule->outputs;
+		decision->outputs.counter = 0;
+	}
+	decision->length = packet->len;
+	decision->header = header;
+	decision->ifindex = ifindex;
+	return HIDE;
+}
+
+static __always_inline void count(__u32 number, __u64 packets, __u64 bytes)
+{
+	struct count *count = number ? bpf_map_lookup_elem(&counters, &number) : 0;
+	if (count) {
+		__sync_fetch_and_add(&count->packets, packets);
+		__sync_fetch_and_add(&count->bytes, bytes);
+	}
+}
+
+SEC("tc")
+int carry(struct __sk_buff *packet)
+{
+	__u32 zero = 0, ifindex = packet->ifindex;
+	struct decision *decision = bpf_map_lookup_elem(&decisions, &zero);
+	if (!decision || decision->ifindex != ifindex || decision->length != packet->len)
+		return TC_ACT_OK;
+	decision->ifindex = 0;
+	__u64 packets = packet->gso_segs > 1 ? packet->gso_segs : 1;
+	__u64 bytes = packet->len + (packets - 1) * decision->header;
+	count(decision->rule, packets, bytes);
+	count(decision->group, packets, bytes);
+	count(decision->outputs.counter, packets, bytes);
+	for (__u32 i = 0; i < OUTPUTS; i++) {
+		if (i >= decision->outputs.count)
+			break;
+		__u32 out = decision->outputs.interface[i];
+		/* OpenFlow sends nothing back by the port that it came in by. A clone and not the packet itself: the
+		 * sender's socket must not be held back by this port's queue. */
+		if (out != ifindex)
+			bpf_clone_redirect(packet, out, 0);
+	}
+	return TC_ACT_SHOT;
+}
+
+char _license[] SEC("license") = "Apache-2.0";

@@ -1,0 +1,270 @@
+"""What the fast path hears from Open vSwitch: OpenFlow 1.5 messages to and from bytes. No I/O.
+
+One connection per bridge, to its own management socket. It asks for a flow monitor (each change of the flow
+table, with match and instructions), for the groups and again whenever somebody has changed one (request
+forwarding), and for the ports. Sections are those of the OpenFlow Switch Specification 1.5.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+VERSION = 6
+HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
+SET_CONFIG, PORT_STATUS, MULTIPART_REQUEST, MULTIPART_REPLY = 9, 12, 18, 19
+BARRIER_REQUEST, BARRIER_REPLY, SET_ASYNC, REQUEST_FORWARD = 20, 21, 28, 32
+GROUP_DESC, PORT_DESC, FLOW_MONITOR = 7, 13, 16
+
+_HEADER = struct.Struct("!BBHI")
+_MULTIPART = struct.Struct("!HH4x")
+_UPDATE = struct.Struct("!HHBBHHH4xQ")
+_GROUP = struct.Struct("!HBxIH6x")
+_BUCKET = struct.Struct("!HHI")
+_PORT = struct.Struct("!IH2x6s2x16sII")
+_MORE = 1
+_ANY = 0xFFFFFFFF
+_ALL_TABLES = 0xFF
+#: Events of a flow monitor (7.3.5.18).
+_INITIAL, _ADDED, _REMOVED, _MODIFIED, _PAUSED, _RESUMED = 0, 1, 2, 3, 5, 6
+#: INITIAL, ADD, REMOVED, MODIFY and INSTRUCTIONS.
+_MONITOR_FLAGS = 0b11111
+_PORT_REMOVED = 1
+#: Reasons, as bits, for which this connection is told of missed packets, ports, ended flows, roles, tables
+#: and groups (7.3.10, for a connection that may write).
+_TOLD = ((1, 0), (3, 0b111), (5, 0), (7, 0), (9, 0), (11, 0b1))
+#: A match of everything: type OXM, without fields.
+_EVERYTHING = struct.pack("!HH4x", 1, 4)
+_LONGEST_NAME = 16
+
+
+class MalformedError(ValueError):
+    """Open vSwitch said something that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One flow of a table. ``match`` and ``instructions`` are as Open vSwitch writes them, padding included;
+    timeouts in seconds, 0 for none."""
+
+    table: int
+    priority: int
+    match: bytes
+    instructions: bytes
+    idle_s: int = 0
+    hard_s: int = 0
+
+    @property
+    def key(self) -> tuple[int, int, bytes]:
+        """What tells flows of one switch apart."""
+        return self.table, self.priority, self.match
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket of a group. ``watched``: whether it counts only while something is up."""
+
+    weight: int
+    actions: bytes
+    watched: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """``kind``: 0 all, 1 select, 2 indirect, 3 fast failover. ``chosen``: somebody chose how it selects."""
+
+    number: int
+    kind: int
+    buckets: tuple[Bucket, ...]
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Port:
+    """``config``: bits of OFPPC_*."""
+
+    number: int
+    name: str
+    config: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one message said; ``kind`` says which of the other fields means something."""
+
+    kind: Literal[
+        "hello", "echo", "error", "barrier", "flows", "groups", "ports", "ports gone", "group changed", "lost"
+    ]
+    xid: int = 0
+    body: bytes = b""
+    put: tuple[Flow, ...] = ()
+    removed: tuple[tuple[int, int, bytes], ...] = ()
+    groups: tuple[Group, ...] = ()
+    ports: tuple[Port, ...] = ()
+    more: bool = False
+
+
+def _message(kind: int, xid: int, body: bytes = b"") -> bytes:
+    return _HEADER.pack(VERSION, kind, _HEADER.size + len(body), xid) + body
+
+
+def _ask(kind: int, xid: int, body: bytes = b"") -> bytes:
+    return _message(MULTIPART_REQUEST, xid, _MULTIPART.pack(kind, 0) + body)
+
+
+def greeting() -> bytes:
+    """What opens a connection: it speaks this version alone, and is to be told of ports and groups."""
+    versions = struct.pack("!HHI", 1, 8, 1 << VERSION)
+    # Whoever wants no bytes of missed packets is told nothing at all by Open vSwitch.
+    config = struct.pack("!HH", 0, 1)
+    return (
+        _message(HELLO, 0, versions)
+        + _message(SET_CONFIG, 1, config)
+        + _message(SET_ASYNC, 2, b"".join(struct.pack("!HHI", kind, 8, bits) for kind, bits in _TOLD))
+    )
+
+
+def questions(xid: int) -> bytes:
+    """Ask for everything, the answers to end with that to a barrier of number ``xid``."""
+    monitor = struct.pack("!IIIHBB", 1, _ANY, _ANY, _MONITOR_FLAGS, _ALL_TABLES, 0) + _EVERYTHING
+    return (
+        _ask(PORT_DESC, xid, struct.pack("!I4x", _ANY))
+        + ask_groups(xid)
+        + _ask(FLOW_MONITOR, xid, monitor)
+        + _message(BARRIER_REQUEST, xid)
+    )
+
+
+def ask_groups(xid: int) -> bytes:
+    """Ask for all groups."""
+    return _ask(GROUP_DESC, xid, struct.pack("!I4x", 0xFFFFFFFC))
+
+
+def echo(told: Told) -> bytes:
+    """Answer an echo request."""
+    return _message(ECHO_REPLY, told.xid, told.body)
+
+
+@dataclass
+class Reader:
+    """Cuts a stream of bytes into messages, and says what they tell. Raises MalformedError."""
+
+    _bytes: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> Iterator[Told]:
+        """All that is complete now."""
+        self._bytes += data
+        while len(self._bytes) >= _HEADER.size:
+            _, kind, length, xid = _HEADER.unpack_from(self._bytes)
+            if length < _HEADER.size:
+                raise MalformedError(f"a message of {length} bytes")
+            if len(self._bytes) < length:
+                return
+            body = bytes(self._bytes[_HEADER.size : length])
+            del self._bytes[:length]
+            try:
+                told = _told(kind, xid, body)
+            except (struct.error, IndexError) as error:
+                raise MalformedError(f"message of type {kind}: {error}") from error
+            if told is not None:
+                yield told
+
+
+def _told(kind: int, xid: int, body: bytes) -> Told | None:
+    match kind:
+        case 0:
+            return Told("hello", xid)
+        case 1:
+            return Told("error", xid, body)
+        case 2:
+            return Told("echo", xid, body)
+        case 21:
+            return Told("barrier", xid)
+        case 32:
+            return Told("group changed", xid)
+        case 12:
+            gone = body[0] == _PORT_REMOVED
+            return Told("ports gone" if gone else "ports", xid, ports=tuple(_ports(body[8:])), more=True)
+        case 19:
+            what, flags = _MULTIPART.unpack_from(body)
+            return _answer(what, xid, body[_MULTIPART.size :], bool(flags & _MORE))
+    return None
+
+
+def _answer(what: int, xid: int, body: bytes, more: bool) -> Told | None:
+    if what == FLOW_MONITOR:
+        return _updates(xid, body)
+    if what == GROUP_DESC:
+        return Told("groups", xid, groups=tuple(_groups(body)), more=more)
+    if what == PORT_DESC:
+        return Told("ports", xid, ports=tuple(_ports(body)), more=more)
+    return None
+
+
+def _updates(xid: int, body: bytes) -> Told:
+    put: dict[tuple[int, int, bytes], Flow] = {}
+    removed: dict[tuple[int, int, bytes], None] = {}
+    at = 0
+    while at < len(body):
+        length, event = struct.unpack_from("!HH", body, at)
+        if length < 8:
+            raise MalformedError(f"a flow update of {length} bytes")
+        if event in (_PAUSED, _RESUMED):
+            return Told("lost", xid)
+        if event in (_INITIAL, _ADDED, _REMOVED, _MODIFIED):
+            _, _, table, _, idle, hard, priority, _ = _UPDATE.unpack_from(body, at)
+            start = at + _UPDATE.size
+            end = start + (struct.unpack_from("!H", body, start + 2)[0] + 7) // 8 * 8
+            flow = Flow(table, priority, body[start:end], body[end : at + length], idle, hard)
+            if event == _REMOVED:
+                put.pop(flow.key, None)
+                removed[flow.key] = None
+            else:
+                put[flow.key] = flow
+                removed.pop(flow.key, None)
+        at += length
+    return Told("flows", xid, put=tuple(put.values()), removed=tuple(removed))
+
+
+def _groups(body: bytes) -> Iterator[Group]:
+    at = 0
+    while at < len(body):
+        length, kind, number, buckets = _GROUP.unpack_from(body, at)
+        if length < _GROUP.size:
+            raise MalformedError(f"a group of {length} bytes")
+        start = at + _GROUP.size
+        chosen = length > _GROUP.size + buckets
+        yield Group(number, kind, tuple(_buckets(body[start : start + buckets])), chosen)
+        at += length
+
+
+def _buckets(body: bytes) -> Iterator[Bucket]:
+    at = 0
+    while at < len(body):
+        length, actions, _ = _BUCKET.unpack_from(body, at)
+        if length < _BUCKET.size:
+            raise MalformedError(f"a bucket of {length} bytes")
+        start = at + _BUCKET.size
+        weight, watched = 1, False
+        place = start + actions
+        while place < at + length:
+            kind, size = struct.unpack_from("!HH", body, place)
+            if kind == 0:
+                (weight,) = struct.unpack_from("!H", body, place + 4)
+            else:
+                watched = watched or struct.unpack_from("!I", body, place + 4)[0] != _ANY
+            place += max(8, (size + 7) // 8 * 8)
+        yield Bucket(weight, body[start : start + actions], watched)
+        at += length
+
+
+def _ports(body: bytes) -> Iterator[Port]:
+    at = 0
+    while at < len(body):
+        number, length, _, name, config, _ = _PORT.unpack_from(body, at)
+        if length < _PORT.size:
+            raise MalformedError(f"a port of {length} bytes")
+        yield Port(number, name[:_LONGEST_NAME].rstrip(b"\0").decode("utf-8", "replace"), config)
+        at += length

@@ -1,0 +1,189 @@
+"""The controller's own placement and regrouping as policies of a replay, GPU by GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from ringlight.controller.jobs.reservation import reserve
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.fabric.clusters import Policies, cluster_of, leaves_of
+from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.cluster.breaking import Losses
+from ringlight.testbed.simulation.cluster.by_gpu import Gpus
+from ringlight.testbed.simulation.cluster.measures import measured
+from ringlight.testbed.simulation.cluster.replay import replay
+from ringlight.workloads.job_traces import generated
+
+
+def lit(switches: int, each: int, spare: int, uplink: str = "5 Gbit/s") -> dict[str, object]:
+    """A fabric whose GPUs hang on packet switches through one optical switch; a core joins these."""
+    gpus = switches * each
+    ports = each + spare
+    ends = [(f"g{n}", f"ocs0:{n + 1}") for n in range(gpus)]
+    ends += [
+        (f"tor{s}:{p}", f"ocs0:{gpus + s * ports + p}") for s in range(switches) for p in range(1, ports + 1)
+    ]
+    up = [{"ends": [f"tor{s}:{ports + 1}", f"core:{s + 1}"], "rate": uplink} for s in range(switches)]
+    return {
+        "servers": {"s0": {"gpus": {f"g{n}": "gpu" for n in range(gpus)}}},
+        "packet_switches": {f"tor{s}": {"ports": ports + 1} for s in range(switches)}
+        | {"core": {"ports": switches}},
+        "optical_switches": {"ocs0": {"size": 2 * (gpus + switches * spare), "profile": "mems"}},
+        "links": [{"ends": list(pair), "rate": "10 Gbit/s"} for pair in ends] + up,
+        "circuits": [[f"g{n}", f"tor{n // each}:{n % each + 1}"] for n in range(gpus)],
+    }
+
+
+def built(switches: int, each: int, spare: int) -> Fabric:
+    return build_fabric(FabricSpec.model_validate(lit(switches, each, spare)))
+
+
+def test_a_replay_chooses_gpus_as_the_controller_reserves_them() -> None:
+    fabric = built(3, 4, 1)
+    rng = np.random.default_rng(1)
+    gpus, switch_of, holders = Gpus(fabric, cluster_of(fabric), [1.0] * 200), leaves_of(fabric), {}
+    for job in range(200):
+        if free := len(fabric.gpus) - len(holders):
+            wanted = int(rng.integers(1, free + 1))
+            chosen = reserve(tuple(fabric.gpus), holders, switch_of, wanted)
+            placed = gpus.take(job, wanted)
+            on = [switch_of[gpu] for gpu in chosen]
+            assert placed == {int(name[3:]): on.count(name) for name in on}
+            holders |= dict.fromkeys(chosen, str(job))
+        for other in sorted(set(holders.values()), key=int):
+            if rng.random() < 0.6:
+                gpus.give(int(other))
+                holders = {gpu: name for gpu, name in holders.items() if name != other}
+    assert sum(gpus.free()) == len(fabric.gpus) - len(holders)
+
+
+@pytest.mark.parametrize("light", ["none", "controller"])
+def test_littles_law_and_what_is_done(light: str) -> None:
+    fabric = built(3, 4, 1)
+    cluster, trace = cluster_of(fabric), generated(120, 40, 100, {1: 1, 2: 3, 3: 2, 4: 2, 6: 1}, 3)
+    shares = np.where(trace.gpus > 1, 0.6, 0.0)
+    gpus = Gpus(fabric, cluster, shares.tolist())
+    policies = Policies(placement="controller", light=light, dark_s=2.0)  # type: ignore[arg-type]
+    losses = Losses(((500.0, "g3"), (900.0, "g8")), 10.0, 5.0)
+    rings = np.ones(len(trace), dtype=np.bool_)
+    found = replay(cluster, trace, shares, rings, policies, start_up_s=3.0, by_gpu=gpus, losses=losses)
+    figures = measured(cluster, trace, found, 0.0).figures
+    assert (figures["little_gap"] or 0.0) < 1e-9
+    took = found.end_s - found.start_s
+    assert np.all(took >= (trace.duration_s + 3.0) * (1 - 1e-9))
+    assert found.done[-1] == pytest.approx(trace.work, rel=1e-9)
+    assert found.held[-1] == pytest.approx(float(trace.gpus @ took), rel=1e-9)
+    # Two GPUs are lost for good; light leads to the others.
+    assert sum(gpus.free()) == len(fabric.gpus) - 2
+    assert (found.fibres > 0) == (light == "controller")
+    assert found.dark_s.any() == (light == "controller")
+
+
+def test_controllers_regrouping_brings_a_job_together() -> None:
+    fabric = built(2, 4, 0)
+    gpus = Gpus(fabric, cluster_of(fabric), [1.0] * 4)
+    assert [gpus.take(job, 3) for job in range(2)] == [{0: 3}, {1: 3}]
+    # One is free on each switch; a ring over both leaves each once.
+    assert gpus.take(2, 2) == {0: 1, 1: 1}
+    assert gpus.loads(2) == [(0, 1.0), (1, 1.0)]
+    gpus.give(0)
+    touched, fibres = gpus.regroup()
+    assert touched == {2: {0: 2}}
+    assert fibres == 2
+    assert gpus.loads(2) == []
+    assert gpus.free() == [2, 1]
+
+
+def test_a_spare_of_another_switch_makes_the_ring_cross() -> None:
+    fabric = built(2, 4, 0)
+    gpus = Gpus(fabric, cluster_of(fabric), [1.0] * 3)
+    assert [gpus.take(0, 4), gpus.take(1, 2)] == [{0: 4}, {1: 2}]
+    assert gpus.lose("g7") is None
+    assert gpus.lose("g1") == 0
+    assert gpus.replace(0) == 1
+    assert gpus.placed(0) == {0: 3, 1: 1}
+    assert gpus.loads(0) == [(0, 1.0), (1, 1.0)]
+    assert gpus.lose("g0") == 0
+    assert gpus.replace(0) == 0
+    assert gpus.free() == [0, 0]
+    gpus.give(1)
+    assert gpus.replace(0) == 1
+    assert gpus.placed(0) == {0: 2, 1: 2}
+
+
+SCENARIO = """
+name: trace-and-light
+description: Jobs of a made-up trace on six GPUs whose fibres the controller moves.
+scale: {time: 0.01, payload: 40000}
+jobs:
+  trace:
+    generate: {jobs: 8, gap: 200 s, duration: 600 s, sizes: {2: 2, 3: 1}}
+    seed: 5
+    sends: {share: 0.8, pattern: ring}
+    sharing: duty
+    start_up: 80 s
+    dark: 10 s
+    trains: {iteration: 45 s, recovery: 120 s}
+arms:
+  stays: {}
+  moves: {jobs.trace.light: controller}
+  lost:
+    like: moves
+    events: [{when: {at: 700 s}, do: lose, target: gpu g1, then: swap}]
+"""
+
+
+def plans(text: str = SCENARIO) -> dict[str, RunPlan]:
+    raw = yaml.safe_load(text) | {"fabric": lit(2, 3, 0)}
+    return {plan.arm: plan for plan in parse(yaml.safe_dump(raw, sort_keys=False), "light.yaml").plans}
+
+
+def test_a_replay_is_near_to_a_simulation_flow_by_flow() -> None:
+    """With light that stays and moves, and a GPU that is lost: the same starts, and times within 5 %."""
+    foretell = Foreteller()
+    ends = {}
+    for arm, plan in plans().items():
+        # The simulation has the same start-up, as a measurement would give it.
+        found = foretell(replace(plan, jobs=tuple(replace(job, start_up_s=0.8) for job in plan.jobs)))
+        for name, (_, _, began, ended) in found.replayed.items():
+            assert began is not None
+            assert ended is not None
+            assert ended - began == pytest.approx(found.jct_s[name], rel=0.05), (arm, name)
+        ends[arm] = {name: moments[3] for name, moments in found.replayed.items()}
+    assert ends["moves"]["j4"] < 0.8 * ends["stays"]["j4"]
+    assert ends["lost"]["j2"] > ends["moves"]["j2"] + 1.2
+
+
+def test_jobs_after_a_regrouping_wait_for_it() -> None:
+    plan = plans()["moves"]
+    assert [event.name for event in plan.events] == [f"regroup-j{n}" for n in range(8)]
+    assert all(event.when.granted == event.name.removeprefix("regroup-") for event in plan.events)
+
+
+def test_light_of_the_controller_goes_with_its_placement() -> None:
+    with pytest.raises(ScenarioError) as error:
+        plans(SCENARIO.replace("sharing: duty", "sharing: duty\n    placement: random"))
+    assert "jobs.trace.placement: where light is the controller's, placement is, too" in str(error.value)
+    fabric, trace, nothing = built(2, 3, 0), generated(2, 1, 1, {1: 1}, 0), np.zeros(2)
+    with pytest.raises(ValueError, match="GPU by GPU"):
+        replay(cluster_of(fabric), trace, nothing, nothing > 0, Policies(placement="controller"))
+
+
+def test_order_of_ranks_decides_how_often_a_ring_crosses() -> None:
+    fabric = built(2, 4, 0)
+    gpus = Gpus(fabric, cluster_of(fabric), [1.0] * 9)
+    for job in range(8):
+        gpus.take(job, 1)
+    for job in (1, 2, 4, 7):
+        gpus.give(job)
+    # Two are free on each switch: its ranks go switch by switch.
+    assert gpus.take(8, 4) == {0: 2, 1: 2}
+    assert gpus.loads(8) == [(0, 1.0), (1, 1.0)]
