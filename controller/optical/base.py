@@ -332,6 +332,11 @@ def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
     return (xc.ingress, xc.wavelength), (xc.egress, xc.wavelength)
 
 
+def _touched(changed: Iterable[CrossConnect]) -> int:
+    """How many cross-connects a switch has to do with in a write: one that moves is one, not two."""
+    return len({(xc.ingress, xc.wavelength) for xc in changed})
+
+
 def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
     """Raises NoSuchPort, WrongSide or Unsupported if the switch could never make this cross-connect."""
     for port in (xc.ingress, xc.egress):
@@ -730,7 +735,8 @@ class OpticalSwitchDriver(ABC):
         batches = self._writes(plan)
         timing = self._capabilities.timing
         needed_s = sum(
-            timing.command.typical_s + len(changed) * timing.per_cross_connect_s for _, _, changed in batches
+            timing.command.typical_s + _touched(changed) * timing.per_cross_connect_s
+            for _, _, changed in batches
         )
         if settle and plan:
             needed_s += max(timing.settle_s, timing.dark.typical_s if plan.add else 0.0)
@@ -749,13 +755,13 @@ class OpticalSwitchDriver(ABC):
         try:
             for number, (verb, batch, changed) in enumerate(batches, start=1):
                 deadline.check()
-                lit_by = time.monotonic() + timing.lit_after_s(len(changed))
+                lit_by = time.monotonic() + timing.lit_after_s(_touched(changed))
                 for xc in changed:
                     for spot in _spots(xc):
                         if spot in lit_before:
                             dark_at.setdefault(spot, time.monotonic())
                 self._written_at = time.monotonic()
-                waits = plan.add and settle and timing.lit_after_s(len(changed)) > 0.0
+                waits = plan.add and settle and timing.lit_after_s(_touched(changed)) > 0.0
                 if number < len(batches) or waits:
                     self._send(verb, batch, deadline)
                 else:

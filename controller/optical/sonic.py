@@ -29,7 +29,7 @@ from typing import Any
 
 from ringlight.controller.optical.base import Identity, PortStatus, Snapshot
 from ringlight.controller.optical.errors import ProtocolError
-from ringlight.controller.optical.yang import bare, text
+from ringlight.controller.optical.yang import bare_keys, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Cross-connects per write; 70 bytes each.
@@ -95,16 +95,15 @@ def wire_row(xc: CrossConnect, name: str, size: int) -> dict[str, str]:
 def rows(answer: Any, container: str) -> list[dict[str, Any]]:
     """The entries of a container's list, whatever the list is called; none of an answer without anything.
     Raises ProtocolError."""
-    value = bare(answer)
-    if not isinstance(value, dict):
+    if not isinstance(answer, dict):
         raise ProtocolError(f"{container} is not a container", str(answer))
-    value = value.get(container, {}) if value else {}
+    value = bare_keys(answer).get(container, {})
     if not isinstance(value, dict) or len(value) > 1:
         raise ProtocolError(f"{container} is not a container of one list", str(value))
     found: Any = next(iter(value.values()), [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise ProtocolError(f"{container}: not a list of objects", str(found))
-    return list(found)
+    return [bare_keys(one) for one in found]
 
 
 def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any], default: Any) -> Any:

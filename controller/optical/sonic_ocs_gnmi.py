@@ -31,7 +31,7 @@ from ringlight.controller.optical.base import Capabilities, Deadline, Identity, 
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.gnmi import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
 from ringlight.controller.optical.inventory import Entry, secrets_of
-from ringlight.controller.optical.yang import bare
+from ringlight.controller.optical.yang import bare_keys
 from ringlight.fabric.crossconnect import CrossConnect
 
 SCHEMAS = ("yang", "db")
@@ -55,12 +55,11 @@ def parse_table(response: Any, table: str, key: str) -> dict[str, Any]:
                 raise ProtocolError(f"{table}: a row without fields", str(value))
             found.extend({key: name} | fields for name, fields in told.items())
         elif not below:
-            inner = bare(value)
-            wrapped = isinstance(inner, dict) and (table in inner or not inner)
-            found.extend(sonic.rows(inner if wrapped else {table: inner}, table))
+            inner = bare_keys(value) if isinstance(value, dict) else {}
+            found.extend(sonic.rows(value if table in inner or value == {} else {table: value}, table))
         elif keys and len(below) == 1:
-            inner = bare(value)
-            entry = inner.get(below[0], inner) if isinstance(inner, dict) else inner
+            inner = bare_keys(value) if isinstance(value, dict) else {}
+            entry = inner.get(below[0], inner)
             found.extend(entry if isinstance(entry, list) else [entry])
         else:
             raise ProtocolError(f"{table}: answered with /{'/'.join(names)[:100]}")

@@ -215,6 +215,18 @@ def test_a_port_tunes_before_it_is_tuned() -> None:
     assert status() == ["failed", "blocked"]
 
 
+def test_all_statuses_at_once_are_those_of_each_port() -> None:
+    device = OpticalDevice(SIZE, PROFILES["sonic-ocs"], seed=1)
+    device.do(0, Rewire(((1, 9), (2, 10), (3, 11), (4, 12), (5, 13))))
+    device.do(0, SetAdmin((2, 11), False))
+    device.fail(12)
+    device.do(NS, Rewire(((6, 14),)))
+    for now_ns in (0, NS, 2 * NS):
+        (state,) = tree(device, now_ns, (*ROOT[STATES], Step("OCS_PORT"))).values()
+        found = [row["status"].upper() for row in state["OCS_PORT"]["OCS_PORT_LIST"].values()]
+        assert found == [device.port_state(port, now_ns) for port in range(1, 2 * SIZE + 1)]
+
+
 def test_a_change_is_the_smallest_and_of_one_kind() -> None:
     device = OpticalDevice(SIZE, IDEAL)
     device.do(0, Rewire(((1, 9), (2, 10))))

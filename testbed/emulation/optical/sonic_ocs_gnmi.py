@@ -39,9 +39,10 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     InUse,
     model_path,
     model_value,
+    told,
     tree,
 )
-from ringlight.testbed.emulation.optical.yang_tree import Path, Step, bare, plain
+from ringlight.testbed.emulation.optical.yang_tree import Path, Step, bare
 
 _NATIVE = ("", "sonic-db", "sonic_db")
 
@@ -74,12 +75,11 @@ class SonicSession(GnmiSession):
         return super()._path(prefix, path)
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
-        told = plain(node, encoding == gnmi.JSON_IETF, {})
+        value = told(node)
         if place and place[0].name not in DATABASES:
-            entry = bool(place[-1].keys)
             name = place[-1].name if encoding == gnmi.JSON else f"{place[0].name}:{place[-1].name}"
-            told = {name: [told] if entry else told}
-        return json_value(told, encoding)
+            value = {name: [value] if place[-1].keys else value}
+        return json_value(value, encoding)
 
     def _shown(self, path: Path) -> Any:
         if path and path[0].name not in DATABASES:
