@@ -132,6 +132,22 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         except NotThere:
             return {}
 
+    def _factory_loss(
+        self, cross_connects: Sequence[CrossConnect], deadline: Deadline
+    ) -> Mapping[CrossConnect, float]:
+        states, _ = self._read_ports(deadline)
+        paths = [self._path(states.module, states.losses)]
+        if not self._in_db:
+            # All paths of a large switch would be a million rows.
+            ids = [sonic.wire_id(xc, self.size) for xc in cross_connects]
+            paths = [self._path(states.module, states.losses, name) for name in ids]
+        try:
+            response = self._client.get(paths, deadline, self._target)
+        except NotThere:
+            return {}
+        told = parse_table(response, states.losses, "cross_connect_id")
+        return sonic.parse_losses(told, states.losses, self.size)
+
     def _path(self, module: str, table: str, key: str = "", leaf: str = "") -> Any:
         elems: list[Elem]
         if self._in_db:
@@ -139,7 +155,7 @@ class SonicGnmiDriver(OpticalSwitchDriver):
             return path_of([database, _HOST, *filter(None, (table, key, leaf))], _ORIGIN)
         elems = [f"{module}:{module}", table]
         if key:
-            elems.append((f"{table}_LIST", {_KEYS[table]: key}))
+            elems.append((f"{table}_LIST", {_KEYS.get(table, "cross_connect_id"): key}))
         return path_of([*elems, leaf] if leaf else elems)
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> Any:
