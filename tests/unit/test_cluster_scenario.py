@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import TraceReplayed, read_records
 from ringlight.experiments.report.sections.traces import occupied, times
+from ringlight.experiments.runner import experiment as experiment_module
+from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
@@ -260,3 +263,24 @@ def test_what_is_left_of_a_trace_is_counted() -> None:
     assert counts["too_long"] > 0
     assert sum(counts.values()) == 35
     assert all(job.iterations * 0.45 + 0.225 >= 2.0 and job.iterations * 0.45 <= 9.225 for job in plan.jobs)
+
+
+def test_a_long_run_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run in this process, and of those in others, where nothing has ended yet."""
+    for every in ("COMPUTED_EVERY_S", "NOTE_EVERY_S"):
+        monkeypatch.setattr(progress, every, 0.0)
+    monkeypatch.setattr(experiment_module, "COMPUTED_EVERY_S", 0.01)
+    long = SMALL.replace("jobs: 150", "jobs: 6000")
+    backend = SimulationBackend()
+    done, _ = carry_out_experiment(_parsed(long), backend, tmp_path, arms=["packed"], reporter=Reporter())
+    assert not done.failures
+    shares = [int(found) for found in re.findall(r"packed: (\d+)%", capsys.readouterr().err)]
+    assert shares == sorted(shares)
+    assert len(shares) >= 4
+    assert 10 < shares[0] < 30
+    carry_out_experiment(_parsed(long), backend, tmp_path, processes=2, reporter=Reporter())
+    said = capsys.readouterr().err
+    assert re.search(r"0 of 3 runs; .*(random|packed) \d+%", said), said
+    assert "3 of 3 runs" in said
