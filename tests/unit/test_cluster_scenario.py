@@ -12,6 +12,7 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
+from ringlight.experiments.crosscheck.command import flow_by_flow
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.traces import jobs_of
@@ -284,3 +285,21 @@ def test_a_long_run_says_how_far_it_is(
     said = capsys.readouterr().err
     assert re.search(r"0 of 3 runs; .*(random|packed) \d+%", said), said
     assert "3 of 3 runs" in said
+
+
+def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
+    """A replay knows of no iterations, which are what is compared."""
+    folder, result = _run(flow_by_flow(_parsed(TRAINS)), tmp_path)
+    assert {row["subject"] for row in result["rows"] if row["metric"] == "iteration"} == {
+        f"job j{n}" for n in range(4)
+    }
+    assert not [r for r in read_records(folder / "events.jsonl") if isinstance(r, TraceReplayed)]
+
+
+def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
+    text = TRAINS.replace("start_up", "placement: random\n    start_up").replace(
+        "jobs:\n", f"events: [{LOST}]\njobs:\n"
+    )
+    with pytest.raises(ScenarioError) as error:
+        _parsed(text)
+    assert "jobs.trace.placement: a GPU is lost by name only where" in str(error.value)
