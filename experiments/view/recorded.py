@@ -169,8 +169,8 @@ def _laps(job: JobPlan, started: record.RunStarted, records: Iterable[Record]) -
 
 
 def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """Of a replayed trace, at some moments the GPUs of each leaf that jobs hold, and how many jobs that are;
-    and the course of the share of all that is held."""
+    """What jobs of a replayed trace hold: at some moments the GPUs of each leaf, and how many jobs these are of;
+    and the course of the share of all GPUs."""
     one = next((one for one in records if isinstance(one, record.TraceReplayed)), None)
     if one is None or plan.trace is None:
         return {}
