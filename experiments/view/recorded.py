@@ -169,7 +169,7 @@ def _laps(job: JobPlan, started: record.RunStarted, records: Iterable[Record]) -
 
 
 def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
-    """What jobs of a replayed trace hold: at some moments the GPUs of each leaf, and how many jobs these are of;
+    """What jobs of a replayed trace hold: at some moments the GPUs of each leaf, and how many jobs have them;
     and the course of the share of all GPUs."""
     one = next((one for one in records if isinstance(one, record.TraceReplayed)), None)
     if one is None or plan.trace is None:
