@@ -52,7 +52,8 @@ training: {model: resnet50, compute: 1 ms, batch: 4, iterations: 1}
 def loss(rate: float = 1.1, frames: int = 100_000) -> dict[str, Any]:
     """Frames that do not come, of so many, with loss and with bit errors."""
     kinds = [{"loss": 0.01}, {"loss": 0.0001}, {"bit_errors": 1e-6}, {"bit_errors": 1e-9}, {}]
-    rows, missed = [], []
+    rows: list[dict[str, Any]] = []
+    missed = []
     with _lab(rate) as (impair, pair):
         for where in LINKS:
             for kind in kinds:
@@ -76,7 +77,8 @@ def delay(rate: float = 1.1, frames: int = 20_000, rounds: int = 3) -> dict[str,
     """What frames take more than without a delay: medians, and their extremes with jitter."""
     kinds: list[dict[str, float]] = [{"delay_s": time_s} for time_s in (0.0005, 0.005, 0.05)]
     kinds.append({"delay_s": 0.005, "jitter_s": 0.001})
-    rows, missed = [], []
+    rows: list[dict[str, Any]] = []
+    missed = []
     with _lab(rate) as (impair, pair):
         for number, where in enumerate([*LINKS] * rounds):
             impair(where, {})
