@@ -87,7 +87,7 @@ BLOCKS: dict[str, Block] = {
     ),
     "cluster-spares": Table(
         "cluster_spares",
-        "when a server fails | goodput, jobs of 256 GPUs | stood still | goodput, jobs of 1,024 | stood still",
+        "when a server fails | goodput, jobs of 256 GPUs | they wait | goodput, jobs of 1,024 | they wait",
         [_spared(arm) for arm in _SPARES],
     ),
     "cluster-traces": Table(
