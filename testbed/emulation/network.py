@@ -405,9 +405,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _end_fibre(self, port: Port) -> None:
         """Finish the end of a fibre at an optical switch.
 
-        What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of this
-        lab brings its end up. What leaves into a fibre slower than others of its switch is held to that rate:
-        whoever sends there would send no faster, and only this end knows where light leads.
+        What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
+        this lab brings its end up. What leaves into a fibre slower than others of its switch is held to that
+        rate: whoever sends there would send no faster, and only this end knows where light leads.
         """
         switch, node = self.fabric.optical_switches.get(port.node), self._nodes[port.node]
         if switch is None:
