@@ -14,9 +14,9 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import TraceReplayed
-from ringlight.fabric.clusters import Cluster, FaultPolicies, LightMoves, Policies, cluster_of
+from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies, cluster_of
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation.cluster.blocks import Torus
+from ringlight.testbed.simulation.cluster.blocks import Blocks
 from ringlight.testbed.simulation.cluster.breaking import Faults
 from ringlight.testbed.simulation.cluster.measures import measured, needed_wholeness, sure_slices
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
@@ -48,17 +48,34 @@ def test_a_torus_as_rfolds_own_program_has_it(placement: str, mean_s: float, end
 
 
 def test_blocks_go_round_the_ends_of_a_torus_and_turn() -> None:
-    torus = Torus((4, 4, 2))
+    lattice = Lattice("a torus", (4, 4, 2))
+    torus = Blocks(lattice)
     torus.free[1:3] = False
-    cells = torus.find((2, 4, 2))
+    cells = torus.find(lattice.orders(16, (2, 4, 2)))
     assert cells is not None
     assert sorted({int(x) for x in cells[0].ravel()}) == [0, 3]
-    assert torus.find((1, 4, 3)) is None
-    turned = torus.find((2, 1, 4))
+    assert torus.find(lattice.orders(12, (1, 4, 3))) is None
+    turned = torus.find(lattice.orders(8, (2, 1, 4)))
     assert turned is not None
     torus.free[turned] = False
     assert int(torus.free.sum()) == 8
-    assert torus.find((2, 4)) is None
+
+
+def test_blocks_of_a_grid_and_a_ring() -> None:
+    grid = Lattice("a grid", (4, 6), round_ends=False)
+    # The squarest first; a prime that is longer than a side has none.
+    assert grid.orders(6) == [(2, 3), (3, 2), (1, 6)]
+    assert grid.orders(7) == []
+    free = Blocks(grid)
+    free.free[:, 1:5] = False
+    assert free.find(grid.orders(4)) is not None
+    assert free.find(grid.orders(6)) is None
+    ring = Lattice("a ring", (6,))
+    arcs = Blocks(ring)
+    arcs.free[1:4] = False
+    (found,) = arcs.find(ring.orders(3)) or ()
+    assert found.tolist() == [4, 5, 0]
+    assert arcs.find(ring.orders(4)) is None
 
 
 def test_what_was_recorded_of_faults() -> None:
@@ -216,7 +233,7 @@ def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(light: Lig
 
 
 def test_faults_of_blocks_are_refused() -> None:
-    torus = Cluster((8,), (), (), torus=(2, 4))
+    torus = Cluster((8,), (), (), lattice=Lattice("a torus", (2, 4)))
     trace = JobTrace(np.zeros(1), np.array([2]), np.array([5.0]), ((1, 2),))
     faults = Faults(_one_fault(1, 2), FaultPolicies("wait"))
     with pytest.raises(ValueError, match="faults: which GPUs of a block fail is not known"):
