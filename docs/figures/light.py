@@ -27,7 +27,8 @@ MOST_BYTES, COLOURS, FRAME_S = 1_500_000, 64, 0.1
 #: What the animation leaves out, and how it says what happens.
 _LOOKS = """
 .curves > :nth-child(n + 3), .key li:has(select), .stage h2, .events, .note { display: none !important; }
-.picture { height: 356px !important; } .said { margin: 0 0 6px; min-height: 24px; font-size: 17px; font-weight: 600; }
+.picture { height: 356px !important; }
+.said { margin: 0 0 6px; min-height: 24px; font-size: 17px; font-weight: 600; }
 """
 #: Before and after light moves: seconds of the run, and frames.
 _AROUND, _DARK = ((1.2, 9), (3.0, 22)), 12
