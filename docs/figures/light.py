@@ -65,7 +65,9 @@ def moments(take: dict[str, Any]) -> list[tuple[float, str]]:
 def _iteration_s(take: dict[str, Any], t: float, job: str = "red") -> float:
     """Seconds of the last iteration that had ended by ``t``."""
     laps = take["laps"][job]
-    return next(e - b for b, e in reversed(list(zip(laps["begin"], laps["end"], strict=True))) if e <= t)
+    ended = [(begin, end) for begin, end in zip(laps["begin"], laps["end"], strict=True) if end <= t]
+    begin, end = ended[-1]
+    return float(end - begin)
 
 
 def _even(begin: float, end: float, count: int) -> Iterator[float]:
