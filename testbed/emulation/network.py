@@ -169,7 +169,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._carrier: Carrier | None = None
         if fast_path is not None and not has_kernel_datapath():
             ours = (switch for switch in fabric.packet_switches.values() if switch.is_ours)
-            self._carrier = Carrier({lab.bridge(switch.name): switch.dpid for switch in ours}, fast_path)
+            names = lab.interface("smoother", 1), lab.interface("smoother", 2)
+            self._carrier = Carrier(
+                {lab.bridge(switch.name): switch.dpid for switch in ours},
+                fast_path,
+                names if self._carries_all() else None,
+                lab.link_group,
+            )
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable] = {}
         self._control: ControlNetwork | None = None
@@ -181,6 +187,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             for index, link in enumerate(fabric.links)
         }
         self._lock = threading.RLock()
+
+    def _carries_all(self) -> bool:
+        """Whether no switch that packets may meet is Open vSwitch alone, given a fast path."""
+        optical = self.fabric.optical_switches.values()
+        return not self.fabric.foreign_switches and all(switch.driver != "openflow" for switch in optical)
 
     # -- the fixed part
 
@@ -573,6 +584,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
         own_onic = self.fabric.onics.get(gpu.name)
         standing = own_onic is not None and own_onic.standing
+        offloads = self._carrier is not None and self._carries_all()
 
         def inside() -> None:
             netlink.configure_namespace(
@@ -583,8 +595,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 index = netlink.index_of(own, NIC)
                 if not onic:
                     netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
-                    netlink.set_single_frames(own, index)
-                if not onic and not has_kernel_datapath():
+                    segments = netlink.segments_at(rate) if offloads else 1
+                    netlink.set_single_frames(own, index, segments)
+                if not onic and not has_kernel_datapath() and not offloads:
                     netlink.set_checksum_offload_off(NIC)
                 if own_onic is not None and own_onic.transmitters == "array":
                     netlink.set_single_frames(own, index)

@@ -219,7 +219,8 @@ def rig_in(directory: Path) -> Iterator[Rig]:
     with lab.hold():
         try:
             bridges = [Bridge(f"{lab.prefix}{kind}", lab.id) for kind in ("a", "b")]
-            carrier = Carrier({bridges[0].name: 1}, path)
+            smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
+            carrier = Carrier({bridges[0].name: 1}, path, smoother, lab.link_group)
             carrier.start()
             carrier.take_up(bridges[0].ports.values())
             yield Rig(bridges[0], bridges[1], carrier, path)

@@ -3,7 +3,8 @@
 Open vSwitch tells each change of a bridge's flows, groups and ports on the bridge's management socket. A
 bridge is carried while that connection stands and everything has been heard; otherwise its packets are all
 Open vSwitch's. Who wants to know what was carried asks on a socket in the lab's directory, a line of text
-each: ``settle`` is answered when all that Open vSwitch has told acts, ``counts DPID`` with counters.
+each: ``settle`` is answered when all that Open vSwitch has told acts, ``counts DPID`` with counters of flows
+and groups, ``ports DPID`` with what the kernel's counters of ports lack.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ringlight.testbed.emulation import openvswitch
+from pyroute2 import IPRoute
+
+from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.datapath import Datapath, SwitchMaps
 from ringlight.testbed.emulation.fastpath.openflow import Flow, Group, MalformedError, Port, Reader, Told
@@ -163,15 +166,24 @@ class BridgeTable:
             ],
         }
 
+    def extras(self) -> Mapping[str, object]:
+        """What the kernel's counters of ports lack, as a document."""
+        return {"ports": [[number, *counts] for number, counts in self._maps.extras().items()]}
+
 
 class Carrier:
     """The fast path of a lab. ``bridges``: datapath id by bridge; ``path``: of the socket for questions.
+    ``smoother``: names for a pair of interfaces, where hosts may send frames of many segments and leave
+    checksums to be computed; it goes with the lab's.
 
     Raises EbpfError, BuildError or OSError where this machine cannot do it.
     """
 
-    def __init__(self, bridges: Mapping[str, int], path: Path) -> None:
+    def __init__(
+        self, bridges: Mapping[str, int], path: Path, smoother: tuple[str, str] | None = None, group: int = 0
+    ) -> None:
         self._datapath = Datapath()
+        self._smoother, self._group = smoother, group
         self._tables = {
             name: BridgeTable(name, SwitchMaps(self._datapath, index)) for index, name in enumerate(bridges)
         }
@@ -186,7 +198,14 @@ class Carrier:
         self._thread = threading.Thread(target=self._run, name="fast path", daemon=True)
 
     def start(self) -> None:
-        """Begin to carry; the bridges are there."""
+        """Begin to carry; the bridges are there. Raises NetworkError."""
+        if self._smoother is not None:
+            near, far = self._smoother
+            with IPRoute() as here:
+                netlink.create_veth(here, near, far, group=self._group)
+                netlink.set_single_frames(here, netlink.index_of(here, near))
+                netlink.set_checksum_offload_off(near)
+                self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._path))
@@ -316,9 +335,11 @@ class Carrier:
             client.close()
 
     def _answer(self, line: str) -> Mapping[str, object]:
+        what, _, dpid = line.partition(" ")
+        asked = self._by_dpid.get(dpid)
+        if what == "ports":
+            return asked.extras() if asked is not None else {}
         for table in self._tables.values():
             self._hear(table)
         self._act()
-        what, _, dpid = line.partition(" ")
-        asked = self._by_dpid.get(dpid)
         return asked.counts() if what == "counts" and asked is not None else {}
