@@ -536,7 +536,8 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
     assert rig.ask("counts 1")["flows"][0][2] == 1
     for capture in captures:
         with capture:
-            assert capture.recv(2000) == frame
+            # Markers of the test before may still be under way.
+            assert any(capture.recv(2000) == frame for _ in range(50))
 
 
 FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "packet_switches.yaml"

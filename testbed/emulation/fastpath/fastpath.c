@@ -418,12 +418,17 @@ int carry(struct __sk_buff *packet)
 	count(decision->rule, packets, bytes);
 	count(decision->group, packets, bytes);
 	count(decision->outputs.counter, packets, bytes);
+	if (decision->outputs.count == 1 && !packet->sk && decision->outputs.interface[0] != ifindex) {
+		__u32 out = decision->outputs.interface[0];
+		count_extra(out, 1, packets, decision->header);
+		return bpf_redirect(out, 0);
+	}
 	for (__u32 i = 0; i < OUTPUTS; i++) {
 		if (i >= decision->outputs.count)
 			break;
 		__u32 out = decision->outputs.interface[i];
 		/* OpenFlow sends nothing back by the port that it came in by. A clone and not the packet itself: the
-		 * sender's socket must not be held back by this port's queue. */
+		 * sender's socket, which is this machine's, must not be held back by this port's queue. */
 		if (out != ifindex) {
 			bpf_clone_redirect(packet, out, 0);
 			count_extra(out, 1, packets, decision->header);
