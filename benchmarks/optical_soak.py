@@ -1,4 +1,4 @@
-"""Random changes over emulated optical switches of six management protocols, with faults injected.
+"""Random changes over emulated optical switches of all management protocols, with faults injected.
 
 Neither root nor a testbed: switches (modelled, each a thread with its protocol on a socket), drivers, circuit
 manager with its database, and reconciler run in this process. Before one operation in 1/R a fault of a random

@@ -3,8 +3,10 @@
 ``replay``: a run of ten minutes on 64 GPUs, simulated: seconds to the first picture, frames per second while
 it is scrubbed, memory of the page. ``live``: a lab of 64 GPUs without containers: seconds to the first
 picture; from the call that lights or removes a circuit until the page shows it, and until the call is
-answered; the processor share of the controller without a page, with one, and with one and nine that follow
-its stream. ``hour``: memory of its tab before and after an hour of samples and events, given at once.
+answered; the processor share of the controller before there ever was a page, with one, with one and nine that
+follow its stream, and when all are closed. ``demo``: the bundled demo without a page and with one open: its
+verdict and GPU utilisation. ``hour``: memory of its tab before and after an hour of samples and events, given
+at once.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,89 +23,15 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.harness import lab_up, processor_s, ringlight, spread, tell
+from benchmarks.harness import lab_up, need_root, processor_s, ringlight, spread, tell
+from benchmarks.watched import HOUR, SCRUB, scenario
 from tests.browser import Browser, browser
 
-#: Bars: seconds, frames per second, shares of a processor, MiB.
-SEEN_S, FIRST_S, REPLAY_S, SCRUB_HZ, ONE_SHARE, TEN_SHARE, MEMORY_MIB = (
-    0.25,
-    1.0,
-    2.0,
-    30.0,
-    0.05,
-    0.15,
-    200.0,
-)
-GPUS, TORS = 64, 4
+#: Bars: seconds, frames per second, shares of a processor, MiB, points of GPU utilisation; and how far two
+#: shares of a processor may be apart that count as the same.
+SEEN_S, FIRST_S, REPLAY_S, SCRUB_HZ, ONE_SHARE, TEN_SHARE = 0.25, 1.0, 2.0, 30.0, 0.05, 0.15
+MEMORY_MIB, POINTS, SAME_SHARE = 200.0, 1.0, 0.01
 _SHOWN = "window.ringlight && ringlight.drawings.size > 0"
-#: Scrubs over all of a run in steps that are not next to each other; frames per second.
-_SCRUB = """(async () => {
-  const clock = ringlight.clock, begun = performance.now();
-  let frames = 0;
-  for (; performance.now() - begun < SECONDS * 1000; frames++) {
-    clock.seek(clock.from + (clock.to - clock.from) * (frames % 200) / 200);
-    await new Promise(requestAnimationFrame);
-  }
-  return frames / ((performance.now() - begun) / 1000);
-})()"""
-#: An hour: samples of every port twice a second, iterations of four jobs, alarms, changes of a circuit.
-_HOUR = """(async () => {
-  const lab = ringlightLab, take = lab.take, begin = take.span[1] + lab.zero;
-  const ports = [...[...ringlight.drawings][0].view.plug.at.keys()].filter(port => port.startsWith("tor"));
-  let id = lab.last;
-  for (let step = 0; step < 7200; step++) {
-    const t = begin + step / 2, times = {begin: t - 0.5, end: t, compute_s: 0.3, allreduce_s: 0.2};
-    lab.on({
-      event: "rates", t, power_dbm: {},
-      ports: Object.fromEntries(ports.map(port => [port, [1e7 * Math.random(), 1e7]])),
-      iterations: ["a", "b", "c", "d"].map(job => ({job, i: step, ...times})),
-    });
-    const xc = {ingress: 1, egress: 161 + step % 2, wavelength: null, t_dark: t - 0.04, t_lit: t - 0.01};
-    const changes = {ocs0: {remove: [], add: [xc]}};
-    const change = {event: "circuits", who: "rest", outcome: "done", problems: [], timeline: [], changes};
-    if (step % 4 === 0) lab.on({...change, id: ++id, t});
-    for (let port = 0; port < 5; port++) {
-      lab.on({event: "optical_alarm", id: ++id, t, switch: "ocs0", kind: "LOS", port, text: "no light"});
-    }
-    if (step % 100 === 0) await new Promise(requestAnimationFrame);
-  }
-  return take.events.length;
-})()"""
-
-
-def scenario(iterations: int) -> dict[str, Any]:
-    """Four jobs of 16 GPUs each, scattered over four packet switches behind one optical switch."""
-    each, ports = GPUS // TORS, GPUS // TORS + 4
-    tors = [f"tor{t}:{p + 1}" for t in range(TORS) for p in range(ports)]
-    fibres = [f"g{g}" for g in range(GPUS)] + tors
-    links: list[Any] = [{"ends": [end, f"ocs0:{n + 1}"], "rate": "40 Gbit/s"} for n, end in enumerate(fibres)]
-    links += [
-        {"ends": [f"tor{t}:{ports + 1}", f"tor{t + 1}:{ports + 2}"], "rate": "100 Gbit/s"}
-        for t in range(TORS - 1)
-    ]
-    return {
-        "name": "view",
-        "description": "64 GPUs behind one optical switch",
-        "scale": {"payload": 400},
-        "fabric": {
-            "servers": {
-                f"s{s}": {"gpus": {f"g{8 * s + i}": "tesla-m40" for i in range(8)}} for s in range(8)
-            },
-            "packet_switches": {f"tor{t}": {"ports": ports + 2} for t in range(TORS)},
-            "optical_switches": {"ocs0": {"size": 160, "driver": "scpi", "profile": "mems"}},
-            "links": links,
-            "circuits": [[f"g{g}", f"tor{g // each}:{g % each + 1}"] for g in range(GPUS)],
-        },
-        "training": {
-            "model": "resnet50",
-            "compute": "1 s",
-            "batch": 16,
-            "iterations": iterations,
-            "collective": "ring",
-        },
-        "jobs": {f"job{j}": {"ranks": [f"g{g}" for g in range(j, GPUS, TORS)]} for j in range(TORS)},
-        "arms": {"moved": {"events": [{"when": {"job": "job0", "iteration": 5}, "do": "regroup"}]}},
-    }
 
 
 def _opened(tab: Browser, url: str) -> float:
@@ -142,7 +70,7 @@ def replay(iterations: int = 580, rounds: int = 5) -> dict[str, Any]:
             server.start()
             read_s = time.monotonic() - began
             first.append(read_s + _opened(tab, address(listener)))
-            scrub_hz = float(tab.run(_SCRUB.replace("SECONDS", "4")))
+            scrub_hz = float(tab.run(SCRUB.replace("SECONDS", "4")))
             span_s, memory = tab.run("ringlight.clock.to"), _memory_mib(tab)
             server.stop(at_once=True)
     missed = [f"{max(first):.2f} s to the first picture"] if sorted(first)[len(first) // 2] > REPLAY_S else []
@@ -163,26 +91,91 @@ def live(changes: int = 40, seconds: float = 6.0) -> dict[str, Any]:
         seen, answered = _changes(tab, api, changes)
         with _followers(lab["url"], 9):
             ten = _share(pid, seconds)
+        tab.open("about:blank")
+        time.sleep(2.0)
+        closed = _share(pid, 2 * seconds)
     seen_p95 = sorted(seen)[int(0.95 * len(seen))]
     checks = (
         (seen_p95, SEEN_S, "s from call to screen, p95"),
         (first_s, FIRST_S, "s to the first picture"),
-        (one - none, ONE_SHARE, "of a processor with one page"),
-        (ten - none, TEN_SHARE, "of a processor with ten"),
+        (one, ONE_SHARE, "of a processor with one page"),
+        (ten, TEN_SHARE, "of a processor with ten"),
+        (closed - none, SAME_SHARE, "of a processor more than before, with all pages closed"),
     )
     return {
         "first_s": first_s,
         "seen_s": {**spread(seen), "p95": seen_p95},
         "answered_s": spread(answered),
-        "share": {"no page": none, "one page": one, "ten pages": ten},
+        "share": {"no page": none, "one page": one, "ten pages": ten, "closed": closed},
         "missed": [f"{found:.3g} {what}, not {bar:g}" for found, bar, what in checks if found > bar],
     }
+
+
+def demo(
+    file: str = "scenarios/disaggregation.yaml", arm: str = "", runtime: str = "docker"
+) -> dict[str, Any]:
+    """``arm``: only this one of the file."""
+    from tests.integration.controller_rig import free_port
+
+    need_root()
+    with TemporaryDirectory() as place:
+        rest = f"127.0.0.1:{free_port()}"
+        words = ("--runtime", runtime, "--rest", rest, "--openflow", f"127.0.0.1:{free_port()}", "--json")
+        words += ("--runs", place, *(("--arm", arm) if arm else ()))
+        tell("without a page")
+        without = json.loads(ringlight("run", file, *words))
+        tell("with a page")
+        with browser() as tab, _kept_open(tab, f"http://{rest}") as shown:
+            watched = json.loads(ringlight("run", file, *words))
+    verdicts = [one["fidelity"]["verdict"] for one in (without, watched)]
+    points = _points(without, watched)
+    missed = [f"{subject}: {apart:+.2f} points" for subject, apart in points.items() if abs(apart) > POINTS]
+    missed += [f"verdicts {verdicts}"] if len(set(verdicts)) > 1 else []
+    missed += [] if shown else ["the page was never shown"]
+    return {"verdicts": verdicts, "points": points, "page_shown": len(shown), "missed": missed}
+
+
+def _points(without: dict[str, Any], watched: dict[str, Any]) -> dict[str, float]:
+    """By how many points of per cent measured GPU utilisation differs, by arm and job."""
+
+    def found(result: dict[str, Any]) -> dict[str, float]:
+        return {
+            f"{row['arm']}, {row['subject']}": 100 * row["value"]
+            for row in result["rows"]
+            if row["metric"] == "gpu_utilisation" and row["label"] == "measured"
+        }
+
+    before, after = found(without), found(watched)
+    return {subject: after[subject] - value for subject, value in before.items()}
+
+
+@contextmanager
+def _kept_open(tab: Browser, url: str) -> Iterator[list[float]]:
+    """The page of a lab that comes and goes, opened as soon as it answers; when it was shown."""
+    ended, shown = threading.Event(), list[float]()
+
+    def open_it() -> None:
+        while not ended.wait(0.2):
+            with suppress(httpx.HTTPError, TimeoutError, RuntimeError):
+                httpx.get(f"{url}/v1/health", timeout=1.0, trust_env=False)
+                tab.open(f"{url}/view/")
+                tab.wait(_SHOWN)
+                shown.append(time.monotonic())
+                return
+
+    thread = threading.Thread(target=open_it, daemon=True)
+    thread.start()
+    try:
+        yield shown
+    finally:
+        ended.set()
+        thread.join(40.0)
 
 
 def hour() -> dict[str, Any]:
     with _page_of_lab() as (_, tab, _, _):
         before = _memory_mib(tab)
-        tab.run(f"window.hour = 0, {_HOUR}.then(kept => {{ window.hour = kept; }}), 0")
+        tab.run(f"window.hour = 0, {HOUR}.then(kept => {{ window.hour = kept; }}), 0")
         kept, memory = tab.wait("window.hour", 120.0), _memory_mib(tab)
     missed = [f"{memory:.0f} MiB after an hour"] if memory > MEMORY_MIB else []
     return {"events_kept": kept, "before_mib": before, "after_mib": memory, "missed": missed}
@@ -196,7 +189,7 @@ def _page_of_lab(seconds: float = 6.0) -> Iterator[tuple[dict[str, Any], Browser
         file.write_text(yaml.safe_dump(scenario(20)))
         tell("bringing the lab up")
         lab = stack.enter_context(lab_up(file, "namespace"))
-        none = _share(_controller(lab["lab"]), seconds)
+        none = _settled(_controller(lab["lab"]), seconds)
         tab = stack.enter_context(browser())
         # A browser that has just started is busy with itself.
         _opened(tab, f"{lab['url']}/view/")
@@ -239,6 +232,17 @@ def _controller(lab: str) -> int:
     raise RuntimeError(f"lab {lab} has no controller")
 
 
+def _settled(pid: int, seconds: float) -> float:
+    """Share of one processor that a controller takes once what a lab's start left to be done is over."""
+    before = _share(pid, seconds)
+    for _ in range(10):
+        share = _share(pid, seconds)
+        if abs(share - before) < SAME_SHARE:
+            return (share + before) / 2
+        before = share
+    return before
+
+
 def _share(pid: int, seconds: float) -> float:
     """Share of one processor that a process takes."""
     before, began = processor_s(pid), time.monotonic()
@@ -270,4 +274,4 @@ def _followers(url: str, count: int) -> Iterator[None]:
             client.close()
 
 
-PARTS = (replay, live, hour)
+PARTS = (replay, live, demo, hour)

@@ -394,15 +394,18 @@ class FatTreeSpec(_TreeSpec):
 
 
 class LeafSpineSpec(_TreeSpec):
-    """Short for the packet switches, GPUs and links of :func:`fabric.trees.leaf_spine`."""
+    """Short for the packet switches, GPUs and links of :func:`fabric.trees.leaf_spine`. ``through``: an
+    optical switch that the GPUs' fibres pass; ``spare_ports`` more of each leaf's end there."""
 
     leaves: int = Field(ge=1, le=4096)
     spines: int = Field(ge=1, le=4096)
     gpus_per_leaf: int = Field(ge=1, le=4096)
     cables: int = Field(default=1, ge=1, le=64)
+    through: Name | None = None
+    spare_ports: int = Field(default=0, ge=0, le=4096)
 
     def tree(self) -> Tree:
-        return self.with_uplinks(
+        made = self.with_uplinks(
             leaf_spine(
                 self.leaves,
                 self.gpus_per_leaf,
@@ -413,6 +416,7 @@ class LeafSpineSpec(_TreeSpec):
                 queue_s=self.queue,
             )
         )
+        return made if self.through is None else made.through(self.through, self.spare_ports)
 
 
 class AveragingSpec(_UnitSpec):
@@ -821,6 +825,13 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     groups = {where: made.links for where, made in lit.items()}
     groups |= {name: list(tree.links) for name, tree in trees.items()}
     for where, group in groups.items():
+        for port in (port for link in group for port in (link.a, link.b)):
+            low, high = limits.get(port.node, (0, -1))
+            if not low <= port.number <= high:
+                what = (
+                    f"has {high} ports, and takes more" if high > 0 else "is no optical switch of the fabric"
+                )
+                raise ValueError(f"{where}.through: {port.node} {what}")
         links += group
         used |= {port: where for link in group for port in (link.a, link.b)}
     for where, entry_ in written:
@@ -841,7 +852,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     circuits = tuple(
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
-    )
+    ) or tuple(pair for tree in trees.values() for pair in tree.circuits)
     fabric = Fabric(
         gpus,
         packet,

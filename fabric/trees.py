@@ -23,11 +23,13 @@ QUEUE_S = 0.02
 
 @dataclass(frozen=True)
 class Tree:
-    """A tiered fabric: names of GPUs in order, ports by packet switch, and links (the GPUs' first)."""
+    """A tiered fabric: names of GPUs in order, ports by packet switch, and links (the GPUs' first).
+    ``circuits``: what is lit at first, where GPUs' fibres pass an optical switch."""
 
     gpus: tuple[str, ...]
     switches: dict[str, int]
     links: tuple[Link, ...]
+    circuits: tuple[tuple[Port, Port], ...] = ()
 
     def fabric(self, model: str = "gpu", paths: PathChoice = "hash") -> Fabric:
         """Fabric of this tree alone, each GPU in a server of its own."""
@@ -38,6 +40,22 @@ class Tree:
     def numbered(self, model: str, first: int) -> list[Gpu]:
         """GPUs of the tree, with addresses from number ``first`` on; g3's server is s3."""
         return [Gpu.numbered(name, f"s{i}", model, first + i) for i, name in enumerate(self.gpus)]
+
+    def through(self, optical: str, spare_ports: int) -> Tree:
+        """Copy of the tree whose GPUs reach their switches through an optical switch, lit as they were
+        plugged. Its ports are taken in order: first the GPUs', then those of the switches, each with
+        ``spare_ports`` more, whose fibres are dark."""
+        nics, uplinks = self.links[: len(self.gpus)], self.links[len(self.gpus) :]
+        own: dict[str, list[Link]] = {}
+        for link in nics:
+            own.setdefault(link.b.node, []).append(link)
+        switches, below = dict(self.switches), [(link.a, link) for link in nics]
+        for name, links in own.items():
+            spares = (Port(name, switches[name] + 1 + n) for n in range(spare_ports))
+            below += [(port, links[0]) for port in (*(link.b for link in links), *spares)]
+            switches[name] += spare_ports
+        fibres = [replace(like, a=port, b=Port(optical, n)) for n, (port, like) in enumerate(below, 1)]
+        return Tree(self.gpus, switches, (*fibres, *uplinks), tuple((link.a, link.b) for link in nics))
 
     def with_uplinks(self, rate_bps: float) -> Tree:
         """Copy of the tree whose links between switches have another rate, bits per second."""

@@ -123,13 +123,32 @@ class Browser:
             time.sleep(0.02)
         raise TimeoutError(f"{expression} did not become true; the page said: {self.said[-5:]}")
 
-    def key(self, key: str, *, text: str = "", shift: bool = False) -> None:
+    def key(self, key: str, *, text: str = "", shift: bool = False, control: bool = False) -> None:
         """Press and release a key, such as ArrowRight or Tab."""
         code = _CODES.get(key, 0)
-        told: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
-        text = text or (key if len(key) == 1 else "\r" if key == "Enter" else "")
+        told: dict[str, Any] = {
+            "key": key,
+            "windowsVirtualKeyCode": code,
+            "modifiers": 8 * shift + 2 * control,
+        }
+        if control:
+            told["commands"] = ["selectAll"] if key == "a" else []
+        text = text or ("" if control else key if len(key) == 1 else "\r" if key == "Enter" else "")
         self.call("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **told)
+
+    def reach(self, wanted: str, tabs: int = 150) -> None:
+        """Press Tab until an expression of ``e``, what has the focus, is true. Raises TimeoutError."""
+        for _ in range(tabs):
+            self.key("Tab")
+            if self.run(f"(e => {wanted})(document.activeElement)"):
+                return
+        raise TimeoutError(f"Tab does not come to where {wanted}")
+
+    def write(self, text: str) -> None:
+        """Type into the field that has the focus, in place of what is there."""
+        self.key("a", control=True)
+        self.call("Input.insertText", text=text)
 
     def picture(
         self, path: Path | None = None, *, whole: bool = False, clip: Mapping[str, float] | None = None

@@ -83,7 +83,8 @@ class JobTrace:
 @dataclass(frozen=True)
 class Fit:
     """How a trace is scaled, in this order. ``days``: no more than these of its beginning. ``sizes``: factor
-    of all sizes, rounded up to whole GPUs. ``at_most``: of GPUs; larger jobs are dropped or cut.
+    of all sizes, rounded up to whole GPUs. ``at_most``: of GPUs; larger jobs are dropped or cut;
+    ``at_least``: smaller ones are dropped.
     ``shortest_s`` and ``longest_s``: jobs outside are dropped; ``first``: no more jobs than these. ``load``:
     offered load to reach, by copies of the trace shifted against each other and by leaving out jobs at
     random; None: as recorded. ``faster``: arrivals closer by this factor, which leaves durations as they are.
@@ -93,6 +94,7 @@ class Fit:
     sizes: float = 1.0
     at_most: int | None = None
     larger: Larger = "drop"
+    at_least: int = 1
     shortest_s: float = 0.0
     longest_s: float = math.inf
     first: int | None = None
@@ -119,6 +121,8 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
         trace = replace(trace, gpus=np.minimum(trace.gpus, most), counts={**trace.counts, **counts})
     else:
         trace = trace.picked(~large, too_large=int(large.sum()))
+    small = trace.gpus < how.at_least
+    trace = trace.picked(~small, too_small=int(small.sum()))
     short, long = trace.duration_s < how.shortest_s, trace.duration_s > how.longest_s
     trace = trace.picked(~(short | long), too_short=int(short.sum()), too_long=int(long.sum()))
     if how.first is not None:

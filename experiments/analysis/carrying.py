@@ -105,15 +105,20 @@ def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
-    """Load of the jobs that run from the start; None if what they send is unknown."""
+    """Load of the jobs that run from the start; None if what they send is unknown.
+
+    Where all come later and the controller places them, as many run together as there are GPUs for.
+    """
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
     jobs = [found for job in together if (found := carried(plan, job)) is not None]
-    messages = sum(job.messages / job.seconds for job in jobs)
+    wanted = sum(job.gpus for job in together if not job.ranks)
+    at_once = min(1.0, len(plan.setting.fabric.gpus) / wanted) if wanted else 1.0
+    messages = at_once * sum(job.messages / job.seconds for job in jobs)
     if not messages:
         return None
-    frames = sum(job.frames / job.seconds for job in jobs)
-    each = sum(job.bytes / job.seconds for job in jobs) / messages
-    processors = sum(job.processors(costs) for job in jobs)
+    frames = at_once * sum(job.frames / job.seconds for job in jobs)
+    each = at_once * sum(job.bytes / job.seconds for job in jobs) / messages
+    processors = at_once * sum(job.processors(costs) for job in jobs)
     late = max(job.steps * costs.step / job.seconds for job in jobs)
     return Demand(messages, frames, frames / messages, each, processors, late)
 

@@ -104,7 +104,7 @@ def run_crosscheck(
         # Before a simulation that may take its time.
         emulation.check_ready()
     done, _ = carry_out_experiment(
-        experiment, simulation, parent, arms=both, suffix="-simulated", reporter=reporter
+        flow_by_flow(experiment), simulation, parent, arms=both, suffix="-simulated", reporter=reporter
     )
     simulated = done.path
     if emulated is None:
@@ -113,6 +113,12 @@ def run_crosscheck(
     else:
         finish(emulated)
     return compare(experiment, emulated, simulated, parent, limit_percent)
+
+
+def flow_by_flow(experiment: Experiment) -> Experiment:
+    """The experiment with jobs of a trace simulated as those of other files are: a replay knows of no
+    iterations."""
+    return replace(experiment, plans=tuple(replace(plan, trace=None) for plan in experiment.plans))
 
 
 def _experiment_of(run: Path, experiment: Experiment, reporter: Reporter) -> Experiment:

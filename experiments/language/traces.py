@@ -144,6 +144,7 @@ class TraceSpec(Strict):
     sizes: Positive = 1.0
     at_most: Count | None = None
     larger: Larger = "drop"
+    at_least: Count = 1
     shortest: Duration = 0.0
     longest: Annotated[Duration, Field(gt=0)] | None = None
     first: Count | None = None
@@ -195,12 +196,12 @@ class TraceSpec(Strict):
             trace=trace,
             generated=None if made is None else made.model_dump(),
             fit=Fit(
-                self.days, self.sizes, self.at_most, self.larger, self.shortest, longest_s, self.first,
-                self.load, self.faster, self.jitter,
+                self.days, self.sizes, self.at_most, self.larger, self.at_least, self.shortest, longest_s,
+                self.first, self.load, self.faster, self.jitter,
             ),
             sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
             policies=Policies(
-                self.queueing, self._placement(), self.light, self.sharing, self.spare_ports,
+                self.queueing, self._placement(bool(lost)), self.light, self.sharing, self.spare_ports,
                 self.moves == "running", self.dark * time, self.every * time,
             ),
             seed=self.seed,
@@ -218,12 +219,16 @@ class TraceSpec(Strict):
             raise ValueError(f"jobs.trace.sends: {error}") from None
         return found
 
-    def _placement(self) -> Placement:
+    def _placement(self, lost: bool) -> Placement:
         """The controller's where it decides about light, or jobs are emulated."""
         own = self.light == "controller" or self.trains is not None
         found = self.placement or ("controller" if own else "pack")
         if self.light == "controller" and found != "controller":
             raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
+        if lost and found != "controller":
+            raise ValueError(
+                "jobs.trace.placement: a GPU is lost by name only where the controller places jobs"
+            )
         return found
 
     def _trains(self, fabric: Fabric, scale: Scale, mtu_bytes: int) -> TrainsPlan | None:
@@ -276,8 +281,10 @@ def trained(plan: TracePlan) -> tuple[JobPlan, ...]:
     rows = zip(*(column.tolist() for column in columns), strict=True)
     found = []
     for number, (at_s, gpus, iterations, share) in enumerate(rows):
+        if gpus < 2:
+            raise ValueError(f"job {number} has one GPU; what trains has two and more: give at_least: 2")
         sends = share * trains.iteration_s * trains.payload_bps / 8
-        gradient = ELEMENT_BYTES * round(sends * gpus / max(1, 2 * (gpus - 1)) / ELEMENT_BYTES)
+        gradient = ELEMENT_BYTES * round(sends * gpus / (2 * (gpus - 1)) / ELEMENT_BYTES)
         if share and gradient < LEAST_GRADIENT_BYTES:
             raise ValueError(
                 f"job {number} of {gpus} GPUs sends {gradient} bytes in an iteration; what is trained needs "

@@ -51,6 +51,8 @@ class Rig(ABC):
     read_only: bool = False
     #: Whether ``truth`` comes from elsewhere than a driver's reading.
     out_of_band: bool = True
+    #: Whether its protocol is known to tell a circuit whose mirrors still move.
+    shows_tuning: ClassVar[bool] = False
     #: What can be made to become of cross-connects when the switch starts again.
     recoveries: ClassVar[Sequence[Recovery]] = ("MAINTAIN",)
     #: Which of the writes on the wire add, and which only remove.

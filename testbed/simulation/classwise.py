@@ -15,9 +15,9 @@ from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.lockstep import Classes, Meeting
 from ringlight.testbed.simulation.merged_steps import merged_steps
 from ringlight.testbed.simulation.networks import Network
-from ringlight.testbed.simulation.operations import Operations
+from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
 from ringlight.testbed.simulation.phases import Phases, Run, StepCost, Transfers
-from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.graph import Workload
 
 
 class _Part(NamedTuple):
@@ -50,7 +50,6 @@ class InClasses:
         self.bundles = Bundles(engine, len(network.capacity_bps), trace=trace)
         self._network, self._gpus, self._engine = network, gpus, engine
         self._workload, self._calls, self._cost, self._classes = workload, calls, cost, classes
-        self._program = [workload.programs[classes.program(number)] for number in range(len(classes))]
         self._meets = [classes.meetings(number) for number in range(len(classes))]
         self._messages = [self._messages_of(number) for number in range(len(classes))]
         self._called: Counter[tuple[int, int, int]] = Counter()
@@ -61,16 +60,16 @@ class InClasses:
 
     def communicate(self, number: int, iteration: int, operation: int) -> None:
         """A class comes to an operation that communicates."""
-        program = self._program[number]
-        if program.kind[operation] != Kind.COLLECTIVE:
+        plan = self.operations.plan[number]
+        if plan.kind[operation] != COLLECTIVE:
             message = self._messages[number][operation]
             both = self._meet((*message, iteration), 2, number, operation)
             if both:
                 for one in both:
                     self.operations.moves(*one)
-                self._send(message, float(program.bytes[operation]), both)
+                self._send(message, float(plan.bytes[operation]), both)
             return
-        slot = int(program.slot[operation])
+        slot = plan.slot[operation]
         meeting = self._meets[number][slot]
         ordinal = self._called[number, slot, iteration]
         self._called[number, slot, iteration] += 1
@@ -78,7 +77,7 @@ class InClasses:
         key = (slot, meeting.classes, ordinal, iteration)
         all_ = self._meet(key, len(meeting.classes), number, operation)
         if all_:
-            what = (int(program.collective[operation]), int(program.bytes[operation]))
+            what = (plan.collective[operation], plan.bytes[operation])
             self._run(self._collective(meeting, *what, ordinal, iteration), all_)
 
     def _meet(

@@ -19,6 +19,10 @@ from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.workloads.graph import Kind, Program, Workload
 
+# As plain numbers: a member of an enumeration is slow to find, and every operation asks for these.
+_COMPUTE, COLLECTIVE = int(Kind.COMPUTE), int(Kind.COLLECTIVE)
+_LOCAL = (_COMPUTE, int(Kind.MEMORY))
+
 
 class Plan(NamedTuple):
     """A program as lists by operation, with what has to end before each and what follows it.
@@ -150,7 +154,8 @@ class Operations:
         self.begin_s = np.full((iterations, actors), math.nan)
         self.end_s = np.full((iterations, actors), math.nan)
         self._engine, self._communicate, self._progress = engine, communicate, progress
-        self._plan = [plans[number] for number in plan_of]
+        #: By actor.
+        self.plan = [plans[number] for number in plan_of]
         self._iteration = [-1] * actors
         self._waits: list[list[int]] = [[] for _ in range(actors)]
         self._open = [0] * actors
@@ -161,7 +166,7 @@ class Operations:
         self._settling = self._stopped = False
         self.records: list[Record] | None = None
         if record:
-            shapes = [(iterations, len(plan.kind)) for plan in self._plan]
+            shapes = [(iterations, len(plan.kind)) for plan in self.plan]
             self.records = [Record(np.full(s, math.nan), np.full(s, math.nan)) for s in shapes]
 
     @property
@@ -186,7 +191,7 @@ class Operations:
 
     def begin(self) -> None:
         """Begin the first iteration of all actors now."""
-        for actor in range(len(self._plan)):
+        for actor in range(len(self.plan)):
             self._next_iteration(actor)
         self._settle()
 
@@ -194,14 +199,14 @@ class Operations:
         """Count the operation as communication from now on."""
         tally = self._tally[actor]
         tally.count(self._engine.now_s)
-        purpose = self._plan[actor].purpose[operation]
+        purpose = self.plan[actor].purpose[operation]
         tally.active[purpose] = tally.active.get(purpose, 0) + 1
 
     def ended(self, actor: int, operation: int) -> None:
         """An operation that communicated has ended."""
         tally = self._tally[actor]
         tally.count(self._engine.now_s)
-        purpose = self._plan[actor].purpose[operation]
+        purpose = self.plan[actor].purpose[operation]
         tally.active[purpose] -= 1
         if not tally.active[purpose]:
             del tally.active[purpose]
@@ -210,7 +215,7 @@ class Operations:
         self._settle()
 
     def _next_iteration(self, actor: int) -> None:
-        plan = self._plan[actor]
+        plan = self.plan[actor]
         while self._iteration[actor] + 1 < self.iterations:
             self._iteration[actor] += 1
             self.begin_s[self._iteration[actor], actor] = self._engine.now_s
@@ -226,11 +231,11 @@ class Operations:
                 self._progress(actor, self._iteration[actor])
 
     def _begin(self, actor: int, operation: int) -> None:
-        plan = self._plan[actor]
+        plan = self.plan[actor]
         if self.records is not None:
             self.records[actor].begin_s[self._iteration[actor], operation] = self._engine.now_s
         kind = plan.kind[operation]
-        if kind in (Kind.COMPUTE, Kind.MEMORY):
+        if kind in _LOCAL:
             seconds = plan.local_s[operation]
             if seconds == 0:
                 self._over.append((actor, operation))
@@ -252,7 +257,7 @@ class Operations:
     def _local(self, actor: int, kind: int, change: int) -> None:
         tally = self._tally[actor]
         tally.count(self._engine.now_s)
-        if kind == Kind.COMPUTE:
+        if kind == _COMPUTE:
             tally.computing += change
         else:
             tally.moving += change
@@ -267,7 +272,7 @@ class Operations:
             if self.records is not None:
                 self.records[actor].end_s[self._iteration[actor], operation] = self._engine.now_s
             waits = self._waits[actor]
-            for following in self._plan[actor].followers[operation]:
+            for following in self.plan[actor].followers[operation]:
                 waits[following] -= 1
                 if not waits[following]:
                     self._begin(actor, following)

@@ -14,9 +14,9 @@ from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.merged_steps import merged_steps
 from ringlight.testbed.simulation.networks import Network, Routes
-from ringlight.testbed.simulation.operations import Operations
+from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
 from ringlight.testbed.simulation.phases import StepCost
-from ringlight.workloads.graph import Kind, Workload
+from ringlight.workloads.graph import Workload
 
 
 class _Ways:
@@ -61,7 +61,6 @@ class RankByRank:
         self._ways = [_Ways(network, [gpus[rank] for rank in group]) for group in self._place]
         self._communicators = workload.communicators.tolist()
         self._ends = [ends_of(workload, rank) for rank in range(workload.ranks)]
-        self._program = [workload.programs[number] for number in workload.program_of.tolist()]
         self._called: Counter[tuple[int, int, int]] = Counter()
         self._meetings: dict[tuple[int, int, int, int], _Meeting] = {}
         self._plans: dict[tuple[int, int, int], list[StepPlan]] = {}
@@ -89,20 +88,19 @@ class RankByRank:
 
     def communicate(self, rank: int, iteration: int, operation: int) -> None:
         """A rank comes to an operation that communicates."""
-        program = self._program[rank]
-        if program.kind[operation] != Kind.COLLECTIVE:
+        plan = self.operations.plan[rank]
+        if plan.kind[operation] != COLLECTIVE:
             self._message(rank, iteration, operation)
             return
-        slot = int(program.slot[operation])
+        slot = plan.slot[operation]
         group = self._communicators[rank][slot]
         ordinal = self._called[rank, slot, iteration]
         self._called[rank, slot, iteration] += 1
         key = (group, slot, iteration, ordinal)
         meeting = self._meetings.get(key)
         if meeting is None:
-            collective, size = int(program.collective[operation]), int(program.bytes[operation])
-            plan = self._plan(collective, size, group, ordinal, iteration)
-            meeting = self._meetings[key] = _Meeting(plan, len(self._place[group]))
+            steps = self._plan(plan.collective[operation], plan.bytes[operation], group, ordinal, iteration)
+            meeting = self._meetings[key] = _Meeting(steps, len(self._place[group]))
             for _ in range(self._calls.splits):
                 self._add_part(key, meeting)
         place = self._place[group][rank]
@@ -159,7 +157,7 @@ class RankByRank:
                 self.operations.ended(*one)
 
         links, latency_s = self._way(end.source, end.destination)
-        size = float(self._program[rank].bytes[operation])
+        size = float(self.operations.plan[rank].bytes[operation])
         self._flow(links, latency_s + self._cost.set_up_s, size, done)
 
     def _way(self, source: int, destination: int) -> tuple[tuple[int, ...], float]:

@@ -1,14 +1,15 @@
-"""Five bugs that public clients of optical switches have: planted in a driver, each turns items red."""
+"""Bugs that public clients of optical switches have: planted in a driver, each turns items red."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ringlight.controller.optical import calient_rest, scpi, tl1, tl1_client
+from ringlight.controller.optical import calient_rest, scpi, sonic, sonic_ocs, tl1, tl1_client
 from ringlight.controller.optical.base import OpticalSwitchDriver, Plan, PortStatus, Snapshot
 from ringlight.controller.optical.errors import OpticalError
 from ringlight.fabric.crossconnect import CrossConnectState, PortState
@@ -16,7 +17,7 @@ from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.rig import Rig
 from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
 from ringlight.testbed.acceptance.rigs.tl1 import PolatisTl1Rig
-from ringlight.testbed.acceptance.rigs.web import CalientRestRig
+from ringlight.testbed.acceptance.rigs.web import CalientRestRig, SonicRestRig
 from ringlight.testbed.acceptance.runner import by_item, run_checks
 
 pytestmark = pytest.mark.root
@@ -63,12 +64,37 @@ def delete_after_add(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OpticalSwitchDriver, "_writes", lambda self, plan: writes(self, plan)[::-1])
 
 
+def what_is_wanted_for_what_is(patch: pytest.MonkeyPatch) -> None:
+    """SONiC's CONFIG_DB, read for STATE_DB."""
+    made = sonic.snapshot
+
+    def snapshot(name: str, wires: Any, *more: Any) -> Snapshot:
+        standing = dict.fromkeys(wires, CrossConnectState.CONNECTED)
+        return replace(made(name, wires, *more), cross_connects=standing)
+
+    patch.setattr(sonic, "snapshot", snapshot)
+
+
+def empty_where_a_table_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    table = sonic_ocs.SonicRestDriver._table
+
+    def told(self: sonic_ocs.SonicRestDriver, target: str, deadline: Any) -> Any:
+        try:
+            return table(self, target, deadline)
+        except OpticalError:
+            return {}
+
+    patch.setattr(sonic_ocs.SonicRestDriver, "_table", told)
+
+
 MUTANTS = [
     pytest.param(ScpiRig, no_read_back, (31,), id="no-read-back"),
     pytest.param(CalientRestRig, http_200_is_success, (29,), id="http-200-is-success"),
     pytest.param(PolatisTl1Rig, up_to_the_first_semicolon, (7, 28), id="first-semicolon"),
     pytest.param(ScpiRig, empty_when_a_reading_fails, (6,), id="empty-on-failure"),
     pytest.param(ScpiRig, delete_after_add, (13, 24), id="delete-after-add"),
+    pytest.param(SonicRestRig, what_is_wanted_for_what_is, (32,), id="config-for-state"),
+    pytest.param(SonicRestRig, empty_where_a_table_is_not_told, (6,), id="empty-table"),
 ]
 
 

@@ -97,17 +97,24 @@ def test_only_what_asks_gets_samples(lab: Lab, tab: Browser) -> None:
         assert "event: rates" not in "".join(answer.iter_text())
     with lab.api.stream("GET", "/v1/events?rates=true&seconds=0.8") as answer:
         text = "".join(answer.iter_text())
-    assert "event: rates" in text
-    assert "id:" not in text
+    samples = [block for block in text.split("\n\n") if "event: rates" in block]
+    assert samples
+    assert not any(block.startswith("id:") for block in samples)
+
+
+def press(tab: Browser, label: str) -> None:
+    """Press a button of the hands by its words, by keyboard."""
+    tab.wait(f"[...document.querySelectorAll('.hands button')].some(b => b.innerText.startsWith('{label}'))")
+    tab.reach(f"e.matches('.hands button') && e.innerText.startsWith('{label}')")
+    tab.key("Enter")
 
 
 def test_hands_show_the_plan_and_ask_once_more(lab: Lab, tab: Browser) -> None:
     lab.light(FABRIC["circuits"])
     before = lab.lit()
-    fields = "document.querySelectorAll('.hands input')"
-    for index, text in enumerate(("g3", "tor0:3")):
-        tab.run(f"{fields}[{index}].focus(), {fields}[{index}].select()")
-        tab.call("Input.insertText", text=text)
+    for label, text in (("Circuit from", "g3"), ("to", "tor0:3")):
+        tab.reach(f"e.closest('.hands') && e.parentElement.innerText.trim() === '{label}'")
+        tab.write(text)
     tab.key("Enter")
     tab.wait("!!document.querySelector('.plan')")
     plan = tab.run("document.querySelector('.plan').innerText")
@@ -115,26 +122,20 @@ def test_hands_show_the_plan_and_ask_once_more(lab: Lab, tab: Browser) -> None:
     assert "keeps 6" in plan
     assert "dark for at most" in plan
     assert lab.lit() == before
-    tab.run("document.querySelector('.plan button').click()")
+    press(tab, "Do it")
     tab.wait("document.querySelector('.hands .note')?.innerText.includes('done')")
     assert ["g3", "tor0:3"] in lab.lit()
     tab.wait(f"!!{classes('x ocs0:4 ocs0:7')}")
 
 
-def press(tab: Browser, label: str) -> None:
-    """Press a button of the hands by its words."""
-    button = f"[...document.querySelectorAll('.hands button')].find(b => b.innerText.startsWith('{label}'))"
-    tab.wait(f"{button} && !{button}.disabled")
-    tab.run(f"{button}.click()")
-
-
 def test_a_link_is_cut_and_restored_by_hand(lab: Lab, tab: Browser) -> None:
     lab.light(FABRIC["circuits"])
     tab.wait(f"{classes('f g3:0')}.split(' ').includes('lit')")
-    form = "[...document.querySelectorAll('.hands form')].find(f => f.innerText.startsWith('Break'))"
-    which = f"{form}.querySelectorAll('select')[1]"
-    tab.run(f"{which}.value = 'link g3 ocs0:4', {which}.dispatchEvent(new Event('change'))")
-    tab.run(f"{form}.querySelector('input').focus(), {form}.querySelector('input').select()")
+    tab.reach("e.closest('.hands') && e.parentElement.innerText.startsWith('which')")
+    tab.key("g")
+    tab.key("3")
+    tab.reach("e.closest('.hands') && e.parentElement.innerText.startsWith('back after')")
+    tab.write("")
     tab.key("Delete")
     press(tab, "Break")
     tab.wait("document.querySelector('.plan')?.innerText.includes('cut link g3 ocs0:4')")
@@ -154,6 +155,46 @@ def test_a_link_is_cut_and_restored_by_hand(lab: Lab, tab: Browser) -> None:
     assert lab.api.get("/v1/faults").json()[0]["state"] in ("asked", "in force", "over")
     refused = lab.api.post("/v1/faults", json={"do": "cut", "target": "link g3 ocs0:9"})
     assert (refused.status_code, refused.json()["detail"][:18]) == (409, "there is no link g")
+
+
+def test_light_stays_where_a_switch_has_died(lab: Lab, tab: Browser) -> None:
+    lab.light(FABRIC["circuits"])
+    read = "ringlightLab.take.moments.filter(m => m.seen).length"
+    before = tab.run(read)
+    dead = lab.api.post("/v1/faults", json={"do": "kill", "target": "switch ocs0", "back_after_s": 1.0})
+    assert dead.status_code == 200, dead.text
+    tab.wait(f"{read} > {before} && {classes('ocs0')}.split(' ').includes('down')")
+    assert "lit" in tab.run(classes("f g0:0")).split()
+    tab.wait(f"!{classes('ocs0')}.split(' ').includes('down')")
+    assert "lit" in tab.run(classes("f g0:0")).split()
+
+
+def test_a_job_is_regrouped_and_a_switch_misled_by_keyboard(lab: Lab, tab: Browser) -> None:
+    lab.light(FABRIC["circuits"])
+    train = {"collective": "ring", "gradient_bytes": 96400, "compute_s": 0.05, "iterations": 400, "seed": 7}
+    red = lab.api.post("/v1/jobs", json={"name": "red", "ranks": ["g0", "g2"], **train}).json()["id"]
+    tab.wait("ringlightLab.take.jobs.some(job => job.name === 'red' && job.state === 'RUNNING')")
+    tab.reach("e.closest('.hands') && e.parentElement.innerText.startsWith('Regroup')")
+    tab.key("j")
+    press(tab, "Plan")
+    tab.wait("document.querySelector('.plan')?.innerText.includes('circuits are kept and stay lit')")
+    press(tab, "Do it")
+    tab.wait("ringlightLab.take.events.some(e => e.event === 'regroup' && e.state === 'DONE')")
+    (moved,) = (one for one in lab.api.get("/v1/regroup").json() if one["state"] == "DONE")
+    assert moved["jobs"] == [red]
+    assert len({pair[1].split(":")[0] for pair in lab.lit() if pair[0] in ("g0", "g2")}) == 1
+    press(tab, "Inject")
+    tab.wait("document.querySelector('.plan')?.innerText.includes('refuses the next writes, once')")
+    assert lab.api.get("/v1/optical-switches/ocs0/faults").json() == []
+    press(tab, "Do it")
+    tab.wait("document.querySelector('.hands .note')?.innerText.includes('done')")
+    assert [one["kind"] for one in lab.api.get("/v1/optical-switches/ocs0/faults").json()] == ["deny"]
+    press(tab, "Clear")
+    press(tab, "Do it")
+    tab.wait("document.querySelector('.hands .note')?.innerText.includes('Clear all faults of ocs0: done')")
+    assert lab.api.get("/v1/optical-switches/ocs0/faults").json() == []
+    lab.api.delete(f"/v1/jobs/{red}")
+    tab.wait("ringlightLab.take.jobs.some(job => job.name === 'red' && job.state === 'CANCELLED')")
 
 
 def test_it_goes_on_after_the_controller_was_killed(lab: Lab, tab: Browser) -> None:

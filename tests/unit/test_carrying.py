@@ -46,6 +46,19 @@ def test_messages_and_frames_of_a_ring_are_those_that_one_counts_by_hand() -> No
     assert found.processors(COSTS) == pytest.approx(busy_s / found.seconds)
 
 
+def test_jobs_that_come_later_have_no_more_gpus_together_than_there_are() -> None:
+    later = "{gpus: 4, start: {at: 1 s}}"
+    one, six = (
+        demand_of(plan_of(more=f"jobs: {{{', '.join(f'j{n}: {later}' for n in range(count))}}}\n"), COSTS)
+        for count in (1, 6)
+    )
+    assert one is not None
+    assert six is not None
+    assert six.messages_per_s == pytest.approx(one.messages_per_s)
+    assert six.processors == pytest.approx(one.processors)
+    assert six.message_bytes == pytest.approx(one.message_bytes)
+
+
 def test_small_messages_are_too_much_where_long_ones_are_not() -> None:
     """Messages of 4 kB as emulated: their steps take longer than their bytes do."""
     quick = "training.compute=1 ms"

@@ -16,9 +16,10 @@ from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.fabric.clusters import Policies, cluster_of, leaves_of
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.cluster.breaking import Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured
-from ringlight.testbed.simulation.cluster.replay import Losses, replay
+from ringlight.testbed.simulation.cluster.replay import replay
 from ringlight.workloads.job_traces import generated
 
 

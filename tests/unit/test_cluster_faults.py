@@ -14,11 +14,12 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import TraceReplayed
-from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies, cluster_of
+from ringlight.fabric.clusters import Cluster, FaultPolicies, LightMoves, Policies, cluster_of
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.blocks import Torus
+from ringlight.testbed.simulation.cluster.breaking import Faults
 from ringlight.testbed.simulation.cluster.measures import measured, needed_wholeness, sure_slices
-from ringlight.testbed.simulation.cluster.replay import Faults, Replay, replay
+from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices
 from ringlight.workloads.formats.fault_traces import read_fault_trace
 from ringlight.workloads.job_traces import JobTrace, Sending, generated, shares_of
@@ -197,6 +198,31 @@ def test_all_work_is_done_in_spite_of_faults(policy: Any) -> None:
         assert found.done[-1] == pytest.approx(trace.work, rel=1e-9)
         assert np.all(np.isfinite(found.end_s))
         assert np.all(found.end_s - found.start_s >= trace.duration_s * (1 - 1e-9))
+
+
+@pytest.mark.parametrize("light", ["when-it-pays", "at-intervals"])
+def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(light: LightMoves) -> None:
+    trace = generated(300, 60, 1500, {1: 2, 4: 2, 8: 2, 20: 1, 48: 1}, 3)
+    recorded = spread_over(read_fault_trace(RECORDED, 400), 16, 3)
+    quick = FaultTrace(
+        recorded.server, recorded.begin_s / 600, recorded.end_s / 600, 16, recorded.span_s / 600
+    )
+    faults = Faults(quick, FaultPolicies("spare", spares=0.25, checkpoint_s=600, restart_s=20))
+    how = Policies("backfill", "random", light, every_s=600)
+    found = replay(_cluster(), trace, *shares_of(trace, [Sending(None, 0.3)]), how, 3, faults=faults)
+    assert found.swapped > 0
+    assert found.regroupings > 0
+    assert found.done[-1] == pytest.approx(trace.work, rel=1e-9)
+
+
+def test_faults_of_blocks_are_refused() -> None:
+    torus = Cluster((8,), (), (), torus=(2, 4))
+    trace = JobTrace(np.zeros(1), np.array([2]), np.array([5.0]), ((1, 2),))
+    faults = Faults(_one_fault(1, 2), FaultPolicies("wait"))
+    with pytest.raises(ValueError, match="faults: which GPUs of a block fail is not known"):
+        replay(
+            torus, trace, *shares_of(trace, [Sending(None, 0.0)]), Policies(placement="blocks"), faults=faults
+        )
 
 
 def test_nobody_runs_on_a_server_that_is_down() -> None:

@@ -11,6 +11,7 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
+from ringlight.experiments.crosscheck.command import flow_by_flow
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.traces import jobs_of
@@ -260,3 +261,21 @@ def test_what_is_left_of_a_trace_is_counted() -> None:
     assert counts["too_long"] > 0
     assert sum(counts.values()) == 35
     assert all(job.iterations * 0.45 + 0.225 >= 2.0 and job.iterations * 0.45 <= 9.225 for job in plan.jobs)
+
+
+def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
+    """A replay knows of no iterations, which are what is compared."""
+    folder, result = _run(flow_by_flow(_parsed(TRAINS)), tmp_path)
+    assert {row["subject"] for row in result["rows"] if row["metric"] == "iteration"} == {
+        f"job j{n}" for n in range(4)
+    }
+    assert not [r for r in read_records(folder / "events.jsonl") if isinstance(r, TraceReplayed)]
+
+
+def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
+    text = TRAINS.replace("start_up", "placement: random\n    start_up").replace(
+        "jobs:\n", f"events: [{LOST}]\njobs:\n"
+    )
+    with pytest.raises(ScenarioError) as error:
+        _parsed(text)
+    assert "jobs.trace.placement: a GPU is lost by name only where" in str(error.value)

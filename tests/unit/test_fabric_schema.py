@@ -112,9 +112,37 @@ def test_short_forms_are_written_out() -> None:
     assert both.packet_switches["tor0"].dpid == 1
 
 
+def through(**more: object) -> dict[str, Any]:
+    leaves = {
+        "leaves": 2,
+        "spines": 1,
+        "gpus_per_leaf": 2,
+        "gpu": "m",
+        "rate": "10 Gbit/s",
+        "through": "ocs0",
+    }
+    return {"leaf_spine": {**leaves, **more}, "optical_switches": {"ocs0": {"size": 10}}}
+
+
+def test_the_gpus_of_a_short_form_pass_an_optical_switch() -> None:
+    fabric = build_fabric(FabricSpec.model_validate(through(spare_ports=1)))
+    assert [str(fabric.link_at[Port("ocs0", n)].a) for n in range(1, 11)] == [
+        *("g0:0", "g1:0", "g2:0", "g3:0"),
+        *("leaf0:1", "leaf0:2", "leaf0:4", "leaf1:1", "leaf1:2", "leaf1:4"),
+    ]
+    assert str(fabric.link_at[Port("leaf1", 3)].other(Port("leaf1", 3))) == "spine0:2"
+    lit = [(str(a), str(b)) for a, b in fabric.circuits]
+    assert lit == [("g0:0", "leaf0:1"), ("g1:0", "leaf0:2"), ("g2:0", "leaf1:1"), ("g3:0", "leaf1:2")]
+    # What a file lights itself is what is lit.
+    own = {**through(), "circuits": [["g0", "leaf1:1"]]}
+    assert [str(b) for _, b in build_fabric(FabricSpec.model_validate(own)).circuits] == ["leaf1:1"]
+
+
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
+        (through(spare_ports=2), "leaf_spine.through: ocs0 has 10 ports, and takes more"),
+        (through(through="ocs1"), "leaf_spine.through: ocs1 is no optical switch of the fabric"),
         (tree(k=3), "fat_tree: k is 3; it must be an even number of ports"),
         (tree(oversubscription=0.5), r"fat_tree\.oversubscription"),
         (tree(oversubscription=2, uplink_rate="1 Gbit/s"), "either uplink_rate or oversubscription"),

@@ -1,4 +1,4 @@
-"""Random operations through the circuit manager on switches of six protocols with faults: a short run of what
+"""Random operations through the circuit manager on switches of all protocols with faults: a short run of what
 `benchmarks/optical_soak.py` does at length."""
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def completion(context: Context, job: JobRun) -> float | None:
     """From the arrival of a trace's job to its end."""
     if context.run.plan.trace is None:
         return None
-    if context.simulated:
+    if context.run.of(TraceReplayed):
         return _between(context, job, 0, 3)
     return None if job.jct_s is None or job.end is None or job.arrived is None else job.end - job.arrived
 

@@ -14,9 +14,10 @@ from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, RunStarted, TraceReplayed
 from ringlight.fabric.cost import ring_edge_bytes
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.simulation.cluster.breaking import Faults, Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured, of_faults
-from ringlight.testbed.simulation.cluster.replay import Faults, Losses, Replay, replay
+from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import spread_over
 from ringlight.workloads.job_traces import JobTrace, shares_of
 

@@ -100,7 +100,8 @@ export class Curves {
           stroke: line.colour,
           width: line.width,
           dash: line.dash,
-          value: (_, v) => panel.unit(v),
+          // An iteration has its value from begin to end.
+          value: (own, v, series, at) => panel.unit(v ?? (line.stepped && at != null ? own.data[series].slice(at).find((one) => one != null) : v)),
           spanGaps: true,
           points: { show: false },
           paths: line.stepped ? uPlot.paths.stepped({ align: -1 }) : undefined,
@@ -150,7 +151,11 @@ export class Curves {
 
   /** Put the line of the present moment at `t`. */
   show(t) {
+    const now = performance.now(), told = now - (this.told || 0) > 100;
+    if (told) this.told = now;
     for (const { plot } of this.plots) {
+      // Under the pointer uPlot does it by itself.
+      if (told && !this.under) plot.setLegend({ idx: plot.data[0].length ? plot.valToIdx(t) : null });
       const at = plot.valToPos(t, "x");
       plot.now.style.transform = `translateX(${Math.max(0, Math.min(at, plot.over.clientWidth))}px)`;
     }

@@ -54,7 +54,8 @@ function elements(take, plug, open) {
   }
   if (!folded.size) {
     for (const [port, position] of spot.ports) {
-      nodes.push({ data: { id: port, label: port.split(":")[1], port }, position: { ...position }, classes: "port" });
+      const edge = position.y < spot.y.get(nodeOf(port)) ? "port" : "port below";
+      nodes.push({ data: { id: port, label: port.split(":")[1], port }, position: { ...position }, classes: edge });
     }
   }
   if (spot.middle) {
@@ -232,7 +233,7 @@ export class Picture {
       const [name, number] = port.split(":"), size = this.plug.optical.get(name).size;
       const dbm = this.power ? this.take.power?.[name]?.[Number(number) + size] ?? this.take.power?.[name]?.[number] : null;
       const low = dbm != null && dbm < least;
-      this.look(port, low ? "low" : "", { label: dbm == null ? number : `${number}\n${low ? "▼" : ""}${dbm.toFixed(1)}` });
+      this.look(port, dbm == null ? "" : low ? "metered low" : "metered", { label: dbm == null ? number : `${number}\n${low ? "▼" : ""}${dbm.toFixed(low ? 0 : 1)}` });
     }
   }
 
@@ -258,9 +259,15 @@ export class Picture {
 
   /** All that can be tapped, for who has no pointer: the name and the id of each. */
   choices() {
-    const nodes = this.cy.nodes(".fold, .packet, .optical, .averager, .gpu").map((one) => [one.data("fold") ? `GPUs of ${one.data("fold")}` : one.id(), one.id()]);
+    const folds = [...this.folded.keys()].map((name) => [`GPUs of ${name}`, `fold ${name}`]);
+    const nodes = [...folds, ...this.cy.nodes(".packet, .optical, .averager, .gpu").map((one) => [one.id(), one.id()])];
     const wires = this.cy.edges(".fibre").filter((one) => one.data("count") === 1).map((one) => [one.data("ends").join(" – "), one.id()]);
     return [...nodes, ...wires].slice(0, MOST_CHOICES);
+  }
+
+  /** The name of a fold by its id, open or not. */
+  foldOf(id) {
+    return id.startsWith("fold ") && this.folded.has(id.slice(5)) ? id.slice(5) : null;
   }
 
   /** Let what has just changed move; called for every frame. */

@@ -92,9 +92,9 @@ function free(state, name, xc) {
 export function apply(state, moment) {
   const where = moment.switch;
   if (moment.seen) {
-    // All was read anew: what is not there is gone.
+    // All was read anew: what is not there is gone. Of a switch that does not answer, what was lit is taken to stay.
     const read = begin(moment.seen);
-    state.light = read.light;
+    for (const [name, lit] of read.light) state.light.set(name, lit);
     state.dark.clear();
     for (const [id, job] of read.jobs) state.jobs.set(id, job);
     state.down = new Map(read.down);

@@ -82,8 +82,10 @@ export class Lab {
 
   async watch() {
     const health = await this.api.get("/v1/health");
-    const again = this.restarts != null && health.restarts !== this.restarts;
-    if (again) this.last = 0;
+    const other = this.take && health.lab !== this.take.name;
+    if (other) this.take = null;
+    // A controller that was started anew counts its events anew.
+    if (other || (this.restarts != null && health.restarts !== this.restarts)) this.last = 0;
     const stream = this.api.events(`/v1/events?after=${this.last}&rates=true`, this.stop.signal);
     const first = stream.next();
     if (!this.take) await this.begin(health);
@@ -98,14 +100,15 @@ export class Lab {
     const faults = this.api.get("/v1/faults").catch(() => []);
     const [switches, jobs, health] = await Promise.all([this.api.get("/v1/optical-switches"), this.api.get("/v1/jobs"), this.api.get("/v1/health")]);
     const lit = await Promise.all(
-      switches.map((one) => this.api.get(`/v1/optical-switches/${one.name}/cross-connects`).catch(() => [])),
+      switches.map((one) => this.api.get(`/v1/optical-switches/${one.name}/cross-connects`).catch(() => null)),
     );
+    const read = switches.flatMap((one, index) => (lit[index] ? [[one.name, lit[index].filter((xc) => xc.state !== "FAILED")]] : []));
     const broken = (await faults).filter((one) => ["asked", "in force"].includes(one.state));
     const hit = broken.flatMap((one) => struck(one.target).map((name) => [name, one.do])), lasts = (one) => one.back_after_s == null;
     const down = [...Object.entries(health.packet_switches), ...Object.entries(health.optical_switches)];
     return {
       t: health.t,
-      light: Object.fromEntries(switches.map((one, index) => [one.name, lit[index].filter((xc) => xc.state !== "FAILED")])),
+      light: Object.fromEntries(read),
       jobs: jobs.map((job) => this.job(job)),
       down: [...down.filter(([, up]) => !up).map(([name]) => [name, "cannot be reached"]), ...hit],
       broken: broken.filter(lasts).map((one) => one.target),

@@ -33,11 +33,14 @@ export class Drawing {
 
 function Key({ view, show, drawing }) {
   const [power, setPower] = useState(false);
-  const [choices, choose] = useState([]);
+  const [choices, choose] = useState([]), [looked, look] = useState(""), [, again] = useState(0);
+  const picture = () => drawing.current.picture, fold = drawing.current && picture().foldOf(looked);
+  const lookAt = (id) => { look(id); if (id && !picture().foldOf(id)) picture().cy.getElementById(id).emit("tap"); };
+  const unfold = () => { picture().unfold(fold); choose(picture().choices()); again((n) => n + 1); };
   return html`<ul class="key">
-    <li><label>Look at <select value="" onFocus=${() => choose(drawing.current.picture.choices())} onChange=${(e) => { drawing.current.picture.cy.getElementById(e.target.value).emit("tap"); e.target.value = ""; }}>
+    <li><label>Look at <select value=${looked} onFocus=${() => choose(picture().choices())} onChange=${(e) => lookAt(e.target.value)}>
       <option value="">…</option>${choices.map(([label, id]) => html`<option value=${id}>${label}</option>`)}
-    </select></label></li>
+    </select></label> ${fold && html`<button type="button" onClick=${unfold}>${picture().open.has(fold) ? "Fold" : "Unfold"}</button>`}</li>
     ${view.take.live && view.take.fabric.optical_switches.length > 0 && html`<li><label><input type="checkbox" checked=${power} onChange=${(e) => { setPower(e.target.checked); show(e.target.checked); }} /> power, dBm</label></li>`}
     ${view.take.jobs.map(
       (job) => html`<li>

@@ -36,6 +36,8 @@ export const STYLE = [
     selector: ".port",
     style: { shape: "ellipse", width: 11, height: 11, "background-color": "#ffffff", "border-width": 1.5, "border-color": "#a8861a", "font-size": 7, ...centred, "z-index": 20 },
   },
+  { selector: ".port.metered", style: { "text-valign": "top", "font-size": 8, "text-background-color": PAPER, "text-background-opacity": 0.85 } },
+  { selector: ".port.metered.below", style: { "text-valign": "bottom" } },
   { selector: ".port.low", style: { "border-color": WRONG, "border-style": "double", "border-width": 4, color: WRONG } },
   {
     selector: "edge",

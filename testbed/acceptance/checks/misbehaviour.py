@@ -208,6 +208,7 @@ def a_circuit_that_never_tunes_is_told(rig: Rig, driver: OpticalSwitchDriver) ->
         except Indeterminate:
             pass  # it answers when the mirrors stand, which they do not
         else:
+            expect(not rig.shows_tuning, "a circuit that never tunes is said to be made")
             lacks("a protocol that tells a circuit whose mirrors still move")
     rig.change(driver, (), delete=[rig.inputs[0]])
     rig.change(driver, [rig.xc(1, 2)])

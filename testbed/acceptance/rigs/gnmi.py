@@ -126,6 +126,7 @@ class GnmiRig(ScpiRig):
     """The model of the Open Compute Project."""
 
     recoveries = ("RESTORE",)
+    shows_tuning = True
     protocol = "ocp-gnmi"
     profile = "ocp"
     proxy_of = GnmiProxy

@@ -52,6 +52,7 @@ class SonicRestRig(ScpiRig):
     """SONiC's REST, whose models know no optical power."""
 
     recoveries = ("RESTORE",)
+    shows_tuning = True
     protocol = "sonic-ocs"
     profile = "sonic-ocs"
     proxy_of = HttpProxy

@@ -16,7 +16,8 @@ import numpy as np
 
 from ringlight.fabric.clusters import Cluster
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.cluster.replay import Faults, Replay
+from ringlight.testbed.simulation.cluster.breaking import Faults
+from ringlight.testbed.simulation.cluster.replay import Replay
 from ringlight.workloads.fault_traces import whole_slices
 from ringlight.workloads.job_traces import JobTrace
 

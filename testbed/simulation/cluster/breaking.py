@@ -1,0 +1,192 @@
+"""What fails while jobs run, and what becomes of them: units that are repaired, or GPUs that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ringlight.fabric.clusters import FaultPolicies
+from ringlight.testbed.simulation.cluster.failing import Unit
+from ringlight.testbed.simulation.cluster.holding import ByName, InUnits
+from ringlight.testbed.simulation.cluster.placing import Placed
+from ringlight.testbed.simulation.cluster.queueing import Queue
+from ringlight.testbed.simulation.cluster.running import Running
+from ringlight.workloads.fault_traces import FaultTrace
+
+#: Below it are the numbers of what is no job: spares of a switch.
+SPARE = -1
+#: A moment, and what happens then.
+Event = tuple[float, Callable[[], None]]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Servers that fail, numbered switch by switch, and what becomes of their jobs."""
+
+    trace: FaultTrace
+    policies: FaultPolicies
+
+    def outages(self, units: Sequence[Unit]) -> list[tuple[float, Unit, bool]]:
+        """When which unit goes down (True) or comes up; a unit is down while any of its servers is."""
+        per = self.policies.unit_gpus // self.policies.server_gpus
+        found = []
+        columns = (self.trace.server, self.trace.begin_s, self.trace.end_s)
+        for server, begin, end in zip(*(column.tolist() for column in columns), strict=True):
+            # An outage of no length takes nothing down.
+            if end > begin and server // per < len(units):
+                unit = units[server // per]
+                found += [(begin, unit, True), (end, unit, False)]
+        # Of one moment the repairs first.
+        return sorted(found, key=lambda event: (event[0], event[2], event[1]))
+
+
+@dataclass(frozen=True)
+class Losses:
+    """GPUs that are lost for good, when and by name. A job goes on from the last of its checkpoints, one
+    after every ``checkpoint_s`` of work, and needs ``restart_s`` for it."""
+
+    gpus: tuple[tuple[float, str], ...] = ()
+    checkpoint_s: float = 1.0
+    restart_s: float = 0.0
+
+
+class Sound:
+    """Nothing fails."""
+
+    def events(self) -> list[Event]:
+        """What happens when."""
+        return []
+
+    def freed(self) -> None:
+        """GPUs have become free, which jobs that stand still may be waiting for."""
+
+
+class Losing(Sound):
+    """GPUs are lost, and spares that the controller chooses take their places."""
+
+    def __init__(self, run: Running, holding: ByName, losses: Losses) -> None:
+        self._run, self._holding, self._losses = run, holding, losses
+
+    def events(self) -> list[Event]:
+        return [(at, lambda gpu=gpu: self._lose(gpu)) for at, gpu in sorted(self._losses.gpus)]  # type: ignore[misc]
+
+    def _lose(self, gpu: str) -> None:
+        """A GPU is lost for good; its job goes on once there are spares for all that it lost."""
+        run = self._run
+        job = self._holding.gpus.lose(gpu)
+        if job is None:
+            self._holding.count()
+            return
+        run.hit += 1
+        if job not in run.stalled:
+            placed, left = run.placed[job], run.halt(job)
+            again_s = run.lost_s(job, left, self._losses.checkpoint_s)
+            run.stall(job, placed, run.pausing.pop(job, left) + run.wait_s(job, again_s))
+        self.freed()
+
+    def freed(self) -> None:
+        run, gpus = self._run, self._holding.gpus
+        for job in list(run.stalled):
+            if count := gpus.replace(job):
+                run.swapped += count
+                _, left = run.revived(job)
+                run.pause(job, gpus.placed(job), self._losses.restart_s, left)
+        self._holding.count()
+
+
+class Failing(Sound):
+    """Units fail and are repaired."""
+
+    def __init__(self, run: Running, holding: InUnits, queue: Queue, faults: Faults) -> None:
+        self._run, self._queue, self._faults, self._policies = run, queue, faults, faults.policies
+        self._units, self._free = holding.units, holding.free
+        self._pool = [0] * len(run.cluster.gpus)
+        for leaf, own in enumerate(run.cluster.gpus):
+            unit = self._policies.unit_gpus
+            if kept := round(own * self._policies.spares / unit) * unit:
+                self._pool[leaf] = kept
+                self._hold(leaf)
+
+    def events(self) -> list[Event]:
+        return [
+            (at, lambda unit=unit, does=self._fail if down else self._mend: does(unit))  # type: ignore[misc]
+            for at, unit, down in self._faults.outages(self._units.all)
+        ]
+
+    def _fail(self, unit: Unit) -> None:
+        """A unit goes down."""
+        run, policies = self._run, self._policies
+        idle, jobs = self._units.fail(unit)
+        self._free.take({unit[0]: idle})
+        for job in jobs:
+            if job <= SPARE:
+                # A spare of the pool: nobody had it.
+                continue
+            run.hit += 1
+            if job in run.stalled:
+                continue
+            placed, left = run.placed[job], run.halt(job)
+            left += run.wait_s(job, run.lost_s(job, left, policies.checkpoint_s) + policies.restart_s)
+            if policies.policy == "restart":
+                run.give(job, placed)
+                run.kept[job] = left
+                self._queue.again(job)
+            else:
+                run.stall(job, placed, left)
+        self.freed()
+
+    def _mend(self, unit: Unit) -> None:
+        """A unit is repaired."""
+        if (idle := self._units.mend(unit)) >= 0:
+            self._free.give({unit[0]: idle})
+            self.freed()
+
+    def freed(self) -> None:
+        """Jobs that stand still go on where all their GPUs are up, or spares are there for them."""
+        for job in list(self._run.stalled):
+            for unit, count in self._units.broken(job).items():
+                if self._policies.policy != "spare" or not self._swap(job, unit, count):
+                    break
+            else:
+                self._run.go(job, *self._run.revived(job))
+
+    def _swap(self, job: int, unit: Unit, count: int) -> bool:
+        """Light puts spares in the place of a job's GPUs; its switch, and so what it shares, stays."""
+        own = unit[0]
+        for leaf in sorted(self._within(own), key=lambda leaf: (leaf != own, leaf)):
+            keeper = SPARE - leaf
+            kept = self._pool[leaf] - sum(self._units.broken(keeper).values()) if self._pool[leaf] else 0
+            if kept >= count:
+                self._free.give(self._units.give(keeper))
+                self._replace(job, unit, leaf, count)
+                self._pool[leaf] -= count
+                self._hold(leaf)
+                return True
+            if self._free.counts[leaf] >= count:
+                self._replace(job, unit, leaf, count)
+                return True
+        return False
+
+    def _within(self, own: int) -> Sequence[int]:
+        """The leaves from which spares may come to one."""
+        parts = self._run.cluster.parts
+        if self._policies.pool == "switch":
+            return [own]
+        if self._policies.pool == "pod" and len(parts) > 1:
+            return [leaf for leaf, pod in enumerate(parts[1]) if pod == parts[1][own]]
+        return range(len(self._pool))
+
+    def _replace(self, job: int, unit: Unit, leaf: int, count: int) -> None:
+        self._units.replace(job, unit, leaf)
+        self._free.take({leaf: count})
+        if leaf != unit[0]:
+            self._run.borrowing.add(job)
+        self._run.swapped += count
+        self._run.fibres += count
+
+    def _hold(self, leaf: int) -> None:
+        """What is left of a switch's spares is kept, as far as it is up."""
+        if kept := min(self._pool[leaf], self._free.counts[leaf]):
+            placed: Placed = {leaf: kept}
+            self._units.take(SPARE - leaf, placed)
+            self._free.take(placed)

@@ -1,0 +1,113 @@
+"""Who has which of a cluster's GPUs: by switch alone, as blocks of a torus, by units that fail, or by name.
+
+All know how many GPUs of each leaf are free (``free``). A job's place is chosen first, and taken afterwards,
+since light may yet move it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ringlight.fabric.clusters import Cluster, Policies
+from ringlight.testbed.simulation.cluster.blocks import Cells, Torus
+from ringlight.testbed.simulation.cluster.by_gpu import Gpus
+from ringlight.testbed.simulation.cluster.failing import Units
+from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free, Placed
+
+
+class Holding:
+    """GPUs of a switch are alike: any of those that are free."""
+
+    def __init__(self, cluster: Cluster, policies: Policies, seed: int) -> None:
+        self.cluster = cluster
+        self.free = Free(cluster, np.random.default_rng([seed, 3]))
+        self._place = PLACEMENTS[policies.placement]
+
+    def fits(self, job: int, wanted: int) -> bool:
+        """Whether there is room for a job."""
+        return wanted <= self.free.total
+
+    def choose(self, job: int, wanted: int) -> Placed:
+        """Where a job is to be that fits."""
+        return self._place(self.free, wanted)
+
+    def take(self, job: int, placed: Placed) -> None:
+        """Give a job its GPUs."""
+        self.free.take(placed)
+
+    def give(self, job: int, placed: Placed) -> None:
+        """Take a job's GPUs from it."""
+        self.free.give(placed)
+
+    def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
+        """The links that a job shares, and what it puts on each while it sends."""
+        return self.cluster.loads(placed, once_round)
+
+
+class InBlocks(Holding):
+    """A job has a block of a torus."""
+
+    def __init__(
+        self, cluster: Cluster, policies: Policies, seed: int, shapes: Sequence[Sequence[int]]
+    ) -> None:
+        super().__init__(cluster, policies, seed)
+        self._torus, self._shapes = Torus(cluster.torus), shapes
+        self._cells: dict[int, Cells] = {}
+        self._found: Cells | None = None
+
+    def fits(self, job: int, wanted: int) -> bool:
+        self._found = self._torus.find(self._shapes[job]) if super().fits(job, wanted) else None
+        return self._found is not None
+
+    def choose(self, job: int, wanted: int) -> Placed:
+        # A queue starts the job that it has last asked about.
+        assert self._found is not None
+        self._cells[job] = self._found
+        return super().choose(job, wanted)
+
+    def take(self, job: int, placed: Placed) -> None:
+        super().take(job, placed)
+        self._torus.free[self._cells[job]] = False
+
+    def give(self, job: int, placed: Placed) -> None:
+        super().give(job, placed)
+        self._torus.free[self._cells.pop(job)] = True
+
+
+class InUnits(Holding):
+    """A job's GPUs are in units that fail whole."""
+
+    def __init__(self, cluster: Cluster, policies: Policies, seed: int, unit_gpus: int) -> None:
+        super().__init__(cluster, policies, seed)
+        self.units = Units(cluster, unit_gpus)
+
+    def take(self, job: int, placed: Placed) -> None:
+        super().take(job, placed)
+        self.units.take(job, placed)
+
+    def give(self, job: int, placed: Placed) -> None:
+        self.free.give(self.units.give(job))
+
+
+class ByName(Holding):
+    """Each GPU has a name, and the controller's own functions choose."""
+
+    def __init__(self, cluster: Cluster, policies: Policies, seed: int, gpus: Gpus) -> None:
+        super().__init__(cluster, policies, seed)
+        self.gpus = gpus
+
+    def choose(self, job: int, wanted: int) -> Placed:
+        return self.gpus.take(job, wanted)
+
+    def give(self, job: int, placed: Placed) -> None:
+        super().give(job, placed)
+        self.gpus.give(job)
+
+    def loads(self, job: int, placed: Placed, once_round: bool) -> list[tuple[int, float]]:
+        return self.gpus.loads(job, once_round)
+
+    def count(self) -> None:
+        """Count anew what is free, once fibres have moved or GPUs are lost."""
+        self.free.set(self.gpus.free())

@@ -1,0 +1,182 @@
+"""Jobs that have their GPUs: where each is, what is left of it, when it is over, and what stands still."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from ringlight.fabric.clusters import Cluster, Policies
+from ringlight.testbed.simulation.arrays import FloatArray
+from ringlight.testbed.simulation.cluster.crossing import Crossing
+from ringlight.testbed.simulation.cluster.holding import Holding
+from ringlight.testbed.simulation.cluster.placing import Placed
+from ringlight.testbed.simulation.cluster.rates import Speeds
+from ringlight.workloads.job_traces import JobTrace
+
+
+class Running:
+    """The jobs of one replay at the moment ``now``. Jobs on one switch share no link and end when they
+    should; those that share links are in ``crossing``."""
+
+    def __init__(
+        self, cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_],
+        policies: Policies, holding: Holding, speeds: Speeds, start_up_s: float,
+    ) -> None:  # fmt: skip
+        self.cluster, self.holding, self.start_up_s = cluster, holding, start_up_s
+        self.never_short = policies.light == "ideal"
+        self.gpus: list[int] = trace.gpus.tolist()
+        self.work_s: list[float] = trace.duration_s.tolist()
+        self.share: list[float] = shares.tolist()
+        self.once_round: list[bool] = rings.tolist()
+        self.crossing = Crossing(cluster.links, speeds)
+        self.now = 0.0
+        self.placed: dict[int, Placed] = {}
+        #: Ends of jobs that share no link; a job that moved meanwhile has another end by now.
+        self._ends: list[tuple[float, int]] = []
+        self._end_of: dict[int, float] = {}
+        #: Jobs that are whole on each switch, and may make room on it.
+        self.whole_on: dict[int, dict[int, int]] = {leaf: {} for leaf in range(len(cluster.gpus))}
+        #: Jobs some of whose GPUs are of another switch than it looks, by a spare's light; they stay there.
+        self.borrowing: set[int] = set()
+        count = len(trace)
+        self.start = np.full(count, np.nan)
+        self.end = np.full(count, np.nan)
+        self.dark = np.zeros(count)
+        self.switches = np.ones(count, dtype=np.int64)
+        #: Most switches that so many GPUs need, where all are alike, and GPUs of jobs that are on more.
+        self._each = max(cluster.gpus)
+        self.scattered = self.held = 0
+        #: What is left of jobs that wait again, and ideal GPU seconds that were done in vain or only waited
+        #: for.
+        self.kept: dict[int, float] = {}
+        self.repeated = 0.0
+        #: Jobs that stand still, with their places and what is left of them.
+        self.stalled: dict[int, tuple[Placed, float]] = {}
+        #: What is left of jobs that have their GPUs and pause, once that is over.
+        self.pausing: dict[int, float] = {}
+        self.stalled_gpus = self.hit = self.swapped = self.fibres = self.regroupings = 0
+
+    def _is_scattered(self, job: int, placed: Placed) -> bool:
+        """Whether a job is on more switches than its GPUs need."""
+        return len(placed) > -(-self.gpus[job] // self._each)
+
+    def fits(self, job: int) -> bool:
+        """Whether a job has room."""
+        return self.holding.fits(job, self.gpus[job])
+
+    def begin(self, job: int, placed: Placed) -> None:
+        """Start a job that waited where it is to be."""
+        if np.isnan(self.start[job]):
+            self.start[job] = self.now
+        left_s = self.kept.pop(job, self.work_s[job])
+        if self.start_up_s and job not in self.pausing and left_s == self.work_s[job]:
+            self.pausing[job] = left_s
+            left_s = self.wait_s(job, self.start_up_s)
+        self.put(job, placed, left_s)
+
+    def put(self, job: int, placed: Placed, left_s: float) -> None:
+        """Give a job its GPUs and let it go on."""
+        self.holding.take(job, placed)
+        self.held += self.gpus[job]
+        self.go(job, placed, left_s)
+
+    def go(self, job: int, placed: Placed, left_s: float) -> None:
+        """Let a job go on that has its GPUs."""
+        self.placed[job] = placed
+        several = len(placed) > 1
+        if several:
+            self.switches[job] = max(int(self.switches[job]), len(placed))
+            self.scattered += self.gpus[job] * self._is_scattered(job, placed)
+        elif job not in self.borrowing:
+            (leaf,) = placed
+            self.whole_on[leaf][job] = self.gpus[job]
+        sends = several and self.share[job] and job not in self.pausing and not self.never_short
+        loads = self.holding.loads(job, placed, self.once_round[job]) if sends else []
+        if loads:
+            self.crossing.add(job, self.now, loads, left_s, self.share[job], self.gpus[job])
+        else:
+            end = self.now + left_s
+            self._end_of[job] = end
+            heapq.heappush(self._ends, (end, job))
+
+    def remove(self, job: int) -> float:
+        """Take a job off its GPUs; what is left of it at ideal speed."""
+        placed = self.placed[job]
+        left = self.halt(job)
+        self.give(job, placed)
+        return left
+
+    def give(self, job: int, placed: Placed) -> None:
+        """Take the GPUs of a job that stands still."""
+        self.held -= self.gpus[job]
+        self.holding.give(job, placed)
+        self.borrowing.discard(job)
+
+    def halt(self, job: int) -> float:
+        """Let a job stand still where it is; what is left of it at ideal speed."""
+        placed = self.placed.pop(job)
+        if len(placed) == 1:
+            (leaf,) = placed
+            self.whole_on[leaf].pop(job, None)
+        else:
+            self.scattered -= self.gpus[job] * self._is_scattered(job, placed)
+        if job in self.crossing:
+            return self.crossing.remove(job, self.now)
+        return self._end_of.pop(job) - self.now
+
+    def finish(self, job: int) -> bool:
+        """Whether a job is over; one that only paused goes on."""
+        if (left_s := self.pausing.pop(job, None)) is not None:
+            placed = self.placed[job]
+            self.halt(job)
+            self.go(job, placed, left_s)
+            return False
+        self.remove(job)
+        self.end[job] = self.now
+        return True
+
+    def pause(self, job: int, placed: Placed, seconds: float, left_s: float) -> None:
+        """Let a job that stands still send nothing for a while, and then go on."""
+        self.pausing[job] = left_s
+        self.go(job, placed, self.wait_s(job, seconds))
+
+    def stall(self, job: int, placed: Placed, left_s: float) -> None:
+        """Keep a job that stands still until it has all its GPUs again."""
+        self.stalled[job] = (placed, left_s)
+        self.stalled_gpus += self.gpus[job]
+
+    def revived(self, job: int) -> tuple[Placed, float]:
+        """Where a job is that stood still, and what is left of it."""
+        self.stalled_gpus -= self.gpus[job]
+        return self.stalled.pop(job)
+
+    def lost_s(self, job: int, left_s: float, checkpoint_s: float) -> float:
+        """Work of a job, which has so much left, since its last checkpoint."""
+        done = 0.0 if job in self.pausing else self.work_s[job] - left_s
+        return done % checkpoint_s if done > 0 else 0.0
+
+    def wait_s(self, job: int, seconds: float) -> float:
+        """Seconds at ideal speed that a job has to do once more, or only waits for."""
+        self.repeated += self.gpus[job] * seconds
+        return seconds
+
+    def when_over(self, crossing: float) -> float:
+        """When the next job is over; ``crossing``: the next of those that share links."""
+        while self._ends and self._end_of.get(self._ends[0][1]) != self._ends[0][0]:
+            heapq.heappop(self._ends)
+        return min(self._ends[0][0] if self._ends else math.inf, crossing)
+
+    def over(self, crossing: float) -> int:
+        """The job that is over now."""
+        if self._ends and self._ends[0][0] <= crossing:
+            return heapq.heappop(self._ends)[1]
+        return self.crossing.next_over()
+
+    def promised(self) -> list[tuple[float, int]]:
+        """When running jobs should end, and what they give back."""
+        found = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
+        left = zip(self.crossing.jobs, self.crossing.left.tolist(), strict=True)
+        return found + [(self.crossing.since + left_s, self.gpus[job]) for job, left_s in left]
