@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.optical_profiles import PROFILES, Profile
 
 
@@ -140,13 +141,14 @@ class Link:
     """A fixed duplex fibre or cable between two ports.
 
     ``rate_bps``: bits per second in each direction, as in the real fabric (not scaled).
-    ``queue_s``: depth of the sender's queue in seconds at that rate.
+    ``queue_s``: depth of the sender's queue in seconds at that rate. ``impairments``: what it does to frames.
     """
 
     a: Port
     b: Port
     rate_bps: float
     queue_s: float
+    impairments: Impairments = NONE
 
     def other(self, port: Port) -> Port:
         """The far end, seen from ``port``."""

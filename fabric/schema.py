@@ -9,12 +9,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.light import Optics
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
@@ -281,7 +282,40 @@ class AveragerSpec(_UnitSpec):
     ports: int = Field(ge=2, le=MOST_PORTS)
 
 
-class LinkSpec(Strict):
+class FlapSpec(Strict):
+    """Nothing passes for ``down``, then everything for ``up``, and so on."""
+
+    down: Annotated[Duration, Field(gt=0)]
+    up: Annotated[Duration, Field(gt=0)]
+
+
+class ImpairmentsSpec(Strict):
+    """What a link does to frames (:mod:`fabric.impairments`). ``loss``: share of frames; ``errors``: share of
+    bits."""
+
+    delay: Duration = 0.0
+    jitter: Duration = 0.0
+    loss: Annotated[float, Field(ge=0, le=1)] = 0.0
+    errors: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    flap: FlapSpec | None = None
+
+    @model_validator(mode="after")
+    def _can_be(self) -> ImpairmentsSpec:
+        self.impairments()
+        return self
+
+    def impairments(self) -> Impairments:
+        down_s, up_s = (0.0, 0.0) if self.flap is None else (self.flap.down, self.flap.up)
+        return Impairments(self.delay, self.jitter, self.loss, self.errors, down_s, up_s)
+
+
+class ImpairedSpec(ImpairmentsSpec):
+    """The same of a link that a short form, a grid or a ring makes, by its two ``ends``."""
+
+    ends: tuple[str, str]
+
+
+class LinkSpec(ImpairmentsSpec):
     """A fibre or cable between two ports, ``ends: [g0, "ocs0:1"]``."""
 
     ends: tuple[str, str]
@@ -677,8 +711,9 @@ class FabricSpec(Strict):
 
     ``fat_tree``, ``leaf_spine`` and ``averaging`` are short forms: servers, switches, averagers and links are
     added before what is written out. ``paths``: how one of several shortest paths is chosen
-    (``fabric.paths``). ``light``: a path that leaves less power than its receiver's sensitivity carries
-    nothing (``fabric.light``).
+    (``fabric.paths``). ``impaired``: what some of their links do to frames.
+    ``light``: a path that leaves less power than its receiver's sensitivity carries nothing
+    (``fabric.light``).
     ``controller``: who writes the packet switches' tables (:class:`fabric.parts.PacketSwitch`).
     ``moved_flows``: of those that others write, what becomes of flows that name a GPU which has moved.
     ``interconnect`` and ``hop_ring``: all of the fabric, in place of the rest.
@@ -700,6 +735,7 @@ class FabricSpec(Strict):
     paths: PathChoice = "hash"
     light: LightSpec = LightSpec()
     links: tuple[LinkSpec, ...] = ()
+    impaired: tuple[ImpairedSpec, ...] = ()
     circuits: tuple[tuple[str, str], ...] = ()
 
     @model_validator(mode="after")
@@ -843,12 +879,15 @@ def build_fabric(spec: FabricSpec) -> Fabric:
                 raise ValueError(f"{where}: port {port} is already plugged in {used[port]}")
             used[port] = where
         if {a.node, b.node} & averagers.keys():
+            if entry_.impairments() != NONE:
+                raise ValueError(f"{where}: {a} - {b} is an averager's cable, which loses and delays nothing")
             cables.append(_cable(where, Link(a, b, entry_.rate, entry_.queue), averagers.keys(), gpus))
             continue
         for port in (a, b):
             if port.node in gpus and port.node not in onics and port.number > 0:
                 raise ValueError(f"{where}: {port} can only be plugged into an averager")
-        links.append(Link(a, b, entry_.rate, entry_.queue))
+        links.append(Link(a, b, entry_.rate, entry_.queue, entry_.impairments()))
+    links = _impaired(links, spec.impaired, limits)
     circuits = tuple(
         (_port(f"circuits[{i}]", a, limits), _port(f"circuits[{i}]", b, limits))
         for i, (a, b) in enumerate(spec.circuits)
@@ -877,6 +916,25 @@ def build_fabric(spec: FabricSpec) -> Fabric:
                 raise ValueError(f"circuits[{i}]: {port} is optical; name a GPU or packet-switch port")
     circuit_cross_connects(fabric, circuits)
     return fabric
+
+
+def _impaired(
+    links: Sequence[Link], entries: Sequence[ImpairedSpec], limits: dict[str, tuple[int, int]]
+) -> list[Link]:
+    """The links with what is said of some by their ends. Raises ValueError."""
+    said: dict[frozenset[Port], Impairments] = {}
+    known = {frozenset((link.a, link.b)) for link in links}
+    for index, entry in enumerate(entries):
+        where = f"impaired[{index}].ends"
+        ends = frozenset(_port(where, text, limits) for text in entry.ends)
+        if ends not in known:
+            raise ValueError(f"{where}: no link joins {' and '.join(entry.ends)}")
+        if ends in said:
+            raise ValueError(f"{where}: {' and '.join(entry.ends)} are named twice")
+        said[ends] = entry.impairments()
+    return [
+        replace(link, impairments=said.get(frozenset((link.a, link.b)), link.impairments)) for link in links
+    ]
 
 
 def _cable(where: str, link: Link, averagers: Collection[str], gpus: Collection[str]) -> Link:

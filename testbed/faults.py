@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-Do = Literal["cut", "kill", "lose", "disturb"]
+Do = Literal["cut", "kill", "lose", "disturb", "impair"]
 State = Literal["asked", "in force", "over", "failed"]
 #: Longest wait for one answer, seconds: the service answers at once.
 ANSWER_S = 10.0
@@ -90,16 +90,20 @@ class FaultClient:
         *,
         back_after_s: float | None = None,
         control: Mapping[str, Any] | None = None,
+        impairments: Mapping[str, float] | None = None,
     ) -> str:
-        """``cut``, ``kill``, ``lose``, ``disturb`` or ``restore`` a target (docs/faults.md); the fault's id.
+        """``cut``, ``kill``, ``lose``, ``disturb``, ``impair`` or ``restore`` a target (docs/faults.md); the
+        fault's id.
 
-        ``control``: of ``disturb``.
+        ``control``: of ``disturb``; ``impairments``: of ``impair``.
         """
         body: dict[str, Any] = {"do": do, "target": target}
         if back_after_s is not None:
             body["back_after_s"] = back_after_s
         if control is not None:
             body["control"] = dict(control)
+        if impairments is not None:
+            body["impairments"] = dict(impairments)
         return str(self._call("POST", "/v1/faults", body)["id"])
 
     def cut(self, a: str, b: str, *, back_after_s: float | None = None) -> str:
@@ -122,6 +126,21 @@ class FaultClient:
         GPU, what its laser takes (as emulated) where it is not what the fabric says.
         """
         return self.ask("disturb", "control network", back_after_s=back_after_s, control=control)
+
+    def impair(
+        self, a: str, b: str, impairments: Mapping[str, float], *, back_after_s: float | None = None
+    ) -> str:
+        """Have the link between two ports lose, delay or damage frames, in place of what it does by itself;
+        the fault's id.
+
+        ``impairments``: by the names of :class:`fabric.impairments.Impairments`, times as emulated.
+        """
+        return self.ask("impair", f"link {a} {b}", back_after_s=back_after_s, impairments=impairments)
+
+    def impaired(self) -> list[dict[str, Any]]:
+        """Each direction of each link that was impaired, with what it has counted since the lab came up."""
+        found: list[dict[str, Any]] = self._call("GET", "/v1/impaired")
+        return found
 
     def restore(self, target: str) -> str:
         """End the fault of this target; that fault's id."""

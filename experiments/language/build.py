@@ -507,4 +507,5 @@ def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:
         found.then,
         found.circuits,
         None if found.control is None else _faults(found.control, scale),
+        None if found.impairments is None else found.impairments.impairments().dilated(scale.time),
     )

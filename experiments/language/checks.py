@@ -34,6 +34,7 @@ from ringlight.workloads.traffic import sent
 TARGETS_OF: Mapping[str, tuple[str, ...]] = {
     "kill": ("controller", "switch", "agent", "averager", "server agent", "worker"),
     "cut": ("link",),
+    "impair": ("link",),
     "restore": ("link", "gpu", "nic"),
     "lose": ("gpu", "nic"),
     "cancel": ("job",),
@@ -50,6 +51,7 @@ EVENTS_WITH: Mapping[str, str] = {
     "back_after_s": "kill",
     "then": "lose",
     "control": "disturb",
+    "impairments": "impair",
 }
 
 
@@ -338,6 +340,8 @@ def _check_event(run: Draft, event: EventPlan, jobs: set[str]) -> None:
             raise ValueError(f"{where}.control: missing")
         if not fabric.agents:
             raise ValueError(f"{where}.do: {run.where} has no O-NICs with agents")
+    if event.do == "impair" and event.impairments is None:
+        raise ValueError(f"{where}.impairments: missing; give delay, jitter, loss, errors or flap")
     if event.do == "circuits":
         _check_circuits(run, event)
     if event.do == "regroup":

@@ -16,6 +16,7 @@ from pydantic import Field
 from ringlight.fabric.clusters import Cluster, FaultPolicies, Policies
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.frames import Frames, choose_frames
+from ringlight.fabric.impairments import Impairments
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
@@ -26,7 +27,7 @@ from ringlight.workloads.job_traces import Fit, JobTrace, Sending
 
 P = TypeVar("P", bound=Plane)
 Do = Literal[
-    "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "cancel", "start"
+    "regroup", "circuits", "kill", "cut", "restore", "lose", "disturb", "impair", "cancel", "start"
 ]  # fmt: skip
 OnLoss = Literal["fail", "swap", "shrink"]
 
@@ -227,7 +228,8 @@ class EventPlan:
     """Something that is made to happen in a run. ``back_after_s``: a killed thing is started again only then.
 
     ``jobs``: which a regroup is for, all that run when empty. ``then``: what becomes of the job whose GPU is
-    lost. ``circuits``: pairs of port names to light, of ``do: circuits``.
+    lost. ``circuits``: pairs of port names to light, of ``do: circuits``. ``impairments``: of ``do: impair``,
+    in place of the link's own.
     """
 
     name: str
@@ -239,6 +241,7 @@ class EventPlan:
     then: OnLoss | None = None
     circuits: tuple[tuple[str, str], ...] = ()
     control: ControlFaults | None = None
+    impairments: Impairments | None = None
 
     @property
     def told(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ringlight.experiments.language.profiles import compute_seconds
 from ringlight.experiments.language.traces import TRACE, TraceSpec
 from ringlight.experiments.language.workloads import WorkloadSpec
 from ringlight.fabric.schedules import parse_collective
-from ringlight.fabric.schema import Duration, FabricSpec, Name, Rate, Size, Strict
+from ringlight.fabric.schema import Duration, FabricSpec, ImpairmentsSpec, Name, Rate, Size, Strict
 from ringlight.fabric.units import parse_rate, parse_size, parse_time
 
 Words = Annotated[str, Field(min_length=1)]
@@ -251,6 +251,7 @@ class EventSpec(Strict):
     then: OnLoss | None = None
     circuits: tuple[tuple[str, str], ...] = ()
     control: ControlSpec | None = None
+    impairments: ImpairmentsSpec | None = None
 
 
 class TitledFabricSpec(FabricSpec):

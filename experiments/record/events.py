@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast, dataclass_transform
@@ -330,6 +330,14 @@ class LightCounters(Record, event="light"):
     moment: str
     kernel: Mapping[str, Any]
     agents: Mapping[str, Any]
+
+
+class ImpairedLinks(Record, event="impaired"):
+    """What links that lose, delay or damage frames did to those of a run, by direction: ``from`` and ``to``,
+    the frames that came and their bytes, and those of them that were ``lost``, ``damaged``, or came while it
+    was ``down``."""
+
+    links: Sequence[Mapping[str, Any]]
 
 
 class OnicsSimulated(Record, event="onics"):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ringlight.fabric.control_faults import ControlFaults
+from ringlight.fabric.impairments import Impairments
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 
@@ -58,14 +59,33 @@ class Disturbance(ControlFaults):
                 raise ValueError(f"{name} must be from 0 to 60 seconds")
 
 
+#: Longest time of an impairment, seconds.
+_LONGEST_S = 3600.0
+
+
+@dataclass(frozen=True)
+class AskedImpairments(Impairments):
+    """What a link is to do to frames, times as emulated. Raises ValueError."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("delay_s", "down_s", "up_s"):
+            if not getattr(self, name) <= _LONGEST_S:
+                raise ValueError(f"{name} must be at most {_LONGEST_S:g} seconds")
+
+
 class FaultRequest(BaseModel):
-    """``target``: as ``_KNOWN``, or a link's two ports by themselves. ``control``: for ``disturb``."""
+    """``target``: as ``_KNOWN``, or a link's two ports by themselves. ``control``: for ``disturb``;
+    ``impairments``: for ``impair``."""
 
     model_config = ConfigDict(extra="forbid")
-    do: Literal["cut", "kill", "lose", "disturb", "restore"]
+    do: Literal["cut", "kill", "lose", "disturb", "impair", "restore"]
     target: str | tuple[str, str]
     back_after_s: float | None = Field(None, ge=0, le=86400)
     control: Disturbance | None = None
+    impairments: AskedImpairments | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +118,9 @@ def read_request(body: Any) -> FaultRequest:
     if (request.do == "disturb") != (request.control is not None):
         need = "is missing" if request.do == "disturb" else f"does not go with {request.do}"
         raise TargetError(422, f"control: {need}; it says how to disturb the control network")
+    if (request.do == "impair") != (request.impairments is not None):
+        need = "is missing" if request.do == "impair" else f"does not go with {request.do}"
+        raise TargetError(422, f"impairments: {need}; it says what a link does to frames")
     return request
 
 
@@ -106,7 +129,8 @@ def find_target(fabric: Fabric, request: FaultRequest) -> Target:
     words = request.target.split() if isinstance(request.target, str) else ["link", *request.target]
     match words:
         case ["link", a, b]:
-            _allow(request, "cut", "a link can be cut and restored")
+            if request.do not in ("cut", "impair", "restore"):
+                raise TargetError(422, f"do: {request.do}: a link can be cut, impaired and restored")
             return _link(fabric, a, b)
         case ["gpu" | "nic" as kind, name]:
             _allow(request, "lose", f"a {kind} can be lost and restored")

@@ -18,7 +18,8 @@ from typing import Any
 from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
 
-from ringlight.fabric.parts import Port
+from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
@@ -34,10 +35,11 @@ from ringlight.testbed.emulation.fault_targets import (
     read_request,
 )
 from ringlight.testbed.emulation.netlink import NetworkError
-from ringlight.testbed.emulation.network import LabNetwork
+from ringlight.testbed.emulation.network import LabNetwork, check_impairments
 from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.optical.build import BuildError
 from ringlight.testbed.faults import Do, FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
 
@@ -46,7 +48,7 @@ log = logging.getLogger(__name__)
 #: Longest wait for a worker's death, for a process to be back, and for what is under way as the lab ends,
 #: seconds.
 DEATH_S, BACK_S, CLOSE_S = 10.0, 30.0, 15.0
-Failures = (NetworkError, OpenVSwitchError, SupervisionError, OSError, TimeoutError)
+Failures = (NetworkError, OpenVSwitchError, SupervisionError, BuildError, OSError, TimeoutError)
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,9 @@ class Faults:
         #: Ports that each fault holds down; two faults may hold the same one.
         self._dark: dict[str, frozenset[Port]] = {}
         self._dark_lock = threading.Lock()
+        #: What links do to frames by a fault, in place of what the fabric says.
+        self._by_event: dict[Link, Impairments] = {}
+        self._impaired_lock = threading.Lock()
 
     # -- asking
 
@@ -134,20 +139,23 @@ class Faults:
         with self._lock:
             if self._closed:
                 raise TargetError(503, "the testbed is stopping")
-            same = (f for f in reversed(self._faults) if f.target.text == target.text and _stands(f))
-            standing = next(same, None)
+            same = [f for f in reversed(self._faults) if f.target.text == target.text and _stands(f)]
+            if request.do in ("cut", "impair"):
+                # An impaired link can be cut, too.
+                same = [fault for fault in same if fault.do == request.do]
+            standing = next((fault for fault in same if fault.do == "cut"), same[0] if same else None)
             if request.do == "restore":
                 if standing is None:
                     raise TargetError(409, f"{target.text}: no fault is in force")
                 standing.over.set()
                 return standing.report(), None
-            if standing is not None and request.do == "disturb":
-                # Another disturbance takes its place.
+            if standing is not None and request.do in ("disturb", "impair"):
+                # Another of its kind takes its place.
                 standing.over.set()
             elif standing is not None:
                 raise TargetError(409, f"{target.text}: fault {standing.id} ({standing.do}) is in force")
             fault_id = f"f{next(self._numbers)}"
-            course = self._course(fault_id, target, request.control)
+            course = self._course(fault_id, target, request)
             fault = _Fault(fault_id, request.do, target, request.back_after_s, course)
             self._faults.append(fault)
             return fault.report(), lambda: self._start(fault)
@@ -156,6 +164,10 @@ class Faults:
         """Every fault so far, the oldest first."""
         with self._lock:
             return [fault.report() for fault in self._faults]
+
+    def impaired(self) -> list[dict[str, Any]]:
+        """Each direction of each link that was impaired, with what it has counted."""
+        return self._network.impaired_counts()
 
     def close(self) -> None:
         """Let what is under way come to its end, and mend nothing: the lab goes."""
@@ -220,10 +232,12 @@ class Faults:
 
     # -- what there is
 
-    def _course(self, fault_id: str, target: Target, control: Disturbance | None) -> _Course:
+    def _course(self, fault_id: str, target: Target, request: FaultRequest) -> _Course:
         """Raises TargetError for what cannot be broken now."""
         darken, lighten = (lambda: self._darken(fault_id, target.ports)), (lambda: self._lighten(fault_id))
         match target.kind:
+            case "link" if request.impairments is not None:
+                return self._impaired(target, request.impairments)
             case "link" | "nic":
                 return _Course(darken, lighten)
             case "gpu":
@@ -241,8 +255,8 @@ class Faults:
                     raise TargetError(409, f"{target.text}: it is not this testbed's")
                 return self._dead_process(kept, target.names[0])
             case "control network":
-                assert control is not None
-                return self._disturbed(control)
+                assert request.control is not None
+                return self._disturbed(request.control)
             case "server agent":
                 return _Course(self._server.stop, self._server.start)
 
@@ -255,6 +269,26 @@ class Faults:
         with self._dark_lock:
             self._dark.pop(fault_id, None)
             self._network.hold_down(frozenset().union(*self._dark.values()))
+
+    def _impaired(self, target: Target, wanted: Impairments) -> _Course:
+        link = self._fabric.link_at[Port.parse(target.text.split()[1])]
+        try:
+            check_impairments(self._fabric, link, wanted)
+        except ValueError as error:
+            raise TargetError(409, f"impairments.{error}") from None
+
+        def begin() -> None:
+            with self._impaired_lock:
+                self._by_event[link] = wanted
+                self._network.impair(link, wanted)
+
+        def end() -> None:
+            with self._impaired_lock:
+                if self._by_event.get(link) is wanted:
+                    del self._by_event[link]
+                    self._network.impair(link, None)
+
+        return _Course(begin, end)
 
     def _lost_gpu(self, gpu: str, darken: Callable[[], None], lighten: Callable[[], None]) -> _Course:
         def begin() -> None:
@@ -402,6 +436,10 @@ def fault_routes(faults: Faults) -> APIRouter:
     @router.get("/v1/faults")
     def told() -> dict[str, Any]:
         return {"faults": [asdict(report) for report in faults.reports()]}
+
+    @router.get("/v1/impaired")
+    def impaired() -> list[dict[str, Any]]:
+        return faults.impaired()
 
     @router.post("/v1/faults")
     def ask(background: BackgroundTasks, body: Any = Body()) -> JSONResponse:

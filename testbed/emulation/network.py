@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +20,13 @@ from mininet.net import Mininet
 from pyroute2 import IPRoute
 
 from ringlight.fabric.frames import choose_frames
+from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
+from ringlight.testbed.emulation.impairments.end import Counts, End
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
     RECONNECT_MS,
@@ -47,7 +50,7 @@ from ringlight.testbed.emulation.onic.wiring import (
     standing_light,
 )
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
-from ringlight.testbed.lab import NIC, OVS_LABEL, SECOND_NIC, Lab
+from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +93,22 @@ def check_fabric(fabric: Fabric) -> None:
     for index, link in enumerate(fabric.links):
         if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
             raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
+        try:
+            check_impairments(fabric, link, link.impairments)
+        except ValueError as error:
+            raise ValueError(f"links[{index}].{error}") from None
     for switch in fabric.optical_switches.values():
         if switch.wavelengths is not None and switch.size > MAX_SELECTIVE_PORTS:
             raise ValueError(
                 f"WSS {switch.name} has {switch.size} ports; at most {MAX_SELECTIVE_PORTS} are emulated"
             )
+
+
+def check_impairments(fabric: Fabric, link: Link, wanted: Impairments) -> None:
+    """Raises ValueError for what this testbed cannot have a link do to frames."""
+    onic = next((end for end in (link.a, link.b) if end.node in fabric.onics), None)
+    if onic is not None and wanted.delay_s:
+        raise ValueError(f"delay: not on the fibre at {onic}, an O-NIC's: it is delayed before its shaper")
 
 
 def check_rates(fabric: Fabric, emulation: Emulation) -> None:
@@ -186,6 +200,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)
         }
+        self._impaired = {
+            link: link.impairments.dilated(emulation.time_dilation)
+            for link in fabric.links
+            if link.impairments != NONE
+        }
+        self._ends: dict[Port, End] = {}
+        self._counted: dict[Port, Counts] = {}
         self._lock = threading.RLock()
 
     def _carries_all(self) -> bool:
@@ -251,6 +272,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._finish(ports)
         self._start_averagers()
         self._start_onics()
+        for link in [*self._impaired]:
+            if not self._has_gpu(link.a, link.b):
+                self._impair_ends(link)
 
     def open_vswitch_is_back(self) -> None:
         """Settle what a process of Open vSwitch that was started again does not find in its database."""
@@ -481,6 +505,89 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return "is down"
         return None if found.carrier or far in self._held else "has no carrier"
 
+    # -- what links do to frames
+
+    def impair(self, link: Link, wanted: Impairments | None) -> None:
+        """Have a link do this to frames from now on, times as emulated, whatever is plugged in there later;
+        None for what the fabric says. Raises NetworkError, BuildError, OSError."""
+        with self._lock:
+            now = wanted or link.impairments.dilated(self.emulation.time_dilation)
+            self._impaired.pop(link, None)
+            if now != NONE:
+                self._impaired[link] = now
+            for near, cable in self._cables.items():
+                if near.number == 0:
+                    self._send_plain_frames(cable.intf2.node)
+            self._impair_ends(link)
+
+    def impaired_counts(self) -> list[dict[str, Any]]:
+        """What each direction of a link that is or was impaired has counted, by its two ends."""
+        with self._lock:
+            counted = dict(self._counted)
+            for port, end in self._ends.items():
+                counted[port] = counted.get(port, Counts()) + end.counts()
+        return [
+            {"from": str(self.fabric.link_at[port].other(port)), "to": str(port), **vars(counts)}
+            for port, counts in sorted(counted.items())
+        ]
+
+    def _leave_to_open_vswitch(self) -> None:
+        """The kernel passes an impaired end by with what eBPF has sent there, so the fast path sends nothing."""
+        if self._carrier is not None:
+            ends = [port for link in self._impaired for port in (link.a, link.b)]
+            switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
+            self._carrier.leave(map(self._interface, switches))
+
+    def _impair_ends(self, link: Link) -> None:
+        """Those that are plugged in."""
+        self._leave_to_open_vswitch()
+        wanted = self._impaired.get(link)
+        for port in (link.a, link.b):
+            if wanted is None:
+                self._drop_end(port)
+                continue
+            far = link.other(port)
+            sends = self._redirects(far)
+            if port not in self._ends and (place := self._place_of(far if sends else port)) is not None:
+                # Seeded apart, and the same in every lab.
+                seed = zlib.crc32(f"{far} {port}".encode())
+                name = f"{self.lab.prefix}{seed:x}"[:INTERFACE_NAME_MAX]
+                self._ends[port] = End(*place, sends, name, seed, self.lab.environment())
+            if port in self._ends:
+                self._ends[port].set(wanted, self.emulation.rate_bps(link.rate_bps))
+
+    def _drop_end(self, port: Port) -> None:
+        end = self._ends.pop(port, None)
+        if end is not None:
+            self._counted[port] = self._counted.get(port, Counts()) + end.counts()
+            end.close()
+
+    def _place_of(self, port: Port) -> tuple[int | None, str] | None:
+        """Namespace and name of a port's interface; None where nothing is plugged in."""
+        onics = self.fabric.onics
+        bare = next(
+            (end for end in (port, self.fabric.link_at[port].other(port)) if self._is_bare(end)), None
+        )
+        if bare is not None and bare not in self._cables:
+            return None
+        if bare == port:
+            return self._cables[port].intf2.node.namespace, NIC
+        node = self._nodes[port.node]
+        return node.namespace, f"p{port.number}" if port.node in onics else self._interface(port)
+
+    def _redirects(self, port: Port) -> bool:
+        """Whether it is eBPF that sends from a port."""
+        return not self._is_bare(port) and not isinstance(self._nodes[port.node], PacketSwitch)
+
+    def _is_bare(self, port: Port) -> bool:
+        """Whether it is a GPU's NIC, which comes with its worker."""
+        return port.node in self.fabric.gpus and port.node not in self.fabric.onics
+
+    def _send_plain_frames(self, host: WorkerHost | IdleHost) -> None:
+        """Frames as they are on the link, with their checksums: bursts would be lost and delayed as one."""
+        if host.namespace is not None:
+            netlink.in_namespace(host.namespace, lambda: netlink.set_checksum_offload_off(NIC))
+
     def _inside(self, node: ShellLess, function: Callable[[], T]) -> T:
         """Run ``function`` where the node's interfaces are."""
         return function() if node.namespace is None else netlink.in_namespace(node.namespace, function)
@@ -584,7 +691,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
         own_onic = self.fabric.onics.get(gpu.name)
         standing = own_onic is not None and own_onic.standing
-        offloads = self._carrier is not None and self._carries_all()
+        offloads = self._carrier is not None and self._carries_all() and not self._impaired
 
         def inside() -> None:
             netlink.configure_namespace(
@@ -597,7 +704,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
                     segments = netlink.segments_at(rate) if offloads else 1
                     netlink.set_single_frames(own, index, segments)
-                if not onic and not has_kernel_datapath() and not offloads:
+                if self._impaired or (not onic and not has_kernel_datapath() and not offloads):
                     netlink.set_checksum_offload_off(NIC)
                 if own_onic is not None and own_onic.transmitters == "array":
                     netlink.set_single_frames(own, index)
@@ -616,6 +723,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         netlink.in_namespace(host.namespace, inside)
         for second in averager_processes.cables_at(self.fabric, gpu.name):
             self._plug_averager(host, second)
+        if link in self._impaired and not onic:
+            with self._lock:
+                self._impair_ends(link)
 
     def _plug_averager(self, host: WorkerHost | IdleHost, cable: Link) -> None:
         """A worker's cable to its averager, as ``eth1``."""
@@ -661,6 +771,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 cable = self._cables.pop(near, None)
                 if cable is None:
                     continue
+                if near.number == 0 and near.node not in self.fabric.onics:
+                    link = self.fabric.link_at[near]
+                    self._drop_end(link.a)
+                    self._drop_end(link.b)
                 node, name = cable.intf1.node, cable.intf1.name
                 if isinstance(node, PacketSwitch):
                     words += ["--", "--if-exists", "del-port", str(node), name]
@@ -700,6 +814,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         Every part is tried; the first error is raised at the end.
         """
         errors: list[Exception] = []
+        with self._lock:
+            for port in [*self._ends]:
+                self._drop_end(port)
         if self._carrier is not None:
             self._carrier.stop()
             self._carrier = None

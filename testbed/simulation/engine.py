@@ -112,7 +112,27 @@ class Engine:
         """Flows that pass a link."""
         return len(self._users[link])
 
+    def hold_back(self, link: int, resumed_s: Callable[[float], float]) -> None:
+        """Have flows that stand still on a link go on later.
+
+        ``resumed_s``: from how long one has stood to how long it stands in all, seconds.
+        """
+        for flow in list(self._users[link]):
+            begin_s = flow.since_s
+            at_s = begin_s + resumed_s(self.now_s - begin_s)
+            if flow.rate > 0 or at_s <= self.now_s:
+                continue
+            self._leave(flow)
+            self.at(at_s, lambda flow=flow: self._enter(flow))  # type: ignore[misc]
+
     # Events.
+
+    def awaits(self, ignored: Callable[[object], bool]) -> bool:
+        """Whether anything is to happen besides what is ignored."""
+        return any(
+            act.version == version if isinstance(act, Flow) else not ignored(act)
+            for _, _, act, version in self._queue
+        )
 
     def at(self, time_s: float, act: Callable[[], None]) -> None:
         """Calls ``act`` at a time, which must not be past."""

@@ -10,12 +10,15 @@ and ``latency_s``, seconds that pass before the first byte of a transfer counts.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
+from ringlight.fabric.impairments import reno_bps
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.planes.grid.grid import Grid, lines
@@ -98,11 +101,36 @@ class Places:
         return at[step.sources], at[step.destinations]
 
 
+#: TCP leaves about so many seconds' worth of a connection below it in its own host (tcp_limit_output_bytes
+#: and pacing aside, "TCP small queues" in the kernel's ip-sysctl.txt), which counts in its round trips.
+OWN_QUEUE_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What TCP sends where frames are lost: packets of ``mtu_bytes``, again after ``time_out_s`` at least."""
+
+    mtu_bytes: int
+    time_out_s: float
+
+    def most_bps(self, loss: float, way_s: float) -> float:
+        """Most payload of one connection whose packets take ``way_s`` and are lost to a share."""
+        rtt_s = 2 * way_s + OWN_QUEUE_S
+        return reno_bps(loss, rtt_s, self.time_out_s + rtt_s, self.mtu_bytes - IN_PACKET_BYTES)
+
+
+#: GPUs up to which it is looked at what each pair of them gets where frames are lost.
+MOST_LOSSY = 128
+
+
 class PacketNetwork:
     """Packets over GPUs' links, packet switches and the light of optical circuit switches.
 
     They take the paths of :class:`fabric.paths.Router`, as under the controller's rules. ``cross_connects``
-    are by default those of the fabric's own circuits. Raises ValueError naming a link without capacity.
+    are by default those of the fabric's own circuits. ``segments``: where links lose frames. What is lost is
+    sent again, so a link that loses carries less by that share, and a pair of GPUs gets no more than TCP Reno
+    does, as of a link of its own. A transfer over links that delay counts their delay and jitter: of many
+    frames in order, some wait that long. Raises ValueError naming a link without capacity.
     """
 
     def __init__(
@@ -112,6 +140,7 @@ class PacketNetwork:
         *,
         latency_s: float = 0.0,
         share: float = 1.0,
+        segments: Segments | None = None,
     ) -> None:
         _check_share(share)
         if cross_connects is None:
@@ -119,34 +148,88 @@ class PacketNetwork:
         self._latency_s = latency_s
         graph = electrical_graph(fabric, cross_connects)
         self._router = Router(fabric, graph)
+        self._passed: list[tuple[Link, ...]] = []
+        self._pairs: dict[tuple[str, str], int] = {}
+        self._delay_s: dict[int, float] = {}
         self._keys: list[tuple[Port, Port]] = []
         self._link: dict[Port, int] = {}
         self._ways: dict[tuple[str, str], list[int]] = {}
         capacity = []
         for tail, head, data in graph.edges(data=True):
             key = (Port(tail, data["out_port"]), Port(head, data["in_port"]))
-            capacity.append(_positive(f"{key[0]} to {key[1]}", data["rate_bps"] * share))
+            passed = tuple(
+                dict.fromkeys(fabric.link_at[port] for port in data["path"] if port in fabric.link_at)
+            )
+            self._passed.append(passed)
+            if (delay_s := _delay_s(passed)) > 0:
+                self._delay_s[len(self._keys)] = delay_s
+            kept = 1.0 if segments is None else 1 - _lost(passed, segments.mtu_bytes)
+            capacity.append(_positive(f"{key[0]} to {key[1]}", data["rate_bps"] * share) * kept)
             self._link[key[0]] = len(self._keys)
             self._keys.append(key)
+        if segments is not None and any(link.impairments.loses for link in fabric.links):
+            capacity += self._limits(list(fabric.gpus), segments)
         self.capacity_bps: FloatArray = np.array(capacity, dtype=np.float64)
+
+    def _limits(self, gpus: Sequence[str], segments: Segments) -> list[float]:
+        """What each pair of GPUs gets whose packets may be lost, bits per second; a link for each."""
+        found = []
+        for source, destination in itertools.permutations(gpus, 2):
+            try:
+                way = self._way(source, destination)
+            except ValueError:
+                continue
+            passed = [link for number in way for link in self._passed[number]]
+            if loss := _lost(passed, segments.mtu_bytes):
+                self._pairs[source, destination] = len(self._keys)
+                # Of the GPUs, but none of their ports.
+                self._keys.append((Port(source, -1), Port(destination, -1)))
+                found.append(segments.most_bps(loss, _delay_s(passed)))
+        return found
 
     def key(self, link: int) -> Hashable:
         return self._keys[link]
+
+    def over(self, ends: frozenset[Port]) -> list[int]:
+        """The links that pass the fibre between two ports, one for each direction."""
+        return [
+            number
+            for number, passed in enumerate(self._passed)
+            if any(frozenset((link.a, link.b)) == ends for link in passed)
+        ]
 
     def path(self, source: str, destination: str) -> list[int]:
         """The links from one GPU to another. Raises ValueError naming both when there is no way."""
         way = self._ways.get((source, destination))
         if way is None:
-            way = [self._link[hop.out] for hop in self._router.path(source, destination)]
+            way = self._way(source, destination)
+            if (pair := self._pairs.get((source, destination))) is not None:
+                way.append(pair)
             self._ways[source, destination] = way
         return way
+
+    def _way(self, source: str, destination: str) -> list[int]:
+        return [self._link[hop.out] for hop in self._router.path(source, destination)]
 
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         ways = [
             self.path(ranks[source], ranks[destination])
             for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
         ]
-        return Routes(*_listed(ways), np.full(len(step), self._latency_s))
+        latency_s = np.full(len(step), self._latency_s)
+        if self._delay_s:
+            latency_s += [sum(self._delay_s.get(link, 0.0) for link in way) for way in ways]
+        return Routes(*_listed(ways), latency_s)
+
+
+def _lost(passed: Iterable[Link], mtu_bytes: int) -> float:
+    """Share of full frames that links lose one after the other."""
+    arrive = (1 - link.impairments.frame_loss(mtu_bytes + ETHERNET_BYTES) for link in passed)
+    return 1 - math.prod(arrive)
+
+
+def _delay_s(passed: Iterable[Link]) -> float:
+    return math.fsum(link.impairments.delay_s + link.impairments.jitter_s for link in passed)
 
 
 def _listed(ways: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:

@@ -110,6 +110,10 @@ class Actions:
                 return {"circuits": [list(pair) for pair in event.circuits]}
             case "disturb", _:
                 return asdict(self._disturb(event.control or ControlFaults()))
+            case "impair", _:
+                assert event.impairments is not None
+                wanted = asdict(event.impairments)
+                return asdict(self._fault("impair", str(target), impairments=wanted))
             case "cancel", _:
                 assert target is not None
                 job_id = _known(ids, target.names[0])

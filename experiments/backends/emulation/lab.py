@@ -34,6 +34,7 @@ from ringlight.experiments.record.events import (
     Circuits,
     Divisions,
     GridLit,
+    ImpairedLinks,
     JobRecovered,
     JobState,
     LightCounters,
@@ -117,6 +118,8 @@ class _Run:
     away: dict[tuple[str, str], float] = field(default_factory=dict)
     #: Whether an event has killed the controller, and its process is not started again yet.
     killed: bool = False
+    #: What links had done to frames before.
+    impaired: list[dict[str, Any]] = field(default_factory=list)
     #: Submissions that nobody answered.
     unanswered: set[str] = field(default_factory=set)
 
@@ -170,6 +173,7 @@ class EmulatedLab:
             averagers = AveragerLog(self.processes.inventory.get("averagers", {}))
             drifts = DriftLog(self._api, plan)
             self._now = _Run(plan, flows, averagers, drifts, load.ProcessorLoad(self.processes.lab.id))
+            self._now.impaired = self._faults.impaired()
             self._light("before")
 
     def submit(self, job: JobPlan) -> str | None:
@@ -236,6 +240,8 @@ class EmulatedLab:
                 ring, set_ups = self._moved(name)
                 self._note(RingSetUps, ring={"name": name, **ring["own"]}, set_ups=set_ups)
             self._divisions()
+            if links := since(self._faults.impaired(), run.impaired):
+                self._note(ImpairedLinks, links=links)
             self._found += run.averagers.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
             for job in run.jobs.values():
@@ -530,6 +536,20 @@ def carried(link: Link, before: PortBytes, after: PortBytes) -> list[dict[str, A
             found[str(near), str(far)] = sent
             found.setdefault((str(far), str(near)), received)
     return [{"from": a, "to": b, "bytes": count} for (a, b), count in sorted(found.items())]
+
+
+def since(now: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What impaired links did to frames since then, where any came."""
+    known = {(one["from"], one["to"]): one for one in before}
+    found = []
+    for one in now:
+        then = known.get((one["from"], one["to"]), {})
+        made = {
+            key: value if isinstance(value, str) else value - then.get(key, 0) for key, value in one.items()
+        }
+        if made["frames"]:
+            found.append(made)
+    return found
 
 
 def goes_on(segments: Sequence[tuple[int, int]], ranks: int, first: int) -> list[tuple[int, int]]:

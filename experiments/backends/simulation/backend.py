@@ -22,14 +22,16 @@ from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fide
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
+from ringlight.fabric.impairments import NONE
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.units import format_time
+from ringlight.testbed.simulation.networks import MOST_LOSSY
 
 #: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
 _CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent", "disturb", "restore gpu"}
 _LEFT_OUT = (
-    "TCP: no loss, no retransmission, no time to find the fair rate, no acknowledgements in the way of "
-    "payload going the other way.",
+    "TCP: no loss but on links that lose frames, no retransmission but there and where links flap, no time "
+    "to find the fair rate, no acknowledgements in the way of payload going the other way.",
     "The workers' software: no late timers, no time in the kernel or in software switches. A rank begins a "
     "step when it has sent and received all of the one before; a worker may begin with the part of a chunk "
     "that it has.",
@@ -74,6 +76,8 @@ class SimulationBackend:
         if plan.costs.add_bps is not None and not in_step:
             return "costs.addition: only steps that are synchronised count it"
         if (why := _apart(plan, planes)) is not None:
+            return why
+        if (why := _unmodelled(plan, planes)) is not None:
             return why
         for job in plan.jobs:
             if (why := self._refuses_job(plan, job)) is not None:
@@ -180,6 +184,36 @@ class SimulationBackend:
             values, _ = self._assumed.setdefault(what, ([], why))
             if value not in values:
                 values.append(value)
+
+
+def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
+    """What links do to frames in a plan that has no model, ``key: reason``."""
+    setting = plan.setting
+    said = [
+        (f"fabric.links: {link.a} - {link.b}", link.impairments)
+        for link in setting.fabric.links
+        if link.impairments != NONE
+    ]
+    said += [
+        (f"events.{event.name}.impairments", event.impairments) for event in plan.events if event.impairments
+    ]
+    if not said:
+        return None
+    where = said[0][0]
+    for name, plane in planes.items():
+        if not CARRIERS[plane.kind].impaired:
+            return f"{where}: what links do to frames is simulated for packets, and job {name} is on {plane}"
+    for job in plan.jobs:
+        if job.workload is not None and fidelity_of(job) == "classes":
+            return f"{where}: a workload of more than {MOST_RANKS} ranks is simulated without it"
+    lossy = next((place for place, one in said if one.loses), None)
+    if lossy is None:
+        return None
+    if (control := setting.tcp.congestion_control) != "reno":
+        return f"tcp.congestion_control: only reno's answer to lost frames is simulated, not {control}'s"
+    if len(setting.fabric.gpus) > MOST_LOSSY:
+        return f"{lossy}: lost frames are simulated for up to {MOST_LOSSY} GPUs"
+    return None
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:

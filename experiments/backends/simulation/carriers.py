@@ -38,7 +38,13 @@ from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import interconnect_network
 from ringlight.testbed.simulation.jobs import Job, Simulation
-from ringlight.testbed.simulation.networks import GridNetwork, Network, PacketNetwork, RingNetwork
+from ringlight.testbed.simulation.networks import (
+    GridNetwork,
+    Network,
+    PacketNetwork,
+    RingNetwork,
+    Segments,
+)
 from ringlight.testbed.simulation.onics import ControlNetwork, OnicPlane
 from ringlight.testbed.simulation.phases import StepCost, synchronous
 
@@ -88,6 +94,9 @@ class Carrier:
                 f"{1000 * profile.command_per_xc_s:.1f} ms for each ingress port",
             )
 
+    #: Whether links that lose, delay or flap have a model on it.
+    impaired: ClassVar[bool] = True
+
     @staticmethod
     def cannot(do: str) -> str | None:
         """Why something cannot be made to happen on it."""
@@ -97,7 +106,12 @@ class Carrier:
         """What transfers see; ``fabric``: as it is plugged now, ``circuits``: as they are lit."""
         # Light that leads to a fibre that is cut leads nowhere.
         whole = [c for c in circuits if all(Port.parse(end) in fabric.link_at for end in c)]
-        return PacketNetwork(fabric, light(fabric, whole), latency_s=self.latency_s, share=self.share)
+        lossy = any(link.impairments.loses for link in fabric.links)
+        setting = self.plan.setting
+        segments = Segments(setting.frames.mtu_bytes, setting.tcp.rto_min) if lossy else None
+        return PacketNetwork(
+            fabric, light(fabric, whole), latency_s=self.latency_s, share=self.share, segments=segments
+        )
 
     def cost(self) -> StepCost:
         add_bps = self.plan.costs.add_bps
@@ -136,6 +150,7 @@ class Carrier:
 class AveragerCarrier(Carrier):
     plane: AveragerPlane
 
+    impaired: ClassVar[bool] = False
     stalls: ClassVar[bool] = False
 
     @staticmethod
@@ -168,6 +183,7 @@ class AveragerCarrier(Carrier):
 class GridCarrier(Carrier):
     plane: GridPlane
 
+    impaired: ClassVar[bool] = False
     traced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -251,6 +267,7 @@ class GridCarrier(Carrier):
 class RingCarrier(Carrier):
     plane: RingPlane
 
+    impaired: ClassVar[bool] = False
     traced: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -309,6 +326,7 @@ class RingCarrier(Carrier):
 class WholeCarrier(Carrier):
     plane: WholePlane
 
+    impaired: ClassVar[bool] = False
     traced: ClassVar[bool] = False
 
     @staticmethod

@@ -31,14 +31,21 @@ from ringlight.experiments.record.events import (
     WorkerLost,
 )
 from ringlight.fabric.cost import RingJob
-from ringlight.fabric.parts import Port, canonical
+from ringlight.fabric.impairments import NONE, Impairments
+from ringlight.fabric.parts import Link, Port, canonical
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.wholes.interconnect import slowed
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.flaps import Flap
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
-from ringlight.testbed.simulation.networks import Network, scaled, without_link
+from ringlight.testbed.simulation.networks import (
+    Network,
+    PacketNetwork,
+    scaled,
+    without_link,
+)
 
 #: As the workers do, shorter times without a byte are not reported one by one, seconds.
 STALL_S = 0.02
@@ -85,6 +92,7 @@ class SimulatedLab:
         self._records: list[Record] = []
         self._fabric = self._tuned(plan)
         self._cut: set[frozenset[Port]] = set()
+        self._flaps: dict[frozenset[Port], Flap] = {}
         self._circuits = canonical(plan.circuits)
         first = plan.jobs[0].plane(self._fabric)
         traced = len(self._fabric.gpus) <= MOST_TRACED and CARRIERS[first.kind].traced
@@ -98,6 +106,7 @@ class SimulatedLab:
         self._seen_losses: dict[str, int] = {}
         self._flows_of: dict[str, Mapping[int, int]] = {}
         self._on: dict[str, Carrier] = {}
+        flapping = any(link.impairments.flaps for link in self._fabric.links)
         try:
             network = self._network()
             if any(job.workload is not None and fidelity_of(job) == "exact" for job in plan.jobs):
@@ -110,8 +119,10 @@ class SimulatedLab:
                 gate=self._carrier.gate,
                 progress=self._iteration_done,
                 over=self._job_over,
-                disturbed=bool(plan.events) or len(plan.jobs) > 1,
+                disturbed=bool(plan.events) or len(plan.jobs) > 1 or flapping,
             )
+            for one in self._fabric.links:
+                self._flap(one)
         except ValueError as error:
             raise BackendError(f"{plan.title}: {error}") from None
 
@@ -174,6 +185,7 @@ class SimulatedLab:
         for name in jobs:
             self._tell(JobState, job=name, state="RUNNING", gpus=[*self._ranks[name]])
             self._sim.begin(name)
+        self._wake()
 
     def perform(self, event: EventPlan) -> None:
         self._tell(ActionBegun, **event.told)
@@ -181,6 +193,7 @@ class SimulatedLab:
             self._do(event)
         except ValueError as error:
             self._over(event, error=str(error))
+        self._wake()
 
     def next(self, until_s: float) -> Sequence[Record]:
         if not self._records:
@@ -220,7 +233,13 @@ class SimulatedLab:
         scale = self._setting.scale
         whole = self._rates.interconnect
         slower = None if whole is None else slowed(whole, scale.time, scale.rate)
-        return replace(self._rates, onics=onics, interconnect=slower)
+        links = tuple(
+            link
+            if link.impairments == NONE
+            else replace(link, impairments=link.impairments.dilated(scale.time))
+            for link in self._rates.links
+        )
+        return replace(self._rates, onics=onics, interconnect=slower, links=links)
 
     def _network(self) -> Network:
         """What transfers see of the fabric as it is lit and plugged now."""
@@ -313,6 +332,14 @@ class SimulatedLab:
                 self._check_runs(target.names[0])
                 self._sim.stop(target.names[0], _CANCELLED)
                 self._over(event)
+            case "impair", _:
+                assert target is not None
+                self._impair(target.names, event.impairments)
+                self._over(event)
+            case "restore", "link" if not self._ends_of("link", target.names if target else ()) & self._cut:
+                assert target is not None
+                self._impair(target.names, None)
+                self._over(event)
             case ("cut", _) | ("restore", _) | ("lose", "nic"):
                 assert target is not None
                 ends = self._ends_of(target.kind, target.names)
@@ -338,7 +365,49 @@ class SimulatedLab:
 
     def _replug(self) -> None:
         """Links went or came; what has no way stands still until it has one."""
-        self._sim.happen(NetworkChange(self.now_s(), self._network(), patient=True))
+        self._change(NetworkChange(self.now_s(), self._network(), patient=True))
+
+    def _change(self, change: NetworkChange) -> None:
+        self._sim.happen(change)
+        self._settle()
+
+    def _settle(self) -> None:
+        for flap in self._flaps.values():
+            flap.settle()
+
+    def _wake(self) -> None:
+        for flap in self._flaps.values():
+            flap.wake()
+
+    def _impair(self, names: Sequence[str], wanted: Impairments | None) -> None:
+        """What a link does to frames from now on; None for what the fabric says."""
+        ends = frozenset(Port.parse(name) for name in names)
+        own = next(one for one in self._tuned(self._plan).links if frozenset((one.a, one.b)) == ends)
+        now = own if wanted is None else replace(own, impairments=wanted)
+        links = tuple(now if frozenset((one.a, one.b)) == ends else one for one in self._fabric.links)
+        self._fabric = replace(self._fabric, links=links)
+        if (flap := self._flaps.pop(ends, None)) is not None:
+            flap.end()
+        self._replug()
+        self._flap(now)
+
+    def _flap(self, link: Link) -> None:
+        """Begin with it, where a link does."""
+        if not link.impairments.flaps:
+            return
+        ends = frozenset((link.a, link.b))
+
+        def passing() -> list[tuple[int, float]]:
+            network = self._sim.network
+            assert isinstance(network, PacketNetwork)
+            local = network.over(ends)
+            rates = (float(network.capacity_bps[number]) / 8 for number in local)
+            return list(zip(self._sim.links(local), rates, strict=True))
+
+        # As if the queue in front of the link were full.
+        rtt_s = 2 * link.impairments.delay_s + link.queue_s * self._setting.scale.time
+        time_out_s = self._setting.tcp.rto_min + rtt_s
+        self._flaps[ends] = Flap(self._engine, link.impairments, passing, time_out_s, self._settle)
 
     def _kill_switch(self, event: EventPlan) -> None:
         """The light of an optical switch stays; through a packet switch nothing goes until it is back."""
@@ -427,7 +496,7 @@ class SimulatedLab:
         def moved() -> None:
             self._circuits = made.circuits
             patient = bool(self._cut)
-            self._sim.happen(NetworkChange(self.now_s(), self._network(), made.dark_s, patient))
+            self._change(NetworkChange(self.now_s(), self._network(), made.dark_s, patient))
 
         self._engine.at(begin_s + made.command_s, moved)
         end_s = begin_s + made.command_s + made.dark_s

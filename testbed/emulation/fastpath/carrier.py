@@ -51,6 +51,7 @@ class BridgeTable:
 
     def __init__(self, name: str, maps: SwitchMaps) -> None:
         self.name, self._maps = name, maps
+        self._left: frozenset[str] = frozenset()
         self.connection: socket.socket | None = None
         self.retry_at = 0.0
         self._forget()
@@ -136,18 +137,20 @@ class BridgeTable:
                         self._ports[port.number] = port
         self._changed = True
 
-    def act(self) -> None:
-        """Make the kernel carry what has been heard, once all has been."""
-        if not (self._complete and self._changed):
+    def act(self, left: frozenset[str] = frozenset()) -> None:
+        """Make the kernel carry what has been heard, once all has been, but nothing out by the interfaces
+        ``left``."""
+        if not (self._complete and (self._changed or left != self._left)):
             return
-        self._changed = False
+        self._changed, self._left = False, left
         interfaces = {}
         for port in self._ports.values():
             if not port.config & _HELD_BACK:
                 # It may be gone by now; Open vSwitch will say so.
                 with suppress(OSError):
                     interfaces[port.number] = socket.if_nametoindex(port.name)
-        self._maps.write(compile_table(self._flows.values(), self._groups.values(), interfaces), interfaces)
+        ways = [number for number in interfaces if self._ports[number].name not in left]
+        self._maps.write(compile_table(self._flows.values(), self._groups.values(), ways), interfaces)
         self._maps.open_ports(interfaces)
 
     def counts(self) -> Mapping[str, object]:
@@ -193,6 +196,9 @@ class Carrier:
         self._listener: socket.socket | None = None
         self._clients: dict[socket.socket, bytes] = {}
         self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._left: frozenset[str] = frozenset()
+        self._obeyed = threading.Event()
         self._stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name="fast path", daemon=True)
@@ -240,6 +246,18 @@ class Carrier:
             ebpf.attach_ingress(socket.if_nametoindex(name), self._datapath.carry)
         openvswitch.filter_received(new, self._datapath.decide)
 
+    def leave(self, interfaces: Iterable[str]) -> None:
+        """Leave what goes out by these ports to Open vSwitch from now on, and by no others."""
+        left = frozenset(interfaces)
+        with self._lock:
+            if left == self._left:
+                return
+            self._left = left
+            self._obeyed.clear()
+        os.write(self._wake_write, b"!")
+        if self._thread.ident is not None and not self._obeyed.wait(STOP_S):
+            log.warning("the fast path has not left what it should within %g s", STOP_S)
+
     def open_vswitch_is_back(self) -> None:
         """Attach the filter to the sockets of another process of Open vSwitch."""
         openvswitch.filter_received(self._interfaces, self._datapath.decide)
@@ -256,6 +274,8 @@ class Carrier:
                 for key, _ in self._selector.select(self._pause()):
                     if isinstance(key.data, BridgeTable):
                         self._read(key.data)
+                    elif key.fileobj == self._wake_read:
+                        os.read(self._wake_read, 64)
                     elif key.fileobj is self._listener:
                         self._welcome()
                     elif isinstance(key.fileobj, socket.socket):
@@ -298,14 +318,19 @@ class Carrier:
             select.select([table.connection], [], [], SETTLE_S)
 
     def _act(self) -> None:
+        with self._lock:
+            left = self._left
         for table in self._tables.values():
             try:
-                table.act()
+                table.act(left)
             except ebpf.EbpfError as error:
                 log.error("%s is left to Open vSwitch: %s", table.name, error)
                 if table.connection is not None:
                     self._selector.unregister(table.connection)
                 table.lose()
+        with self._lock:
+            if left == self._left:
+                self._obeyed.set()
 
     # -- questions
 

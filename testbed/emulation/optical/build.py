@@ -1,4 +1,4 @@
-"""Compiles the eBPF program once per content.
+"""Compiles eBPF programs, and small programs of the machine's own, once per content.
 
 The object file's name carries a hash of the source and of the compiler's arguments, so a changed source
 is a new file and an unchanged one costs a read.
@@ -17,6 +17,7 @@ SOURCE = Path(__file__).with_name("crossconnect.c")
 BUILD_DIRECTORY = Path(__file__).resolve().parents[3] / "build"
 COMPILE_TIMEOUT_S = 120.0
 _FLAGS = ("-O2", "-g", "-Wall", "-Werror", "-target", "bpf")
+_OWN_FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror")
 
 
 class BuildError(RuntimeError):
@@ -33,18 +34,27 @@ def build_object(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, cl
 
     Safe against others that do the same at the same time. Raises BuildError.
     """
-    arguments = [*_FLAGS, *_includes()]
-    digest = hashlib.sha256("\0".join(arguments).encode() + source.read_bytes()).hexdigest()[:16]
-    target = directory / f"{source.stem}-{digest}.o"
+    return _built(source, directory, [clang, *_FLAGS, *_includes(), "-c"], ".o")
+
+
+def build_program(source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
+    """The executable program of ``source``, as :func:`build_object`. Raises BuildError."""
+    return _built(source, directory, [clang, *_OWN_FLAGS], "")
+
+
+def _built(source: Path, directory: Path, command: list[str], suffix: str) -> Path:
+    texts = [source.read_bytes(), *(path.read_bytes() for path in sorted(source.parent.glob("*.h")))]
+    digest = hashlib.sha256("\0".join(command[1:]).encode() + b"".join(texts)).hexdigest()[:16]
+    target = directory / f"{source.stem}-{digest}{suffix}"
     if target.is_file():
         return target
     directory.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=directory, prefix=f".{source.stem}-", suffix=".o")
+    handle, name = tempfile.mkstemp(dir=directory, prefix=f".{source.stem}-", suffix=suffix)
     os.close(handle)
     temporary = Path(name)
     try:
         result = subprocess.run(
-            [clang, *arguments, "-c", str(source), "-o", str(temporary)],
+            [*command, str(source), "-o", str(temporary)],
             capture_output=True,
             text=True,
             timeout=COMPILE_TIMEOUT_S,
@@ -53,12 +63,12 @@ def build_object(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, cl
         if result.returncode:
             lines = [line for line in result.stderr.splitlines() if "error" in line] or ["no message"]
             raise BuildError(f"{source.name}: clang failed ({result.returncode}): {lines[0]}")
-        temporary.chmod(0o644)
+        temporary.chmod(0o644 if suffix else 0o755)
         temporary.replace(target)
     except FileNotFoundError:
-        raise BuildError(f"{source.name}: {clang} is not installed") from None
+        raise BuildError(f"{source.name}: {command[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise BuildError(f"{source.name}: {clang} took more than {COMPILE_TIMEOUT_S:g} s") from None
+        raise BuildError(f"{source.name}: {command[0]} took more than {COMPILE_TIMEOUT_S:g} s") from None
     finally:
         temporary.unlink(missing_ok=True)
     return target

@@ -17,8 +17,9 @@ from pathlib import Path
 
 BPFFS = Path("/sys/fs/bpf")
 _BPFFS_MAGIC = 0xCAFE4A11
-_TC_INGRESS = 1
+_TC_INGRESS, _TC_EGRESS = 1, 2
 _TC_REPLACE = 1
+_XDP_GENERIC = 2
 _MAP_TYPE_HASH, _F_NO_PREALLOC = 1, 1
 #: Handle and priority of our one filter, so that a restarted device recognises it.
 _FILTER_HANDLE, _FILTER_PRIORITY = 1, 1
@@ -259,9 +260,18 @@ def attach_ingress(ifindex: int, descriptor: int) -> bool:
 
     False when it was so already, and then nothing is touched.
     """
+    return _attach(ifindex, _TC_INGRESS, descriptor)
+
+
+def attach_egress(ifindex: int, descriptor: int) -> bool:
+    """Makes the program the egress filter, as :func:`attach_ingress`."""
+    return _attach(ifindex, _TC_EGRESS, descriptor)
+
+
+def _attach(ifindex: int, where: int, descriptor: int) -> bool:
     lib = _library()
     _messages.clear()
-    hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, _TC_INGRESS, 0)
+    hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, where, 0)
     options = _TcOptions(sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY)
     found = lib.bpf_tc_query(ctypes.byref(hook), ctypes.byref(options)) == 0
     if found and options.prog_id == program_id(descriptor):
@@ -280,6 +290,26 @@ def attach_ingress(ifindex: int, descriptor: int) -> bool:
         raise _fail(code, f"interface {ifindex}: attach")
     _messages.clear()
     return True
+
+
+def detach_egress(ifindex: int) -> None:
+    """Take our filter away from what an interface sends; it must be there."""
+    _messages.clear()
+    hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, _TC_EGRESS, 0)
+    options = _TcOptions(sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY)
+    if code := _library().bpf_tc_detach(ctypes.byref(hook), ctypes.byref(options)):
+        raise _fail(code, f"interface {ifindex}: detach")
+    _messages.clear()
+
+
+def attach_xdp(ifindex: int, descriptor: int | None) -> None:
+    """Makes the program what an interface of the thread's network namespace runs first on what it receives,
+    in generic mode, which every interface has; None: no program."""
+    _messages.clear()
+    wanted = ctypes.c_int(-1 if descriptor is None else descriptor)
+    if code := _library().bpf_xdp_attach(ifindex, wanted, ctypes.c_uint32(_XDP_GENERIC), None):
+        raise _fail(code, f"interface {ifindex}: XDP")
+    _messages.clear()
 
 
 class _Statfs(ctypes.Structure):

@@ -1,0 +1,78 @@
+"""Links that lose, delay or damage frames: what they were to do to them, and what they did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ringlight.experiments.record.events import ImpairedLinks
+from ringlight.experiments.report.page import quiet, table_of, tag, text
+from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.words import count
+from ringlight.fabric.impairments import Impairments
+from ringlight.fabric.parts import Port
+
+#: Standard deviations by which a share may be off its setting and still be chance.
+CHANCE = 3.0
+
+
+@dataclass(frozen=True)
+class _Line:
+    arm: str
+    link: Mapping[str, Any]
+    set: Impairments | None
+
+    def part(self, key: str, of: int, share: float | None) -> str:
+        """A share of frames, beside its setting where there was one all the time."""
+        if not of:
+            return ""
+        found = self.link[key] / of
+        if share is None:
+            return f"{100 * found:.3g} %"
+        off = abs(self.link[key] - share * of) > CHANCE * math.sqrt(max(of * share * (1 - share), 0.25))
+        return f"{100 * found:.3g} % of {100 * share:.3g} %{' (not by chance)' if off else ''}"
+
+    @property
+    def lost(self) -> str:
+        share = None if self.set is None else self.set.loss
+        return self.part("lost", self.link["frames"] - self.link["down"], share)
+
+    @property
+    def damaged(self) -> str:
+        return self.part("damaged", self.link["frames"] - self.link["down"] - self.link["lost"], None)
+
+
+def _lines(view: View) -> Iterator[_Line]:
+    for run in view.first.values():
+        own = run.plan.setting.fabric.link_at
+        events = {str(event.target) for event in run.plan.events if event.do == "impair"}
+        for record in run.of(ImpairedLinks):
+            for link in record.links:
+                at = own.get(Port.parse(link["to"]))
+                changed = at is None or f"link {at.a} {at.b}" in events or f"link {at.b} {at.a}" in events
+                yield _Line(run.plan.title, link, None if at is None or changed else at.impairments)
+
+
+@section(35, "Impaired links", needs=("frames_lost",))
+def impaired(view: View, draw: Draw) -> str:
+    """What links that lose, delay or damage frames did to those of first runs, by direction."""
+    shown = table_of(
+        list(_lines(view)),
+        [
+            ("arm", lambda line: text(line.arm)),
+            ("from", lambda line: text(line.link["from"])),
+            ("to", lambda line: text(line.link["to"])),
+            ("frames", lambda line: count(line.link["frames"])),
+            ("lost", lambda line: text(line.lost)),
+            ("damaged", lambda line: text(line.damaged)),
+            ("while down", lambda line: count(line.link["down"])),
+        ],
+        9,
+    )
+    return shown and shown + quiet(
+        "Frames that came to a link, and shares: lost, of all while it was up, beside the setting where "
+        f"no event changed it; damaged by bit errors, of the rest {tag(view.label)}."
+    )

@@ -1,0 +1,93 @@
+"""Links that go down and come back by themselves, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ringlight.fabric.impairments import Impairments, resumed_s
+from ringlight.testbed.simulation.engine import Engine
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A change that is to come; what waits for nothing else waits for nothing."""
+
+    act: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.act()
+
+
+class Flap:
+    """One link from now on: first down, then up. ``links``: the engine's numbers of what passes it, as the
+    network is, with their capacity in bytes per second.
+
+    Whoever sends into the link while it is down finds out by a time-out of ``time_out_s``, and sends again
+    after that time, and after twice as long each time. ``restored``: is called when it has come up.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        impairments: Impairments,
+        links: Callable[[], Sequence[tuple[int, float]]],
+        time_out_s: float,
+        restored: Callable[[], None],
+    ) -> None:
+        self._engine, self._links, self._time_out_s, self._restored = engine, links, time_out_s, restored
+        self._down_s, self._up_s = impairments.down_s, impairments.up_s
+        self._since_s = engine.now_s
+        self._armed = self.over = False
+        self.wake()
+
+    @property
+    def is_down(self) -> bool:
+        period_s = self._down_s + self._up_s
+        # A hair before the end of a phase is its end.
+        return (self._engine.now_s - self._since_s + 1e-9 * period_s) % period_s < self._down_s
+
+    def wake(self) -> None:
+        """Something may happen again, so that it matters whether the link is up."""
+        if not self._armed and not self.over:
+            self._turn()
+
+    def settle(self) -> None:
+        """The network is another one: what passes the link now finds it as it is."""
+        if not self.over and self.is_down:
+            for link, _ in self._links():
+                self._engine.set_capacity(link, 0.0)
+
+    def end(self) -> None:
+        """The link is up from now on, and does not flap any more."""
+        was_down = self.is_down
+        self.over = True
+        if was_down:
+            self._restore()
+
+    def _turn(self) -> None:
+        self._armed = False
+        if self.over:
+            return
+        engine, down = self._engine, self.is_down
+        # Whatever can move has been told when it will end; not so just after the link has come up.
+        idle = down and not engine.awaits(lambda act: isinstance(act, _Turn))
+        if down:
+            self.settle()
+        else:
+            self._restore()
+        if not idle:
+            self._armed = True
+            engine.at(max(self._next_s(down), engine.now_s), _Turn(self._turn))
+
+    def _next_s(self, down: bool) -> float:
+        """When the present phase ends."""
+        period_s = self._down_s + self._up_s
+        number = (self._engine.now_s - self._since_s + 1e-9 * period_s) // period_s
+        return self._since_s + number * period_s + (self._down_s if down else period_s)
+
+    def _restore(self) -> None:
+        for link, capacity in self._links():
+            self._engine.set_capacity(link, capacity)
+            self._engine.hold_back(link, lambda stood_s: resumed_s(stood_s, self._time_out_s))
+        self._restored()
