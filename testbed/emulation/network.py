@@ -532,7 +532,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         ]
 
     def _leave_to_open_vswitch(self) -> None:
-        """The kernel passes an impaired end by with what eBPF has sent there, so the fast path sends nothing."""
+        """Have the fast path send nothing there: the kernel takes what eBPF has sent past an impaired end."""
         if self._carrier is not None:
             ends = [port for link in self._impaired for port in (link.a, link.b)]
             switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
