@@ -7,17 +7,20 @@ over them.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.parts import Port
-from ringlight.fabric.topology import Fabric
+
+if TYPE_CHECKING:
+    from ringlight.fabric.topology import Fabric
 
 FloatArray = npt.NDArray[np.float64]
 Key = TypeVar("Key", str, int)
@@ -119,18 +122,47 @@ class FaultPolicies:
 
 
 @dataclass(frozen=True)
+class Lattice:
+    """GPUs in a line, in rows and columns, or in more dimensions, of which jobs have blocks that share
+    nothing. ``name``: for messages. ``round_ends``: whether blocks go round the ends. ``needed``: whether a
+    job on GPUs that are no block cannot run; else such a job takes them by number alone."""
+
+    name: str
+    sides: tuple[int, ...]
+    round_ends: bool = True
+    needed: bool = True
+
+    def orders(self, gpus: int, shape: Sequence[int] = ()) -> list[tuple[int, ...]]:
+        """The sides that a job's block may have, as the first is preferred: those of its ``shape`` in any
+        order, where that has as many, else all that make so many GPUs, the squarest first."""
+        if len(shape) == len(self.sides):
+            found = list(dict.fromkeys(itertools.permutations(shape)))
+        else:
+            found = sorted(_boxes(gpus, len(self.sides)), key=lambda box: (max(box) - min(box), box))
+        return [box for box in found if all(a <= b for a, b in zip(box, self.sides, strict=True))]
+
+
+def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
+    """All boxes of so many cells."""
+    if dimensions == 1:
+        return [(cells,)]
+    sides = [side for side in range(1, cells + 1) if cells % side == 0]
+    return [(side, *rest) for side in sides for rest in _boxes(cells // side, dimensions - 1)]
+
+
+@dataclass(frozen=True)
 class Cluster:
     """``gpus``: of each leaf, a switch. ``parts``: of each level, the part that each leaf is in; the first
     level's parts are the leaves. ``capacity``: of each level, what can leave each of its parts, and come in,
-    as GPUs' rates; above the last level nothing is short. ``names``: of the leaves. ``torus``: its sides,
-    where it is one: then it has one leaf, and jobs have blocks.
+    as GPUs' rates; above the last level nothing is short. ``names``: of the leaves. ``lattice``: where jobs
+    have blocks; then it has one leaf.
     """
 
     gpus: tuple[int, ...]
     parts: tuple[tuple[int, ...], ...]
     capacity: tuple[tuple[float, ...], ...]
     names: tuple[str, ...] = ()
-    torus: tuple[int, ...] = ()
+    lattice: Lattice | None = None
 
     @property
     def size(self) -> int:
@@ -168,13 +200,6 @@ class Cluster:
         return found
 
 
-def fits_in_torus(sides: Sequence[int], torus: Sequence[int]) -> bool:
-    """Whether a block with these sides, in some order, fits into an empty torus."""
-    return len(sides) == len(torus) and all(
-        side <= own for side, own in zip(sorted(sides), sorted(torus), strict=True)
-    )
-
-
 def leaves_of(fabric: Fabric) -> dict[str, str]:
     """The packet switch that each GPU is plugged into, or lit to at first. Raises ValueError for a GPU that
     is joined to none."""
@@ -196,11 +221,8 @@ def cluster_of(fabric: Fabric) -> Cluster:
     GPUs are on the switch that they are plugged into, or lit to at first. Raises ValueError for a fabric
     without packet switches, for GPUs of unequal rates, and for one that is joined to no switch.
     """
-    sides: tuple[int, ...] = getattr(fabric.interconnect, "sides", ())
-    if sides:
-        return Cluster((len(fabric.gpus),), (), (), torus=sides)
     if not fabric.packet_switches:
-        raise ValueError("a trace is replayed on tiers of packet switches (leaf_spine, fat_tree), or a torus")
+        raise ValueError("a trace is replayed on tiers of packet switches; there are none")
     leaf_of = leaves_of(fabric)
     rates = {fabric.link_at[Port(gpu, 0)].rate_bps for gpu in fabric.gpus}
     if len(rates) > 1:

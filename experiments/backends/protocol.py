@@ -113,6 +113,13 @@ class Backend(Protocol):
         ...
 
 
+Told = Callable[[str, float], None]
+
+
+def untold(title: str, share: float) -> None:
+    """Tell nobody how far a run is."""
+
+
 @runtime_checkable
 class BatchBackend(Backend, Protocol):
     """One that can do thousands of independent runs without a lab for each."""
@@ -121,9 +128,10 @@ class BatchBackend(Backend, Protocol):
         """Divide plans into batches that other processes can compute, and the plans that need a lab."""
         ...
 
-    def compute(self, batch: Any) -> list[Record]:
+    def compute(self, batch: Any, told: Told = untold) -> list[Record]:
         """All records of the runs of a batch, one run after the other; of one that cannot be made, a
-        ``RunFailed``."""
+        ``RunFailed``. ``told`` is called now and then with the title of a long run and the share of it that
+        is done."""
         ...
 
 

@@ -26,6 +26,7 @@ from ringlight.experiments.language.profiles import ELEMENT_BYTES
 from ringlight.experiments.language.text import at
 from ringlight.experiments.language.workloads import FileName
 from ringlight.fabric.clusters import (
+    Cluster,
     FaultPolicies,
     LightMoves,
     OnFault,
@@ -34,11 +35,11 @@ from ringlight.fabric.clusters import (
     Pool,
     Queueing,
     Sharing,
-    cluster_of,
-    fits_in_torus,
 )
 from ringlight.fabric.frames import LARGEST_MTU_BYTES, payload_share
 from ringlight.fabric.parts import Port
+from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.schema import Duration, Strict
 from ringlight.fabric.topology import Fabric
 from ringlight.workloads.fault_traces import FaultTrace
@@ -184,13 +185,18 @@ class TraceSpec(Strict):
         """The trace in emulated seconds. ``lost``: GPUs that events lose. Raises ValueError, ``key: what is
         wrong``, where it does not fit the fabric or the scale."""
         try:
-            cluster = cluster_of(fabric)
+            cluster = _plane_of_all(fabric).cluster()
         except ValueError as error:
             raise ValueError(f"fabric: {error}") from None
         if self.faults is not None and scale != Scale():
             raise ValueError("jobs.trace.faults: recorded faults are replayed in real time; leave scale out")
         made, time = self.generate, scale.time
         longest_s = math.inf if self.longest is None else self.longest
+        policies = Policies(
+            self.queueing, self._placement(cluster, bool(lost)), self.light, self.sharing, self.spare_ports,
+            self.moves == "running", self.dark * time, self.every * time,
+        )  # fmt: skip
+        _fits_cluster(policies, cluster, self.faults is not None)
         found = TracePlan(
             cluster=cluster,
             trace=trace,
@@ -200,10 +206,7 @@ class TraceSpec(Strict):
                 self.first, self.load, self.faster, self.jitter,
             ),
             sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
-            policies=Policies(
-                self.queueing, self._placement(bool(lost)), self.light, self.sharing, self.spare_ports,
-                self.moves == "running", self.dark * time, self.every * time,
-            ),
+            policies=policies,
             seed=self.seed,
             warm_up=self.warm_up,
             until_s=None if self.until is None else self.until * time,
@@ -219,10 +222,11 @@ class TraceSpec(Strict):
             raise ValueError(f"jobs.trace.sends: {error}") from None
         return found
 
-    def _placement(self, lost: bool) -> Placement:
-        """The controller's where it decides about light, or jobs are emulated."""
+    def _placement(self, cluster: Cluster, lost: bool) -> Placement:
+        """The controller's where it decides about light or jobs are emulated; blocks where jobs need them."""
         own = self.light == "controller" or self.trains is not None
-        found = self.placement or ("controller" if own else "pack")
+        needed = cluster.lattice is not None and cluster.lattice.needed
+        found = self.placement or ("controller" if own else "blocks" if needed else "pack")
         if self.light == "controller" and found != "controller":
             raise ValueError("jobs.trace.placement: where light is the controller's, placement is, too")
         if lost and found != "controller":
@@ -320,6 +324,31 @@ def regroupings(plan: TracePlan, jobs: Sequence[JobPlan]) -> tuple[EventPlan, ..
     return tuple(EventPlan(f"regroup-{job.name}", When(granted=job.name), "regroup") for job in jobs)
 
 
+def _plane_of_all(fabric: Fabric) -> Plane:
+    """The plane of a trace's jobs. Raises ValueError where some GPU is on another."""
+    plane = plane_of(fabric)
+    if off := fabric.gpus.keys() - set(plane.nodes):
+        raise ValueError(f"GPU {min(off)} is not on {plane}; a trace is replayed where all GPUs are alike")
+    return plane
+
+
+def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> None:
+    """Raises ValueError, ``key: why``, for a policy that means nothing on a cluster, or cannot be."""
+    lattice = cluster.lattice
+    if lattice is None:
+        if policies.placement == "blocks":
+            raise ValueError("jobs.trace.placement: blocks are of a torus, a grid or a ring")
+        return
+    if lattice.needed and policies.placement != "blocks":
+        raise ValueError(
+            f"jobs.trace.placement: {policies.placement}: a job on {lattice.name} needs neighbours"
+        )
+    if policies.light not in ("none", "ideal"):
+        raise ValueError(f"jobs.trace.light: {policies.light}: jobs on {lattice.name} share no light")
+    if has_faults and policies.placement == "blocks":
+        raise ValueError(f"jobs.trace.faults: which block of {lattice.name} a server is in is not known")
+
+
 def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
     """The jobs of a run, scaled to its cluster, in emulated seconds. Raises ValueError.
 
@@ -338,5 +367,8 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
     found = replace(found, arrival_s=found.arrival_s * plan.time, duration_s=duration_s)
     if plan.policies.placement != "blocks":
         return found
-    ever = np.array([fits_in_torus(sides, plan.cluster.torus) for sides in found.shapes], dtype=np.bool_)
+    assert plan.cluster.lattice is not None
+    kinds = list(zip(found.gpus.tolist(), found.shapes or [()] * len(found), strict=True))
+    fits = {kind: bool(plan.cluster.lattice.orders(*kind)) for kind in set(kinds)}
+    ever = np.array([fits[kind] for kind in kinds], dtype=np.bool_)
     return found.picked(ever, no_block=int((~ever).sum()))

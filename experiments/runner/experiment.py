@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from ringlight.experiments.backends.protocol import Backend, BackendError, BatchBackend
+from ringlight.experiments.backends.protocol import Backend, BackendError, BatchBackend, Told
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import ScenarioError
@@ -20,7 +21,7 @@ from ringlight.experiments.record.events import Record, RunEnded, RunFailed, rea
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.foretold import Foreteller
-from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.schema import under
@@ -105,7 +106,7 @@ def carry_out(
             failures += _spread(backend, [*batches, *plans], folder, reporter, executor)
     else:
         for batch in batches:
-            records, failed = _one(backend, batch)
+            records, failed = _one(backend, batch, reporter.computed)
             folder.write(records)
             failures += failed
         for setting in _settings(plans):
@@ -133,22 +134,27 @@ def one_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str,
     return records, outcome.failures
 
 
-def _one(backend: Backend, task: Any) -> tuple[list[Record], tuple[str, ...]]:
+def _one(backend: Backend, task: Any, told: Told) -> tuple[list[Record], tuple[str, ...]]:
     """The same of a plan, or of all runs of a batch."""
     if isinstance(task, RunPlan):
         return one_alone(backend, task)
     assert isinstance(backend, BatchBackend)
-    records = backend.compute(task)
+    records = backend.compute(task, told)
     return records, tuple(record.reason for record in records if isinstance(record, RunFailed))
 
 
-def one_elsewhere(backend: Backend, task: Any, code: str) -> tuple[list[Record], tuple[str, ...]]:
+def one_elsewhere(
+    backend: Backend, task: Any, code: str, notes: Notes
+) -> tuple[list[Record], tuple[str, ...]]:
     """The same on a worker, which must have the code that the sweep began with. Raises BackendError."""
     if code_version() != code:
         raise BackendError(
             f"{platform.node()} has other code of ringlight ({code_version()}) than the sweep ({code})"
         )
-    return _one(backend, task)
+    try:
+        return _one(backend, task, notes.note)
+    finally:
+        notes.clear()
 
 
 def _spread(
@@ -161,22 +167,33 @@ def _spread(
     began = last = time.monotonic()
     done, count = 0, sum(map(_runs_of, tasks))
     try:
-        under_way = {executor.submit(one_elsewhere, backend, task, code_version()): task for task in tasks}
-        for future in as_completed(under_way):
-            records, failures = future.result()
-            folder.write(records)
-            yield from failures
-            now = time.monotonic()
-            done += _runs_of(under_way[future])
-            if now - last >= _LINE_S or done == count:
-                last = now
-                left_s = (now - began) / done * (count - done)
-                reporter.say(f"{done:,} of {count:,} runs, about {left_s:.0f} s left")
+        with TemporaryDirectory(prefix="ringlight-progress-") as written:
+            notes = Notes(Path(written))
+            code = code_version()
+            under_way = {executor.submit(one_elsewhere, backend, task, code, notes): task for task in tasks}
+            while under_way:
+                ended, _ = wait(under_way, COMPUTED_EVERY_S, FIRST_COMPLETED)
+                for future in ended:
+                    records, failures = future.result()
+                    folder.write(records)
+                    yield from failures
+                    done += _runs_of(under_way.pop(future))
+                now = time.monotonic()
+                if now - last >= (_LINE_S if ended else COMPUTED_EVERY_S) or not under_way:
+                    last = now
+                    left_s = (now - began) / done * (count - done) if done else None
+                    reporter.say(_how_far(done, count, left_s, notes.read()))
     except (BrokenExecutor, BackendError) as error:
         why = "a process that computed runs was killed; was there too little memory?"
         if isinstance(error, BackendError):
             why = f"a worker was refused: {error}; give it the same."
         raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
+
+
+def _how_far(done: int, count: int, left_s: float | None, parts: Sequence[str]) -> str:
+    """A line of progress; ``left_s``: seconds that the rest takes, where that can be said."""
+    left = "" if left_s is None else f", about {left_s:.0f} s left"
+    return f"{done:,} of {count:,} runs{left}" + (f"; {', '.join(parts)}" if parts else "")
 
 
 def _runs_of(task: Any) -> int:

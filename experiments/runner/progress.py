@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -12,6 +14,8 @@ from rich.text import Text
 
 #: Seconds between two lines about one run where there is no terminal.
 LINE_EVERY_S = 5.0
+#: Seconds between two lines about runs that are computed, and least between two notes of one of them.
+COMPUTED_EVERY_S, NOTE_EVERY_S = 2.0, 0.5
 
 
 class Reporter:
@@ -52,7 +56,40 @@ class Reporter:
             self._last_line = time.monotonic()
             self.say("  " + ", ".join(f"{job} {count}/{self._totals[job]}" for job, count in done.items()))
 
+    def computed(self, title: str, share: float) -> None:
+        """How much of a run that this process computes is done."""
+        if time.monotonic() - max(self._started, self._last_line) >= COMPUTED_EVERY_S:
+            self._last_line = time.monotonic()
+            self.say(f"  {title}: {share:.0%}")
+
     def end_run(self) -> None:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+
+
+class Notes:
+    """How far runs are that other processes of this machine compute: each notes it in a file of its own in a
+    folder. Without that folder, as on another machine, nothing is noted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last = 0.0
+
+    def note(self, title: str, share: float) -> None:
+        """How much of the run of this process is done."""
+        if time.monotonic() - self._last >= NOTE_EVERY_S and self._folder.is_dir():
+            self._last = time.monotonic()
+            partly = self._folder / f"{os.getpid()}.part"
+            partly.write_text(f"{share:.4f} {title}")
+            partly.rename(self._folder / str(os.getpid()))
+
+    def clear(self) -> None:
+        """The run of this process is over."""
+        (self._folder / str(os.getpid())).unlink(missing_ok=True)
+
+    def read(self) -> list[str]:
+        """What is under way, and how far."""
+        notes = [path.read_text() for path in sorted(self._folder.iterdir()) if not path.suffix]
+        found = [note.partition(" ") for note in notes]
+        return [f"{title} {float(share):.0%}" for share, _, title in found]

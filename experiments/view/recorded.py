@@ -104,6 +104,7 @@ class Recorded:
             "events": [moved(event, begin) for event in told],
             "laps": {job: _columns(of_job, begin) for job, of_job in laps.items()},
             "lightpaths": lightpaths(plan, records, begin),
+            **_replayed(plan, records, begin),
             "rates": _resampled(self._rates.get(name, {}), begin),
         }
 
@@ -165,6 +166,23 @@ def _laps(job: JobPlan, started: record.RunStarted, records: Iterable[Record]) -
     laps = Laps(job.name, len(started.jobs.get(job.name, ())) or job.gpus)
     of_job = (vars(one) for one in records if isinstance(one, record.Iteration) and one.job == job.name)
     return [asdict(lap) for lap in laps.of(of_job)]
+
+
+def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:
+    """What jobs of a replayed trace hold: at some moments the GPUs of each leaf, and how many jobs have them;
+    and the course of the share of all GPUs."""
+    one = next((one for one in records if isinstance(one, record.TraceReplayed)), None)
+    if one is None or plan.trace is None:
+        return {}
+    held = []
+    for t, jobs in one.seen:
+        by_leaf: dict[str, list[int]] = {}
+        for _, leaf, gpus in jobs:
+            of = by_leaf.setdefault(plan.trace.cluster.names[leaf], [0, 0])
+            of[0], of[1] = of[0] + gpus, of[1] + 1
+        held.append({"t": t - begin, "held": by_leaf})
+    course = {"t": [t - begin for t in one.course["t"]], "held": list(one.course["held"])}
+    return {"held": held, "course": course, "span": [0.0, max(course["t"], default=0.0)]}
 
 
 def _columns(laps: Sequence[Mapping[str, Any]], begin: float) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.cost import byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
@@ -86,6 +87,10 @@ class Plane:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+    def cluster(self) -> Cluster:
+        """The plane as a cluster that jobs of a trace share. Raises ValueError where it is none."""
+        raise ValueError(f"no trace is replayed on {self}")
 
     def place(self, count: int, free: Collection[str]) -> tuple[str, ...] | None:
         """Free nodes for a job of so many ranks; None where any will do. Raises ValueError."""

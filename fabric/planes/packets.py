@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ringlight.fabric.clusters import Cluster, cluster_of
 from ringlight.fabric.cost import steps_time
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.schedules import steps_named
@@ -20,6 +21,9 @@ class PacketPlane(Plane):
 
     def __str__(self) -> str:
         return "packet switches and circuits"
+
+    def cluster(self) -> Cluster:
+        return cluster_of(self.fabric)
 
     def alone_s(
         self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects

@@ -438,12 +438,28 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._carrier.take_up(map(self._interface, carried))
 
     def _end_fibre(self, port: Port) -> None:
-        """What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
-        this lab brings its end up."""
-        switch = self.fabric.optical_switches.get(port.node)
-        if switch is not None and switch.is_elsewhere:
+        """Finish the end of a fibre at an optical switch.
+
+        What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
+        this lab brings its end up. What leaves into a fibre slower than others of its switch is held to that
+        rate: whoever sends there would send no faster, and only this end knows where light leads.
+        """
+        switch, node = self.fabric.optical_switches.get(port.node), self._nodes[port.node]
+        if switch is None:
+            return
+        if switch.is_elsewhere:
             with self._lock:
                 self._set_state(port)
+        elif isinstance(node, OpticalNode) and switch.wavelengths is None:
+            link = self.fabric.link_at[port]
+            rates = [cable.rate_bps for at, cable in self.fabric.link_at.items() if at.node == port.node]
+            if link.rate_bps < max(rates):
+                self._inside(node, lambda: self._hold_to(port, link))
+
+    def _hold_to(self, port: Port, link: Link) -> None:
+        with IPRoute() as here:
+            index = netlink.index_of(here, self._interface(port))
+            netlink.shape(here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link])
 
     def _shape(self, ports: Iterable[Port]) -> None:
         """Ports of packet switches."""

@@ -14,10 +14,10 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import TraceReplayed
-from ringlight.fabric.clusters import Cluster, FaultPolicies, LightMoves, Policies, cluster_of
+from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies, cluster_of
 from ringlight.fabric.trees import leaf_spine
-from ringlight.testbed.simulation.cluster.blocks import Torus
-from ringlight.testbed.simulation.cluster.breaking import Faults
+from ringlight.testbed.simulation.cluster.blocks import Blocks
+from ringlight.testbed.simulation.cluster.breaking import Faults, kept_units
 from ringlight.testbed.simulation.cluster.measures import measured, needed_wholeness, sure_slices
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices
@@ -48,17 +48,34 @@ def test_a_torus_as_rfolds_own_program_has_it(placement: str, mean_s: float, end
 
 
 def test_blocks_go_round_the_ends_of_a_torus_and_turn() -> None:
-    torus = Torus((4, 4, 2))
+    lattice = Lattice("a torus", (4, 4, 2))
+    torus = Blocks(lattice)
     torus.free[1:3] = False
-    cells = torus.find((2, 4, 2))
+    cells = torus.find(lattice.orders(16, (2, 4, 2)))
     assert cells is not None
     assert sorted({int(x) for x in cells[0].ravel()}) == [0, 3]
-    assert torus.find((1, 4, 3)) is None
-    turned = torus.find((2, 1, 4))
+    assert torus.find(lattice.orders(12, (1, 4, 3))) is None
+    turned = torus.find(lattice.orders(8, (2, 1, 4)))
     assert turned is not None
     torus.free[turned] = False
     assert int(torus.free.sum()) == 8
-    assert torus.find((2, 4)) is None
+
+
+def test_blocks_of_a_grid_and_a_ring() -> None:
+    grid = Lattice("a grid", (4, 6), round_ends=False)
+    # The squarest first; a prime that is longer than a side has none.
+    assert grid.orders(6) == [(2, 3), (3, 2), (1, 6)]
+    assert grid.orders(7) == []
+    free = Blocks(grid)
+    free.free[:, 1:5] = False
+    assert free.find(grid.orders(4)) is not None
+    assert free.find(grid.orders(6)) is None
+    ring = Lattice("a ring", (6,))
+    arcs = Blocks(ring)
+    arcs.free[1:4] = False
+    (found,) = arcs.find(ring.orders(3)) or ()
+    assert found.tolist() == [4, 5, 0]
+    assert arcs.find(ring.orders(4)) is None
 
 
 def test_what_was_recorded_of_faults() -> None:
@@ -170,6 +187,26 @@ def test_a_job_whose_server_fails() -> None:
     assert kept.swapped == 8
 
 
+def test_what_is_repaired_is_a_spare_again() -> None:
+    """Before the job that waits for a server gets it."""
+    how: dict[str, Any] = {"checkpoint_s": 300, "restart_s": 50}
+    full = _jobs(*[(0.0, 24, 4000.0)] * 4, (10, 8, 100))
+    faults = FaultTrace(np.array([1, 2]), np.array([1000.0, 2000.0]), np.array([1500.0, 9000.0]), 16, 1e6)
+    found = _ran(full, faults, FaultPolicies("spare", "switch", spares=0.25, **how))
+    assert found.swapped == 16
+    assert found.start_s[4] == 4000
+    # Twice 50 s to start again, and the work since the checkpoints of 900 s and of 1,800 s.
+    assert found.end_s.max() == pytest.approx(4000 + 50 + 100 + 50 + 50)
+    assert found.stalled[-1] == 0
+
+
+def test_a_share_of_less_than_a_unit_keeps_one_for_several_switches() -> None:
+    quarter = FaultPolicies("spare", spares=0.25, unit_gpus=32)
+    assert kept_units([32] * 8, quarter) == [0, 32, 0, 0, 0, 32, 0, 0]
+    assert kept_units([32] * 4, FaultPolicies("spare", spares=0.25)) == [8] * 4
+    assert kept_units([32] * 4, FaultPolicies("spare")) == [0] * 4
+
+
 def test_an_outage_of_no_length_does_nothing() -> None:
     trace = _jobs((0, 32, 2000))
     none = FaultTrace(np.array([0, 0]), np.array([500.0, 700.0]), np.array([500.0, 700.0]), 16, 1e6)
@@ -216,7 +253,7 @@ def test_who_has_a_spare_of_another_switch_makes_no_room_by_its_light(light: Lig
 
 
 def test_faults_of_blocks_are_refused() -> None:
-    torus = Cluster((8,), (), (), torus=(2, 4))
+    torus = Cluster((8,), (), (), lattice=Lattice("a torus", (2, 4)))
     trace = JobTrace(np.zeros(1), np.array([2]), np.array([5.0]), ((1, 2),))
     faults = Faults(_one_fault(1, 2), FaultPolicies("wait"))
     with pytest.raises(ValueError, match="faults: which GPUs of a block fail is not known"):

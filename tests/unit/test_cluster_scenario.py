@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.traces import jobs_of
 from ringlight.experiments.record.events import TraceReplayed, read_records
 from ringlight.experiments.report.sections.traces import occupied, times
+from ringlight.experiments.runner import experiment as experiment_module
+from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
@@ -130,8 +133,8 @@ def test_a_file_is_read_copied_and_named_when_it_is_wrong(tmp_path: Path) -> Non
         ("generate:", "file: a.csv\n    generate:", "jobs.trace: give either file"),
         (
             FABRIC,
-            "interconnect: {kind: ideal, gpus: 8, gpu: g, rate: 1 Gbit/s}",
-            "fabric: a trace is replayed",
+            "interconnect: {kind: parallel-ocs, gpus: 8, gpu: g, rate: 1 Gbit/s, switches: 2}",
+            "fabric: no trace is replayed on an interconnect of kind parallel-ocs",
         ),
     ],
 )
@@ -263,6 +266,27 @@ def test_what_is_left_of_a_trace_is_counted() -> None:
     assert all(job.iterations * 0.45 + 0.225 >= 2.0 and job.iterations * 0.45 <= 9.225 for job in plan.jobs)
 
 
+def test_a_long_run_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run in this process does, and runs in others do of which none has ended yet."""
+    for every in ("COMPUTED_EVERY_S", "NOTE_EVERY_S"):
+        monkeypatch.setattr(progress, every, 0.0)
+    monkeypatch.setattr(experiment_module, "COMPUTED_EVERY_S", 0.01)
+    long = SMALL.replace("jobs: 150", "jobs: 6000")
+    backend = SimulationBackend()
+    done, _ = carry_out_experiment(_parsed(long), backend, tmp_path, arms=["packed"], reporter=Reporter())
+    assert not done.failures
+    shares = [int(found) for found in re.findall(r"packed: (\d+)%", capsys.readouterr().err)]
+    assert shares == sorted(shares)
+    assert len(shares) >= 4
+    assert 10 < shares[0] < 30
+    carry_out_experiment(_parsed(long), backend, tmp_path, processes=2, reporter=Reporter())
+    said = capsys.readouterr().err
+    assert re.search(r"0 of 3 runs; .*(random|packed) \d+%", said), said
+    assert "3 of 3 runs" in said
+
+
 def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
     """A replay knows of no iterations, which are what is compared."""
     folder, result = _run(flow_by_flow(_parsed(TRAINS)), tmp_path)
@@ -279,3 +303,62 @@ def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:
     with pytest.raises(ScenarioError) as error:
         _parsed(text)
     assert "jobs.trace.placement: a GPU is lost by name only where" in str(error.value)
+
+
+GRID = "interconnect: {kind: grid, gpus: 32, gpu: g, rate: 100 Gbit/s, rows: 4, columns: 8}"
+OTHERS = {
+    GRID: (32,),
+    "interconnect: {kind: wavelength-ring, gpus: 32, gpu: g, rate: 100 Gbit/s, wavelength: 25 Gbit/s}": (32,),
+    "hop_ring: {gpus: 32, gpu: g, rate: 100 Gbit/s, reach: 2}": (32,),
+    "grids: {g: {rows: 4, columns: 8, gpu: g, rate: 10 Gbit/s}}": (32,),
+    "interconnect: {kind: torus, gpus: 32, gpu: g, rate: 100 Gbit/s, sides: [4, 8]}": (32,),
+    "interconnect: {kind: ideal, gpus: 32, gpu: g, rate: 100 Gbit/s}": (32,),
+    "interconnect: {kind: servers, gpus: 32, gpu: g, each: 8, inside: 400 Gbit/s, rate: 100 Gbit/s}": (8,)
+    * 4,
+}
+
+
+@pytest.mark.parametrize("fabric", OTHERS)
+def test_planes_that_a_trace_is_replayed_on(fabric: str, tmp_path: Path) -> None:
+    """Where jobs need neighbours they have them, wait for them, and share nothing."""
+    text = SMALL[: SMALL.index("arms:")].replace(FABRIC, fabric).replace("10: 1, 40: 0.1", "10: 1, 29: 0.1")
+    experiment = _parsed(text)
+    plan = experiment.plans[0].trace
+    assert plan is not None
+    assert plan.cluster.gpus == OTHERS[fabric]
+    needs = plan.cluster.lattice is not None and plan.cluster.lattice.needed
+    assert plan.policies.placement == ("blocks" if needs else "pack")
+    _, result = _run(experiment, tmp_path)
+    figures = {row["metric"]: row["value"] for row in result["rows"] if row["repeat"] is None}
+    assert figures["network_slowdown"] >= 1 - 1e-9
+    if len(plan.cluster.gpus) == 1:
+        assert figures["network_slowdown"] == pytest.approx(1.0)
+    if not needs:
+        assert figures["jobs_dropped"] == 0
+    # 29 GPUs in a row are no rectangle of 4 x 8, but an arc of 32.
+    dropped = jobs_of(plan, 0).counts.get("no_block", 0)
+    assert (dropped > 0) == ("rows" in fabric)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("placement: random", "jobs.trace.placement: random: a job on a grid needs neighbours"),
+        ("light: at-arrival", "jobs.trace.light: at-arrival: jobs on a grid share no light"),
+    ],
+)
+def test_policies_that_do_not_fit_a_plane_are_refused_by_name(what: str, said: str) -> None:
+    text = SMALL[: SMALL.index("arms:")].replace(FABRIC, GRID).replace("warm_up: 0.1", what)
+    with pytest.raises(ScenarioError) as error:
+        _parsed(text)
+    assert said in str(error.value)
+    with pytest.raises(ScenarioError) as error:
+        _parsed(SMALL.replace("placement: random", "placement: blocks"))
+    assert "jobs.trace.placement: blocks are of a torus, a grid or a ring" in str(error.value)
+
+
+def test_a_ring_port_by_port_carries_one_job() -> None:
+    ring = "rings: {r: {nodes: 8, wavelengths: 4, gpu: g, rate: 10 Gbit/s}}"
+    with pytest.raises(ScenarioError) as error:
+        _parsed(SMALL.replace(FABRIC, ring))
+    assert "fabric: ring r carries one job on all its nodes" in str(error.value)

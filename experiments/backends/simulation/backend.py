@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
+from ringlight.experiments.backends.protocol import CAPABILITIES, Told, lacking, untold
 from ringlight.experiments.backends.simulation.carriers import CARRIERS
 from ringlight.experiments.backends.simulation.collectives import Batch, alone, batches, compute
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
@@ -137,9 +137,9 @@ class SimulationBackend:
         found = batches(single, share, self.latency_s)
         return [*traces, *found], [plan for plan in plans if not alone(plan)]
 
-    def compute(self, batch: Batch | TraceBatch) -> list[Record]:
+    def compute(self, batch: Batch | TraceBatch, told: Told = untold) -> list[Record]:
         """The records of a batch's runs."""
-        return replayed(batch) if isinstance(batch, TraceBatch) else compute(batch)
+        return replayed(batch, told) if isinstance(batch, TraceBatch) else compute(batch)
 
     def _count(self, events: int) -> None:
         self.events += events

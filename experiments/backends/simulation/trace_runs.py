@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
+from ringlight.experiments.backends.protocol import Told, untold
 from ringlight.experiments.backends.simulation.collectives import run_started
 from ringlight.experiments.backends.simulation.lab import RECOVERY_S
 from ringlight.experiments.language.plan import RunPlan, TracePlan
@@ -76,19 +78,20 @@ def trace_batch(plan: RunPlan) -> TraceBatch:
     return TraceBatch((run,))
 
 
-def replayed(batch: TraceBatch) -> list[Record]:
-    """The records of a batch's runs; one that cannot be made has a record that says why."""
+def replayed(batch: TraceBatch, told: Told = untold) -> list[Record]:
+    """The records of a batch's runs; one that cannot be made has a record that says why. ``told``: as
+    ``BatchBackend.compute`` has it."""
     found: list[Record] = []
     for one in batch.runs:
         try:
-            found += _records(one)
+            found += _records(one, partial(told, one.title))
         except ValueError as error:
             reason = f"{one.title}: jobs.trace: {error}"
             found.append(RunFailed(t=0.0, run=one.begin.run, arm=one.begin.arm, reason=reason))
     return found
 
 
-def _records(one: TraceRun) -> list[Record]:
+def _records(one: TraceRun, told: Callable[[float], None]) -> list[Record]:
     plan, run = one.plan, one.begin.run
     trace = jobs_of(plan, one.seed)
     shares, rings = shares_of(trace, plan.sends)
@@ -112,6 +115,7 @@ def _records(one: TraceRun) -> list[Record]:
         start_up_s=plan.start_up_s,
         by_gpu=None if one.fabric is None else Gpus(one.fabric, plan.cluster, one.sent or shares.tolist()),
         losses=_losses(plan),
+        told=told,
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
     every = 1 + sum(len(where) for _, where in made.seen) // MOST_PARTS

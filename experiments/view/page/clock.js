@@ -1,6 +1,8 @@
 // The moment that is shown: played at a speed, scrubbed, peeked at under the pointer, or followed live.
 
-export const SPEEDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8];
+export const SPEEDS = [1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 60, 600, 3600, 36_000];
+/** A replay that would be over sooner or later than this, seconds, begins at another speed than that of the run. */
+const SOON_S = 1, LATE_S = 900, WANTED_S = 60;
 
 export class Clock {
   constructor(told) {
@@ -11,6 +13,11 @@ export class Clock {
     this.from = from;
     this.to = Math.max(to, from);
     this.t = Math.min(Math.max(this.t, from), this.to);
+    const long = this.to - from;
+    if (!this.chosen && long > 0 && !this.following && (long < SOON_S || long > LATE_S)) {
+      this.speed = SPEEDS.findLast((speed) => speed * WANTED_S <= Math.max(long, SPEEDS[0] * WANTED_S));
+    }
+    this.chosen ||= long > 0;
   }
 
   /** The moment to draw. */

@@ -1,6 +1,6 @@
 // Curves over time with uPlot: one moment under the pointer for all of them, and for the picture.
 
-import { markOf, rate } from "./sentences.js";
+import { exact, markOf, rate } from "./sentences.js";
 import { jobRates, linkRate, ofLaps, times, trunks } from "./measures.js";
 
 const MARKS = { light: "#c9a227", fault: "#b3001b", retry: "#5b6875", job: "#9fb0bf" };
@@ -10,6 +10,7 @@ const PANELS = [
   { id: "rate", title: "Throughput, as real", unit: (v) => (v == null ? "–" : rate(v)) },
   { id: "time", title: "Iteration, emulated", unit: (v) => (v == null ? "–" : `${v.toFixed(3)} s`) },
   { id: "share", title: "GPU share", unit: (v) => (v == null ? "–" : `${v.toFixed(0)} %`), max: 100 },
+  { id: "held", title: "GPUs held", unit: (v) => (v == null ? "–" : `${v.toFixed(0)} %`), max: 100 },
   { id: "ideal", title: "All-reduce ÷ ideal ring", unit: (v) => (v == null ? "–" : `${v.toFixed(2)} ×`) },
 ];
 
@@ -52,6 +53,10 @@ function content(id, take, plug, looks, links) {
       ],
     };
   }
+  if (id === "held") {
+    const lines = take.course ? [{ label: "of all GPUs", colour: "#0072b2", dash: [], width: 2 }] : [];
+    return { data: take.course ? [take.course.t, take.course.held.map((share) => 100 * share)] : [[]], lines };
+  }
   const jobs = take.jobs.filter((job) => take.laps[job.id]?.end.length);
   const series = jobs.map((job) => {
     const found = ofLaps(take, plug, job);
@@ -90,11 +95,11 @@ export class Curves {
       legend: { live: true },
       scales: { x: { time: false, range: () => this.range() }, y: { range: (_, low, high) => [0, panel.max || (high || 1) * 1.1] } },
       axes: [
-        { size: 24, values: (_, ticks) => ticks.map((t) => `${+t.toFixed(3)}`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
+        { size: 24, values: (_, ticks) => ticks.map((t) => `${+t.toPrecision(4)}`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
         { size: 84, values: (_, ticks) => ticks.map(panel.unit), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
       ],
       series: [
-        { label: "t", value: (_, t) => (t == null ? "–" : `${t.toFixed(2)} s`) },
+        { label: "t", value: (_, t) => (t == null ? "–" : `${exact(t, this.take.span)} s`) },
         ...lines.map((line) => ({
           label: line.label,
           stroke: line.colour,
@@ -125,7 +130,7 @@ export class Curves {
 
   range() {
     const [from, to] = this.take.span;
-    return this.take.live ? [Math.max(from, to - 120), to] : [from, Math.max(to, from + 0.001)];
+    return this.take.live ? [Math.max(from, to - 120), to] : [from, Math.max(to, from + 1e-9)];
   }
 
   marks(plot) {

@@ -19,12 +19,12 @@ const inside = (a, b) => `x ${[a, b].sort().join(" ")}`;
 /** The elements of a take that never change, and which edge each link is drawn as. */
 function elements(take, plug, open) {
   const nodes = [], edges = [], edgeOf = new Map(), within = new Map();
-  const folded = take.fabric.gpus.length > MOST_IN_DETAIL ? folds(take, gpuAtPort(plug, stateAt(take, 0))) : new Map();
+  const folded = take.fabric.gpus.length > MOST_IN_DETAIL || take.held ? folds(take, gpuAtPort(plug, stateAt(take, 0))) : new Map();
   const spot = folded.size ? placedFolded(take.fabric, folded, open) : placed(take);
   for (const [name, gpus] of folded) {
     if (open.has(name)) continue;
-    const position = { x: spot.x.get(`fold ${name}`), y: 0 };
-    nodes.push({ data: { id: `fold ${name}`, label: "", fold: name, colour: UNOWNED }, position, classes: "fold" });
+    const position = { x: spot.x.get(`fold ${name}`), y: spot.y.get(`fold ${name}`) };
+    nodes.push({ data: { id: `fold ${name}`, label: "", fold: name, colour: UNOWNED, full: 0 }, position, classes: "fold" });
     for (const gpu of gpus) within.set(gpu, `fold ${name}`);
   }
   for (const [server, gpus] of servers(take.fabric)) {
@@ -60,7 +60,8 @@ function elements(take, plug, open) {
   }
   if (spot.middle) {
     nodes.push({ data: { id: "whole", label: "interconnect,\nnot plugged\nport by port" }, position: spot.middle, classes: "whole" });
-    for (const gpu of take.fabric.gpus) edges.push({ data: { id: `w ${gpu.name}`, source: gpu.name, target: "whole", w: 1.5 }, classes: "wire" });
+    const ends = new Set(take.fabric.gpus.map((gpu) => within.get(gpu.name) || gpu.name));
+    for (const end of ends) edges.push({ data: { id: `w ${end}`, source: end, target: "whole", w: 1.5 }, classes: "wire" });
   }
   const shownAt = (port) => (spot.ports.has(port) && !folded.size ? port : within.get(nodeOf(port)) || nodeOf(port));
   for (const link of cables(take.fabric)) {
@@ -71,7 +72,8 @@ function elements(take, plug, open) {
     const known = edges.find((edge) => edge.data.id === id);
     if (known) known.data.count += 1;
     else {
-      const level = spot.y.get(nodeOf(a)) === spot.y.get(nodeOf(b)) && !bundle;
+      const round = take.fabric.rings.length || isDivided(take.fabric);
+      const level = spot.y.get(nodeOf(a)) === spot.y.get(nodeOf(b)) && !bundle && !round;
       edges.push({ data: { id, source, target, ends: [a, b], count: 1, w: 1 }, classes: level ? "fibre level" : "fibre" });
     }
   }
@@ -221,9 +223,11 @@ export class Picture {
     const gpus = this.folded.get(name), busy = gpus.map((gpu) => owners.get(gpu)).filter(Boolean);
     const names = [...new Set(busy.map((own) => own.job.name))];
     const down = gpus.filter((gpu) => this.state.down.has(gpu)).length;
+    const held = this.state.held && (this.state.held[name] || [0, 0]);
+    if (held) return this.look(`fold ${name}`, "", { label: `${gpus.length} GPUs · ${name}\n${held[0]} busy, ${held[1]} jobs`, colour: UNOWNED, full: held[0] / gpus.length });
     const label = `${gpus.length} GPUs · ${name}\n${busy.length} busy${names.length ? `, ${names.length > 1 ? `${names.length} jobs` : names[0]}` : ""}${down ? `\n${down} lost` : ""}`;
     const look = names.length === 1 ? this.looks.get(busy[0].job.id) : null;
-    this.look(`fold ${name}`, down ? "down" : "", { label, colour: look ? look.colour : UNOWNED });
+    return this.look(`fold ${name}`, down ? "down" : "", { label, colour: look ? look.colour : UNOWNED, full: busy.length / gpus.length });
   }
 
   /** Power at every port with a meter, against what a receiver needs; on demand. */

@@ -6,6 +6,7 @@ import { nodeOf, portOf } from "./light.js";
 export const GPU = 46, GAP = 10, LEVEL = 150, PORT = 22;
 /** Fabrics of more GPUs are folded by switch. */
 export const MOST_IN_DETAIL = 64;
+const ACROSS = 10, MOST_FOLDS = 64;
 
 /** GPUs in the order of their servers, and the server of each. */
 export function servers(fabric) {
@@ -224,43 +225,51 @@ export function placed(take) {
   return layered(fabric);
 }
 
-/** Positions where GPUs are folded into `groups`; those of the `open` ones stand in rows above. */
-export function placedFolded(fabric, groups, open) {
-  const x = new Map(), y = new Map(), size = new Map(), { level } = levels(fabric);
-  let at = 0;
-  for (const [name, gpus] of groups) {
-    const across = open.has(name) ? Math.min(16, gpus.length) : 0, wide = across ? across * (GPU + 6) : 180;
-    x.set(`fold ${name}`, at + wide / 2);
-    y.set(`fold ${name}`, 0);
-    if (across) gpus.forEach((gpu, index) => {
-      x.set(gpu, at + (index % across) * (GPU + 6) + GPU / 2);
-      y.set(gpu, (Math.floor(index / across) - Math.ceil(gpus.length / across) + 1) * (GPU + 6));
-    });
-    at += wide + 40;
-  }
-  const width = Math.max(at - 40, 400), deep = Math.max(200, width / 7);
-  const byLevel = Map.groupBy([...fabric.optical_switches, ...fabric.packet_switches].map((one) => one.name), (name) => level.get(name) ?? 1);
-  const optical = new Set(fabric.optical_switches.map((one) => one.name));
-  for (const [depth, names] of byLevel) {
-    names.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    const step = width / names.length;
-    names.forEach((name, index) => {
-      x.set(name, step * (index + 0.5));
-      y.set(name, depth * deep);
-      size.set(name, optical.has(name) ? { w: step * 0.9, h: 90 } : { w: Math.min(160, step * 0.8), h: 56 });
-    });
-  }
-  return { x, y, size, ports: new Map() };
+/** Names in rows of at most `across`, each `wide` and `tall`; `up`: further rows above the first. */
+function rows(names, across, wide, tall, found, y, up) {
+  const each = Math.ceil(names.length / Math.ceil(names.length / across));
+  names.forEach((name, index) => {
+    found.x.set(name, ((index % each) + 0.5) * wide);
+    found.y.set(name, y + (up ? -1 : 1) * Math.floor(index / each) * tall);
+  });
+  return Math.min(each, names.length) * wide;
 }
 
-/** GPUs by the packet switch that they are on at the begin, else by server: what is folded to one node. */
+/** Positions where GPUs are folded into `groups`, up to ten in a row; those of the `open` ones stand in rows above. */
+export function placedFolded(fabric, groups, open) {
+  const found = { x: new Map(), y: new Map(), size: new Map(), ports: new Map() }, { level } = levels(fabric);
+  const names = [...groups.keys()], closed = names.filter((name) => !open.has(name)).map((name) => `fold ${name}`);
+  const width = Math.max(400, rows(closed, ACROSS, 220, 130, found, 0, true));
+  let top = -130 * Math.ceil(closed.length / ACROSS) - GPU;
+  for (const name of names.filter((one) => open.has(one))) {
+    const gpus = groups.get(name), across = Math.max(8, Math.floor(width / (GPU + 6)));
+    gpus.forEach((gpu, index) => {
+      found.x.set(gpu, ((index % across) + 0.5) * (GPU + 6));
+      found.y.set(gpu, top - Math.floor(index / across) * (GPU + 6));
+    });
+    top -= Math.ceil(gpus.length / across) * (GPU + 6) + 20;
+  }
+  const optical = new Set(fabric.optical_switches.map((one) => one.name));
+  const byLevel = Map.groupBy([...fabric.optical_switches, ...fabric.packet_switches].map((one) => one.name), (name) => level.get(name) ?? 1);
+  let y = 0;
+  for (const [, of] of [...byLevel].sort(([a], [b]) => a - b)) {
+    of.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const step = width / Math.ceil(of.length / Math.ceil(of.length / ACROSS));
+    rows(of, ACROSS, step, 90, found, (y += Math.max(200, width / 7)), false);
+    for (const name of of) found.size.set(name, optical.has(name) ? { w: step * 0.9, h: 90 } : { w: Math.min(190, step * 0.85), h: 60, font: 26 });
+    y += 90 * (Math.ceil(of.length / ACROSS) - 1);
+  }
+  if (!byLevel.size) found.middle = { x: width / 2, y: Math.max(300, width / 5) };
+  return found;
+}
+
+/** GPUs by the packet switch that they are on at the begin, else by server, or where these are too many by
+ *  sixteenths of them all: what is folded to one node. */
 export function folds(take, gpuPorts) {
   const on = new Map([...gpuPorts].map(([port, gpu]) => [gpu, nodeOf(port)]));
-  const found = new Map();
-  for (const gpu of take.fabric.gpus) {
-    const key = on.get(gpu.name) || gpu.server;
-    if (!found.has(key)) found.set(key, []);
-    found.get(key).push(gpu.name);
-  }
-  return found;
+  const of = new Map(take.fabric.gpus.map((gpu) => [gpu.name, gpu.server]));
+  const found = Map.groupBy(take.fabric.gpus.map((gpu) => gpu.name), (name) => on.get(name) || of.get(name));
+  if (found.size <= MOST_FOLDS) return found;
+  const size = Math.ceil(take.fabric.gpus.length / 16), names = take.fabric.gpus.map((gpu) => gpu.name);
+  return Map.groupBy(names, (_, index) => { const at = index - (index % size); return `${names[at]} to ${names[Math.min(at + size, names.length) - 1]}`; });
 }

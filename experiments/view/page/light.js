@@ -100,6 +100,8 @@ export function apply(state, moment) {
     state.down = new Map(read.down);
     state.alarms = read.alarms;
     state.back = read.back;
+  } else if (moment.held) {
+    state.held = moment.held;
   } else if (moment.pairs) {
     state.paths.set(moment.of, turned(state.paths.get(moment.of), moment));
   } else if (moment.remove) {

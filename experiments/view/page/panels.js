@@ -1,14 +1,14 @@
 // The bar of time and the list of events.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
-import { markOf, sentence, subjects } from "./sentences.js";
+import { exact, markOf, sentence, subjects } from "./sentences.js";
 import { SPEEDS } from "./clock.js";
 
 const SIGN = { light: "◆", fault: "✕", retry: "↻", job: "•" };
 const MOST_SHOWN = 400;
 
 export function TimeBar({ clock, live, t }) {
-  const at = (t ?? 0).toFixed(clock.speed < 0.2 ? 3 : 2);
+  const span = [clock.from, clock.speed < 0.2 ? Math.min(clock.to, clock.from + 1) : clock.to], at = exact(t ?? 0, span);
   return html`<form class="time" onSubmit=${(e) => e.preventDefault()}>
     ${live &&
     html`<button type="button" aria-pressed=${clock.following} onClick=${() => clock.follow(!clock.following)} title="Follow the lab (L)">Live</button>`}
@@ -20,7 +20,7 @@ export function TimeBar({ clock, live, t }) {
     </select></label>
     <input type="range" aria-label="Time" min=${clock.from} max=${clock.to} step="any" value=${t}
       onInput=${(e) => clock.seek(Number(e.target.value))} />
-    <output>${at} s <small>of ${clock.to.toFixed(2)} s</small></output>
+    <output>${at} s <small>of ${exact(clock.to, [clock.from, clock.to])} s</small></output>
   </form>`;
 }
 

@@ -21,5 +21,5 @@ export async function take(index, folder, number) {
   const found = known.take || (await asked(`take/${folder}/${number}.json`));
   const { sets, turns } = found.lightpaths;
   const paths = turns.map(([t, of, set, dark]) => ({ t, of, pairs: sets[set], dark }));
-  return { ...found, of: index[folder], moments: ordered(found.events, paths) };
+  return { ...found, of: index[folder], moments: ordered(found.events, [...paths, ...(found.held || [])]) };
 }

@@ -8,6 +8,8 @@ export const seconds = (s) => {
   if (size >= 1) return `${s.toFixed(2)} s`;
   return size >= 0.001 ? `${(s * 1e3).toFixed(size >= 0.1 ? 0 : 1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
 };
+/** Seconds with as many decimals as a thousandth of the span needs, two at least. */
+export const exact = (t, [from, to]) => t.toFixed(Math.min(9, Math.max(2, Math.ceil(-Math.log10((to - from || 1) / 1000)))));
 export const rate = (bps) => {
   for (const [unit, size] of [["Tbit/s", 1e12], ["Gbit/s", 1e9], ["Mbit/s", 1e6], ["kbit/s", 1e3]]) {
     if (bps >= size) return `${(bps / size).toFixed(bps / size >= 100 ? 0 : 1)} ${unit}`;

@@ -17,7 +17,7 @@ export const STYLE = [
   { selector: ".gpu.busy", style: { "border-width": 4, "border-color": "data(colour)" } },
   {
     selector: ".fold",
-    style: { ...centred, shape: "round-rectangle", width: 170, height: 90, "background-color": "#eef2f6", "border-width": 5, "border-style": "double", "border-color": "data(colour)", "font-size": 19 },
+    style: { ...centred, shape: "round-rectangle", width: 200, height: 90, "background-color": "#eef2f6", "border-width": 5, "border-style": "double", "border-color": "data(colour)", "font-size": 18, "background-fill": "linear-gradient", "background-gradient-direction": "to-right", "background-gradient-stop-colors": "#c3d3e2 #c3d3e2 #eef2f6 #eef2f6", "background-gradient-stop-positions": (one) => `0% ${100 * one.data("full")}% ${100 * one.data("full")}% 100%` },
   },
   {
     selector: ".packet, .averager",

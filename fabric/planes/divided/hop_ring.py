@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, Gpu, Link, Onic, OpticalSwitch, Port
 from ringlight.fabric.planes.divided.planes import Planes
-from ringlight.fabric.planes.wholes.interconnect import Built, Interconnect
+from ringlight.fabric.planes.wholes.interconnect import Built, Interconnect, of_blocks
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
@@ -49,6 +50,9 @@ class HopRing(Interconnect):
     @property
     def path_bps(self) -> float:
         return self.gpu_bps / 2
+
+    def cluster(self, gpus: int) -> Cluster:
+        return of_blocks(Lattice("a ring of servers", (gpus,)))
 
     def counts(self, gpus: int) -> Counts:
         """The transceivers are the switches; each has a port for every fibre."""

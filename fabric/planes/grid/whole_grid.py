@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class GridOfGpus(Interconnect):
     gpu_bps: float
     transceivers: int = 1
     handshake_s: float = 0.0
+
+    def cluster(self, gpus: int) -> Cluster:
+        return of_blocks(Lattice("a grid", (self.rows, self.columns), round_ends=False))
 
     def counts(self, gpus: int) -> Counts:
         """O-NICs on the WSS of their row and on that of their column; one transceiver for each, or one whose

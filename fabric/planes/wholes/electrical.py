@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.parts import Counts
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
 
@@ -16,6 +17,9 @@ class Ideal(Interconnect):
     kind: ClassVar[str] = "ideal"
 
     gpu_bps: float
+
+    def cluster(self, gpus: int) -> Cluster:
+        return Cluster((gpus,), (), ())
 
     def counts(self, gpus: int) -> Counts:
         """One packet switch with a port for every GPU."""
@@ -36,6 +40,12 @@ class Servers(Interconnect):
     @property
     def server_size(self) -> int:
         return self.gpus_each
+
+    def cluster(self, gpus: int) -> Cluster:
+        """Servers are its leaves; a GPU's rate is that inside."""
+        servers = gpus // self.gpus_each
+        leaves = self.gpus_each * self.gpu_bps / self.inside_bps
+        return Cluster((self.gpus_each,) * servers, (tuple(range(servers)),), ((leaves,) * servers,))
 
     def counts(self, gpus: int) -> Counts:
         """A port of every GPU on one packet switch, and a copper cable to the switch of its server."""

@@ -7,10 +7,12 @@ their unit: ``_bps`` or ``_s``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
+from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
 
 Kind = TypeVar("Kind")
@@ -40,11 +42,6 @@ class Interconnect:
         def gpu_bps(self) -> float: ...
 
     @property
-    def sides(self) -> tuple[int, ...]:
-        """Sides of the torus that its GPUs are; none where they are no torus."""
-        return ()
-
-    @property
     def server_size(self) -> int:
         """GPUs of each server, which are in a row."""
         return 1
@@ -72,9 +69,18 @@ class Interconnect:
     def check(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Raises ValueError where these GPUs (source, destination) cannot send to each other in one job."""
 
+    def cluster(self, gpus: int) -> Cluster:
+        """So many GPUs as a cluster that jobs of a trace share. Raises ValueError where they are none."""
+        raise ValueError(f"no trace is replayed on an interconnect of kind {self.kind}")
+
     def counts(self, gpus: int) -> Counts:
         """Parts of one that joins so many GPUs."""
         raise NotImplementedError
+
+
+def of_blocks(lattice: Lattice) -> Cluster:
+    """GPUs of which jobs have blocks."""
+    return Cluster((math.prod(lattice.sides),), (), (), lattice=lattice)
 
 
 def slowed(one: Kind, time: float, rate: float) -> Kind:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
 
 if TYPE_CHECKING:
     from ringlight.fabric.steps import IntArray
@@ -83,9 +84,8 @@ class TorusOfGpus(Interconnect):
     gpu_bps: float
     hop_s: float = 0.0
 
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return self.torus.sides
+    def cluster(self, gpus: int) -> Cluster:
+        return of_blocks(Lattice("a torus", self.torus.sides, needed=False))
 
     @property
     def link_bps(self) -> float:

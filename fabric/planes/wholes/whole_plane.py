@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect
 from ringlight.fabric.steps import Steps, pairs_of
@@ -51,6 +52,9 @@ class WholePlane(Plane):
                 yield place[source], place[destination]
 
         self.interconnect.check(pairs())
+
+    def cluster(self) -> Cluster:
+        return self.interconnect.cluster(len(self.nodes))
 
     def rate_bps(self, gpu: str) -> float:
         """All that the GPU can send at once."""

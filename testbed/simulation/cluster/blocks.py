@@ -1,36 +1,43 @@
-"""Blocks of a torus: where a job of given sides fits, as shuoshuc/RFold's ``firstfit`` finds it.
+"""Blocks of a torus, a grid or a ring: where a job of given sides fits, as RFold's ``firstfit`` does.
 
-All orders of a job's sides are tried, in each all places in order, round the ends of the torus too. Jobs in
-blocks share no link, so they go at ideal speed.
+All orders of a job's sides are tried, in each all places in order, round the ends too where there are none
+(shuoshuc/RFold). Jobs in blocks share no link, so they go at ideal speed.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ringlight.fabric.clusters import Lattice
+
 Cells = tuple[npt.NDArray[np.int64], ...]
 
 
-class Torus:
-    """The free GPUs of a torus."""
+class Blocks:
+    """The free GPUs of a lattice."""
 
-    def __init__(self, sides: Sequence[int]) -> None:
-        self.free = np.ones(tuple(sides), dtype=np.bool_)
+    def __init__(self, lattice: Lattice) -> None:
+        self.free = np.ones(lattice.sides, dtype=np.bool_)
+        self._round_ends = lattice.round_ends
 
-    def find(self, sides: Sequence[int]) -> Cells | None:
-        """The first block of free GPUs with these sides in some order; None where there is none."""
-        if len(sides) != self.free.ndim:
-            return None
-        for order in dict.fromkeys(itertools.permutations(sides)):
-            if any(side > own for side, own in zip(order, self.free.shape, strict=True)):
-                continue
+    def find(self, orders: Sequence[Sequence[int]]) -> Cells | None:
+        """The first block of free GPUs that has one of some sides, the first first; None where there is
+        none."""
+        for order in orders:
             begins = self.free
             for axis, side in enumerate(order):
-                begins = np.logical_and.reduce([np.roll(begins, -step, axis) for step in range(side)])
+                width = 1
+                while width < side:
+                    step = min(width, side - width)
+                    begins = begins & np.roll(begins, -step, axis)
+                    width += step
+            if not self._round_ends:
+                begins = begins.copy()
+                for axis, side in enumerate(order):
+                    np.moveaxis(begins, axis, 0)[begins.shape[axis] - side + 1 :] = False
             if begins.any():
                 first = np.unravel_index(int(begins.argmax()), begins.shape)
                 spans = zip(first, order, self.free.shape, strict=True)

@@ -6,15 +6,14 @@ since light may yet move it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from ringlight.fabric.clusters import Cluster, Policies
-from ringlight.testbed.simulation.cluster.blocks import Cells, Torus
+from ringlight.fabric.clusters import Cluster, Lattice, Policies
+from ringlight.testbed.simulation.cluster.blocks import Blocks, Cells
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.failing import Units
 from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free, Placed
+from ringlight.workloads.job_traces import JobTrace
 
 
 class Holding:
@@ -50,15 +49,21 @@ class InBlocks(Holding):
     """A job has a block of a torus."""
 
     def __init__(
-        self, cluster: Cluster, policies: Policies, seed: int, shapes: Sequence[Sequence[int]]
+        self, cluster: Cluster, policies: Policies, seed: int, trace: JobTrace, lattice: Lattice
     ) -> None:
         super().__init__(cluster, policies, seed)
-        self._torus, self._shapes = Torus(cluster.torus), shapes
+        self._blocks, self._trace, self._lattice = Blocks(lattice), trace, lattice
         self._cells: dict[int, Cells] = {}
         self._found: Cells | None = None
+        self._orders: dict[tuple[int, tuple[int, ...]], list[tuple[int, ...]]] = {}
 
     def fits(self, job: int, wanted: int) -> bool:
-        self._found = self._torus.find(self._shapes[job]) if super().fits(job, wanted) else None
+        if not super().fits(job, wanted):
+            return False
+        kind = (wanted, self._trace.shapes[job] if self._trace.shapes else ())
+        if kind not in self._orders:
+            self._orders[kind] = self._lattice.orders(*kind)
+        self._found = self._blocks.find(self._orders[kind])
         return self._found is not None
 
     def choose(self, job: int, wanted: int) -> Placed:
@@ -69,11 +74,11 @@ class InBlocks(Holding):
 
     def take(self, job: int, placed: Placed) -> None:
         super().take(job, placed)
-        self._torus.free[self._cells[job]] = False
+        self._blocks.free[self._cells[job]] = False
 
     def give(self, job: int, placed: Placed) -> None:
         super().give(job, placed)
-        self._torus.free[self._cells.pop(job)] = True
+        self._blocks.free[self._cells.pop(job)] = True
 
 
 class InUnits(Holding):

@@ -85,11 +85,11 @@ def _holding(
     if by_gpu is not None:
         return ByName(cluster, policies, seed, by_gpu)
     if policies.placement == "blocks":
-        if not (cluster.torus and trace.shapes):
-            raise ValueError("placement: blocks need a torus, and a trace that has their sides")
+        if cluster.lattice is None:
+            raise ValueError("placement: blocks need a torus, a grid or a ring")
         if faults is not None:
             raise ValueError("faults: which GPUs of a block fail is not known; place by count")
-        return InBlocks(cluster, policies, seed, trace.shapes)
+        return InBlocks(cluster, policies, seed, trace, cluster.lattice)
     if faults is not None:
         return InUnits(cluster, policies, seed, faults.policies.unit_gpus)
     return Holding(cluster, policies, seed)
