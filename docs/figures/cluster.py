@@ -61,11 +61,34 @@ def _dark(trace: str, dark: str) -> list[Cell]:
     return [trace.title(), f"dark {dark}", "", "", of(hours, found)]
 
 
+_SPARES = {
+    "wait": "wait for the repair",
+    "restart": "restart elsewhere",
+    "switch": "a spare server of the same switch",
+    "pod": "of the same pod",
+    "anywhere": "from anywhere",
+    "cube": "a spare cube of 64 GPUs, which fail whole",
+}
+
+
+def _spared(arm: str) -> list[Cell]:
+    cells = []
+    for gpus in (256, 1024):
+        at = {"jobs.trace.generate.sizes": {gpus: 1}}
+        cells += [of(share, simulated(arm, metric, RUN, at)) for metric in ("goodput", "stalled")]
+    return [_SPARES[arm], *cells]
+
+
 BLOCKS: dict[str, Block] = {
     "cluster-load": Table(
         "cluster_sweep",
         f"load | jobs send | {' | '.join(_SWEPT.values())}",
         [_swept(load, sharing) for load in _LOADS for sharing in _SHARING],
+    ),
+    "cluster-spares": Table(
+        "cluster_spares",
+        "when a server fails | goodput, jobs of 256 GPUs | they wait | goodput, jobs of 1,024 | they wait",
+        [_spared(arm) for arm in _SPARES],
     ),
     "cluster-traces": Table(
         "cluster_two_traces",
