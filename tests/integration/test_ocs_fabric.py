@@ -58,8 +58,8 @@ def test_a_regroup_over_switches_of_two_vendors_moves_packets() -> None:
     (run,) = found.values()
     # Light into a slower fibre is as slow as that, also from a faster one.
     into = [link for link in records if isinstance(link, LinkRate) and link.direction.endswith(" to g2")]
-    assert [link.set_bps for link in into] == [50e6]
-    assert into[0].measured_bps < 1.4 * 50e6
+    assert into
+    assert all(link.set_bps == 50e6 and link.measured_bps < 1.4 * 50e6 for link in into)
     assert not run.failures
     (ended,) = run.of(ActionEnded)
     assert (ended.do, ended.error) == ("regroup", None)
