@@ -19,21 +19,12 @@ from benchmarks.harness import check_known, need_root, spread, tell
 from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.optical_drivers import PROTOCOLS
 from ringlight.testbed.acceptance.rigs import RIGS
 from ringlight.testbed.acceptance.rigs.emulated import ScpiRig
 from tests import netconf_server
 
-EMULATED = (
-    "scpi",
-    "polatis-tl1",
-    "calient-tl1",
-    "polatis-restconf",
-    "calient-rest",
-    "ocp-gnmi",
-    "sonic-ocs",
-    "sonic-ocs-gnmi",
-)
-DRIVERS = (*EMULATED, "polatis-netconf")
+DRIVERS = (*PROTOCOLS, "polatis-netconf")
 
 
 def optical_drivers(
@@ -59,7 +50,7 @@ PARTS = (optical_drivers,)
 @contextlib.contextmanager
 def driver_of(kind: str, ports: int) -> Iterator[tuple[OpticalSwitchDriver, Sequence[int]]]:
     """The driver of a switch with so many ports, and its egresses."""
-    if kind in EMULATED:
+    if kind in PROTOCOLS:
         rig_type = RIGS[kind]
         assert issubclass(rig_type, ScpiRig)
         # The last egress of a rig has failed.

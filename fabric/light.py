@@ -1,8 +1,8 @@
 """Power of light along its path: what is sent, less every loss on the way, is what the receiver gets.
 
 Loss adds up over the fibres and the switches that a lightpath passes. A path that leaves less than the
-receiver's sensitivity carries nothing. The emulated switches, the simulator, the planner and the study of a
-ring's reach all ask here.
+receiver's sensitivity carries nothing, or with a modulation damages bits before it does. The emulated
+switches, the simulator, the planner and the study of a ring's reach all ask here.
 """
 
 from __future__ import annotations
@@ -10,21 +10,64 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+Modulation = Literal["nrz", "pam4"]
+#: Bits of PAM4 over decisions: 3/4 (six thresholds beside four levels, two bits each).
+_PAM4 = 0.75
+#: A codeword of RS(544, 514), of symbols of 10 bits, of which 15 can be wrong.
+_SYMBOLS, _SYMBOL_BITS, _CORRECTED = 544, 10, 15
+#: Q at the sensitivity.
+_Q = {"nrz": -NormalDist().inv_cdf(1e-12), "pam4": -NormalDist().inv_cdf(2.4e-4 / _PAM4)}
+#: Light is dark where half of the shortest frames, 64 bytes with their check sequence, have a bit error.
+_DARK = -math.expm1(math.log(0.5) / (8 * 64))
 
 
 @dataclass(frozen=True)
 class Optics:
     """``launch_dbm``: power that a transmitter sends; ``sensitivity_dbm``: least power that a receiver can
-    read; ``fibre_db``: loss of each fibre with its connectors."""
+    read; ``fibre_db``: loss of each fibre with its connectors. ``modulation``: with one, light below the
+    sensitivity has bit errors (:func:`bit_errors`) before nothing of it can be read; without, none."""
 
     launch_dbm: float = 0.0
     sensitivity_dbm: float = -30.0
     fibre_db: float = 0.0
+    modulation: Modulation | None = None
 
-    def reads(self, power_dbm: float) -> bool:
-        """Whether a receiver can read light of that power."""
+    def is_enough(self, power_dbm: float) -> bool:
+        """Whether it is the sensitivity or more."""
         # A hair less than the sensitivity is rounding, not loss.
         return power_dbm >= self.sensitivity_dbm - 1e-9
+
+    def reads(self, power_dbm: float) -> bool:
+        """Whether a receiver can read light of that power, be it with errors."""
+        return self.is_enough(power_dbm) or bit_errors(self, power_dbm) < _DARK
+
+
+def bit_errors(optics: Optics, power_dbm: float) -> float:
+    """Share of bits that a receiver has wrong at a power, after error correction; 1 where it reads none.
+
+    Q is proportional to the received power, as noise of a p-i-n receiver is thermal, and the error rate is
+    erfc(Q / sqrt 2) / 2 (Agrawal, Fiber-Optic Communication Systems, "Receiver Sensitivity"). ``nrz``: the
+    sensitivity is where that is 1e-12, and nothing is corrected. ``pam4``: 3/4 of that for Gray-coded levels;
+    the sensitivity is where it is 2.4e-4 before correction by RS(544, 514) of 10-bit symbols, as 400GBASE-DR4
+    has it (IEEE Std 802.3, clauses 119 and 124). A codeword that cannot be corrected counts as one error
+    somewhere in it. What few errors there are above the sensitivity is left out.
+    """
+    if optics.is_enough(power_dbm):
+        return 0.0
+    if optics.modulation is None:
+        return 1.0
+    q = _Q[optics.modulation] * 10 ** ((power_dbm - optics.sensitivity_dbm) / 10)
+    found = math.erfc(q / math.sqrt(2)) / 2
+    if optics.modulation == "pam4":
+        wrong = -math.expm1(_SYMBOL_BITS * math.log1p(-_PAM4 * found))
+        intact = math.fsum(
+            math.comb(_SYMBOLS, k) * wrong**k * (1 - wrong) ** (_SYMBOLS - k) for k in range(_CORRECTED + 1)
+        )
+        found = 1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
+    return found if found < _DARK else 1.0
 
 
 def received_dbm(launch_dbm: float, losses_db: Iterable[float]) -> float:
@@ -91,18 +134,20 @@ def _arriving(
     return max(found, default=None)
 
 
-def too_dim(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> frozenset[Spot]:
-    """Ingresses of light that leaves a switch too weak for its receiver."""
-    found = set()
+def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[Spot, float]:
+    """Ingresses of light that leaves a switch too weak for its receiver, with the share of bits that are
+    wrong there, 1 where none can be read."""
+    found = {}
     for (ingress, colour), (egress, loss_db) in wires(switch).items():
         if (switch, egress - fibres.size[switch]) in fibres.far:
             continue
         power = arriving_dbm(fibres, wires, switch, ingress, colour)
         if power is None:
             continue
-        if not fibres.optics.reads(received_dbm(power, [loss_db, fibres.optics.fibre_db])):
-            found.add((ingress, colour))
-    return frozenset(found)
+        received = received_dbm(power, [loss_db, fibres.optics.fibre_db])
+        if errors := bit_errors(fibres.optics, received):
+            found[ingress, colour] = errors
+    return found
 
 
 def most_loss_db(optics: Optics, losses_db: Sequence[float]) -> float:

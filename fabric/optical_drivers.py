@@ -72,6 +72,9 @@ DRIVERS: Mapping[str, DriverKind] = {
     "openflow": DriverKind((*_CALIENT, *_POLATIS, "ocp", *_SONIC), "mems", None, None, login=False),
 }
 
+#: All that the emulated switch speaks.
+PROTOCOLS = tuple(dict.fromkeys(kind.protocol for kind in DRIVERS.values() if kind.protocol is not None))
+
 #: Options that also the driver of an emulated switch can be told.
 EMULATED_OPTIONS = frozenset({"group", "bulk", "settle_s", "schema"})
 

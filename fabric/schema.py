@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from ringlight.fabric.impairments import NONE, Impairments
-from ringlight.fabric.light import Optics
+from ringlight.fabric.light import Modulation, Optics
 from ringlight.fabric.optical_drivers import CLASSES, DRIVERS, EMULATED_OPTIONS, RESERVED, driver_of
 from ringlight.fabric.optical_profiles import PROFILES, WAVELENGTHS_ONLY
 from ringlight.fabric.parts import (
@@ -118,11 +118,13 @@ Power = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class LightSpec(Strict):
-    """Power that transmitters send and receivers need, and loss of each fibre, for the whole fabric."""
+    """Power that transmitters send and receivers need, and loss of each fibre, for the whole fabric; with a
+    ``modulation`` less power has bit errors before it is dark (:func:`fabric.light.bit_errors`)."""
 
     launch_dbm: Power = Optics.launch_dbm
     sensitivity_dbm: Power = Optics.sensitivity_dbm
     fibre_db: Loss = Optics.fibre_db
+    modulation: Modulation | None = None
 
 
 def _driver(value: object) -> object:

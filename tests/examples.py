@@ -44,6 +44,12 @@ def assert_shown(name: str, runs: Sequence[Run]) -> None:
     if name in ("dead_switch", "dark_time", "sonic_ocs"):
         moved = {run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs}
         assert moved == {arm: arm not in ("undisturbed", "apart") for arm in moved}
+    if name == "trace_jobs":
+        (run,) = runs
+        # The third found one GPU free on each switch, and a fibre was moved for it.
+        moved = [action for action in run.actions if action.result["plan"]["fibres_moved"]]
+        assert [action.plan.when.granted for action in moved] == ["j2"]
+        assert set(run.circuits) != set(run.circuits_before)
 
 
 def _release(job: JobRun) -> float:

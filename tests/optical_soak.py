@@ -34,6 +34,7 @@ from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.packets.watching import TableWatch
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, Mode
+from ringlight.fabric.optical_drivers import DRIVERS, PROTOCOLS
 from ringlight.fabric.optical_profiles import IDEAL
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation.optical.device import SetAdmin
@@ -44,16 +45,6 @@ from tests.unit.test_controller_rules import FakeTables
 log = logging.getLogger(__name__)
 
 SIZE = 12
-PROTOCOLS = (
-    "scpi",
-    "polatis-tl1",
-    "calient-tl1",
-    "calient-rest",
-    "polatis-restconf",
-    "ocp-gnmi",
-    "sonic-ocs",
-    "sonic-ocs-gnmi",
-)
 #: What is injected, with its seconds where the usual ones would only take time.
 KINDS: dict[Kind, float | None] = {
     **dict.fromkeys(Kind),
@@ -127,7 +118,7 @@ class Emulated:
         }
         if self.protocol != "scpi":
             found |= {"username": USER, "password_file": str(password)}
-        if self.protocol in ("calient-rest", "polatis-restconf", "ocp-gnmi", "sonic-ocs", "sonic-ocs-gnmi"):
+        if "tls" in DRIVERS[self.protocol].options:
             found["tls"] = False
         if self.protocol == "polatis-restconf":
             found["settle_s"] = 0

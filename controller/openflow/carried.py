@@ -10,7 +10,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,13 @@ class Carried:
         """Wait until it acts by all that the switches had confirmed before."""
         self._ask("settle")
 
-    def add_to(self, dpid: int, replies: Iterable[Any]) -> None:
-        """Add what was carried to a switch's answers about flows, groups or tables."""
-        said = self._ask(f"counts {dpid}")
+    def add_to(self, dpid: int, replies: Sequence[Any]) -> None:
+        """Add what was carried to a switch's answers about flows, groups, tables or ports."""
+        of_ports = isinstance(replies[0], parser.OFPPortStatsReply)
+        said = self._ask(f"{'ports' if of_ports else 'counts'} {dpid}")
         flows = {(one[0], bytes.fromhex(one[1])): one[2:] for one in said.get("flows", ())}
         groups = {(one[0], one[1]): one[2:] for one in said.get("groups", ())}
+        ports = {one[0]: one[1:] for one in said.get("ports", ())}
         matched = sum(packets for packets, _ in flows.values())
         for reply in replies:
             if isinstance(reply, parser.OFPFlowStatsReply):
@@ -52,6 +54,8 @@ class Carried:
                         _add(bucket, groups.get((group.group_id, index), ()))
             elif isinstance(reply, parser.OFPTableStatsReply):
                 reply.body = [_more_matched(table, matched) for table in reply.body]
+            elif isinstance(reply, parser.OFPPortStatsReply):
+                reply.body = [_more_passed(port, ports.get(port.port_no)) for port in reply.body]
 
     def close(self) -> None:
         with self._lock:
@@ -96,4 +100,14 @@ def _more_matched(table: Any, packets: int) -> Any:
         return table
     return table._replace(
         lookup_count=table.lookup_count + packets, matched_count=table.matched_count + packets
+    )
+
+
+def _more_passed(port: Any, lacks: Sequence[int] | None) -> Any:
+    """A port's counters with what they lack: packets and bytes that came, and that left."""
+    if lacks is None:
+        return port
+    names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")
+    return port._replace(
+        **{name: getattr(port, name) + more for name, more in zip(names, lacks, strict=True)}
     )

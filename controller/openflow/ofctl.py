@@ -89,6 +89,7 @@ _WRITES: dict[str, Callable[..., Any]] = {
 _COUNTED = (
     ofproto_v1_3_parser.OFPFlowStatsReply,
     ofproto_v1_3_parser.OFPGroupStatsReply,
+    ofproto_v1_3_parser.OFPPortStatsReply,
     ofproto_v1_3_parser.OFPTableStatsReply,
 )
 _Amend = Callable[[int, Sequence[Any]], None]

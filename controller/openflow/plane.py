@@ -286,7 +286,8 @@ class OpenFlowPlane(OfctlMixin):
     def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
         """Counters of every port, the switch's own local port left out."""
         switch = self._switch(dpid)
-        request = parser.OFPPortStatsRequest(switch, 0, ofp.OFPP_ANY)
+        replies = switch.transact([parser.OFPPortStatsRequest(switch, 0, ofp.OFPP_ANY)], timeout_s)
+        self._amend(dpid, replies)
         return [
             PortStats(
                 s.port_no,
@@ -299,7 +300,7 @@ class OpenFlowPlane(OfctlMixin):
                 s.rx_errors,
                 s.tx_errors,
             )
-            for reply in switch.transact([request], timeout_s)
+            for reply in replies
             for s in reply.body
             if s.port_no <= ofp.OFPP_MAX
         ]

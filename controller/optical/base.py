@@ -19,10 +19,10 @@ How a change is made, whatever the switch:
    unknown; the next read waits until a late command can no longer take effect.
 
 A driver for another switch writes `_read`, `_remove` and `_add`; everything above is here. Optional:
-`_open`, `_close`, `_write_and_read`, `_set_port_enabled`, `_power`, `_alarms`. Its class is made of the
-switch's name, inventory entry and size, and of the OpenFlow plane (:mod:`.registry`). All times are seconds
-of ``time.monotonic()``. Drivers are synchronous and may be used from several threads; one operation runs on
-a switch at a time.
+`_open`, `_close`, `_write_and_read`, `_set_port_enabled`, `_power`, `_factory_loss`, `_alarms`. Its class is
+made of the switch's name, inventory entry and size, and of the OpenFlow plane (:mod:`.registry`). All times
+are seconds of ``time.monotonic()``. Drivers are synchronous and may be used from several threads; one
+operation runs on a switch at a time.
 """
 
 from __future__ import annotations
@@ -332,6 +332,11 @@ def _spots(xc: CrossConnect) -> tuple[tuple[int, int | None], ...]:
     return (xc.ingress, xc.wavelength), (xc.egress, xc.wavelength)
 
 
+def _touched(changed: Iterable[CrossConnect]) -> int:
+    """How many cross-connects a switch has to do with in a write: one that moves is one, not two."""
+    return len({(xc.ingress, xc.wavelength) for xc in changed})
+
+
 def check_cross_connect(capabilities: Capabilities, xc: CrossConnect) -> None:
     """Raises NoSuchPort, WrongSide or Unsupported if the switch could never make this cross-connect."""
     for port in (xc.ingress, xc.egress):
@@ -526,6 +531,12 @@ class OpticalSwitchDriver(ABC):
         switch does not tell."""
         return {}
 
+    def _factory_loss(
+        self, cross_connects: Sequence[CrossConnect], deadline: Deadline
+    ) -> Mapping[CrossConnect, float]:
+        """Insertion loss in dB of paths as their maker measured it; no entry where that is not told."""
+        return {}
+
     def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
         """Alarms besides those that follow from the ports' states: light that the meters miss."""
         metered = sorted(snapshot.used & self._capabilities.power)
@@ -644,6 +655,19 @@ class OpticalSwitchDriver(ABC):
             found = self._power(metered, deadline) if metered else {}
         return {port: None if found.get(port) == -math.inf else found.get(port) for port in asked}
 
+    def factory_loss_db(
+        self, cross_connects: Iterable[CrossConnect], *, timeout_s: float = 10.0
+    ) -> dict[CrossConnect, float | None]:
+        """Insertion loss in dB of paths as their maker measured it, connected or not; None where the switch
+        does not tell. Raises NoSuchPort and WrongSide."""
+        asked = tuple(cross_connects)
+        for xc in asked:
+            check_cross_connect(self._capabilities, xc)
+        deadline = Deadline(timeout_s)
+        with self._device(deadline):
+            found = self._factory_loss(asked, deadline)
+        return {xc: found.get(xc) for xc in asked}
+
     def alarms(self, *, snapshot: Snapshot | None = None, timeout_s: float = 5.0) -> tuple[Alarm, ...]:
         """What is wrong now, read from the switch; of ports and cross-connects what ``snapshot`` says."""
         deadline = Deadline(timeout_s)
@@ -730,7 +754,8 @@ class OpticalSwitchDriver(ABC):
         batches = self._writes(plan)
         timing = self._capabilities.timing
         needed_s = sum(
-            timing.command.typical_s + len(changed) * timing.per_cross_connect_s for _, _, changed in batches
+            timing.command.typical_s + _touched(changed) * timing.per_cross_connect_s
+            for _, _, changed in batches
         )
         if settle and plan:
             needed_s += max(timing.settle_s, timing.dark.typical_s if plan.add else 0.0)
@@ -749,13 +774,13 @@ class OpticalSwitchDriver(ABC):
         try:
             for number, (verb, batch, changed) in enumerate(batches, start=1):
                 deadline.check()
-                lit_by = time.monotonic() + timing.lit_after_s(len(changed))
+                lit_by = time.monotonic() + timing.lit_after_s(_touched(changed))
                 for xc in changed:
                     for spot in _spots(xc):
                         if spot in lit_before:
                             dark_at.setdefault(spot, time.monotonic())
                 self._written_at = time.monotonic()
-                waits = plan.add and settle and timing.lit_after_s(len(changed)) > 0.0
+                waits = plan.add and settle and timing.lit_after_s(_touched(changed)) > 0.0
                 if number < len(batches) or waits:
                     self._send(verb, batch, deadline)
                 else:

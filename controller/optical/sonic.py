@@ -29,7 +29,7 @@ from typing import Any
 
 from ringlight.controller.optical.base import Identity, PortStatus, Snapshot
 from ringlight.controller.optical.errors import ProtocolError
-from ringlight.controller.optical.yang import bare, text
+from ringlight.controller.optical.yang import bare_keys, number, text
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
 #: Cross-connects per write; 70 bytes each.
@@ -37,17 +37,19 @@ MAX_BATCH = 1024
 CONFIG = "sonic-ocs"
 WIRES, PORTS = "OCS_CROSS_CONNECT", "OCS_PORT"
 WIRE_LIST, PORT_LIST = f"{WIRES}_LIST", f"{PORTS}_LIST"
+LOSSES = "OCS_FACTORY_INSERTION_LOSS"
 BULK = f"{CONFIG}:bulk-update"
 
 
 @dataclass(frozen=True)
 class States:
-    """Where a revision of the models has STATE_DB: the module, the container of ports and, where it has a
-    word of its own for cross-connects, that of cross-connects."""
+    """Where a revision of the models has STATE_DB: the module, the containers of ports and of losses and,
+    where it has a word of its own for cross-connects, that of cross-connects."""
 
     module: str
     ports: str = PORTS
     wires: str = ""
+    losses: str = LOSSES
 
 
 #: The design document's first; the others are what branches of the software have.
@@ -55,7 +57,7 @@ REVISIONS = (
     States("sonic-ocs-states"),
     States("sonic-ocs-state"),
     States("sonic-ocs-state", "OCS_PORT_TABLE"),
-    States("sonic-ocs", "OCS_PORT_TABLE", "OCS_CROSS_CONNECT_TABLE"),
+    States("sonic-ocs", "OCS_PORT_TABLE", "OCS_CROSS_CONNECT_TABLE", f"{LOSSES}_TABLE"),
 )
 
 _PORT_STATES = {
@@ -95,16 +97,15 @@ def wire_row(xc: CrossConnect, name: str, size: int) -> dict[str, str]:
 def rows(answer: Any, container: str) -> list[dict[str, Any]]:
     """The entries of a container's list, whatever the list is called; none of an answer without anything.
     Raises ProtocolError."""
-    value = bare(answer)
-    if not isinstance(value, dict):
+    if not isinstance(answer, dict):
         raise ProtocolError(f"{container} is not a container", str(answer))
-    value = value.get(container, {}) if value else {}
+    value = bare_keys(answer).get(container, {})
     if not isinstance(value, dict) or len(value) > 1:
         raise ProtocolError(f"{container} is not a container of one list", str(value))
     found: Any = next(iter(value.values()), [])
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise ProtocolError(f"{container}: not a list of objects", str(found))
-    return list(found)
+    return [bare_keys(one) for one in found]
 
 
 def _word(row: Mapping[str, Any], leaves: Iterable[str], words: Mapping[str, Any], default: Any) -> Any:
@@ -162,6 +163,20 @@ def parse_ports(answer: Any, container: str, size: int) -> dict[int, Port]:
         found[port] = Port(_word(row, ("status", "oper_status"), _PORT_STATES, PortState.UNKNOWN), target)
     if found.keys() != set(range(1, 2 * size + 1)):
         raise ProtocolError(f"the switch tells of {len(found)} ports, the fabric says {size} on each side")
+    return found
+
+
+def parse_losses(answer: Any, container: str, size: int) -> dict[CrossConnect, float]:
+    """Factory insertion loss (dB) of each path, the most over all frequencies and temperatures. Raises
+    ProtocolError."""
+    found: dict[CrossConnect, float] = {}
+    for row in rows(answer, container):
+        # In a database, frequency and temperature are parts of the key.
+        name = text(row.get("cross_connect_id"), "a cross-connect").partition("|")[0]
+        a_side, _, b_side = name.partition("-")
+        xc = CrossConnect(port_number(a_side, "A", size), port_number(b_side, "B", size))
+        loss = number(row.get("loss_dB"), f"loss of {name[:60]}")
+        found[xc] = max(loss, found.get(xc, loss))
     return found
 
 

@@ -137,6 +137,13 @@ class SonicRestDriver(OpticalSwitchDriver):
         body = {f"{sonic.CONFIG}:{sonic.PORT_LIST}": [row]}
         self._tell("PATCH", f"{PORTS}/{sonic.PORT_LIST}={name}", body, deadline)
 
+    def _factory_loss(
+        self, cross_connects: Sequence[CrossConnect], deadline: Deadline
+    ) -> Mapping[CrossConnect, float]:
+        states, _ = self._read_ports(deadline)
+        told = self._table(f"{DATA}/{states.module}:{states.module}/{states.losses}", deadline)
+        return sonic.parse_losses(told, states.losses, self.size)
+
     # Requests
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from ringlight.controller.optical.base import Capabilities, Deadline, Identity, 
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.gnmi import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
 from ringlight.controller.optical.inventory import Entry, secrets_of
-from ringlight.controller.optical.yang import bare
+from ringlight.controller.optical.yang import bare_keys
 from ringlight.fabric.crossconnect import CrossConnect
 
 SCHEMAS = ("yang", "db")
@@ -55,12 +55,11 @@ def parse_table(response: Any, table: str, key: str) -> dict[str, Any]:
                 raise ProtocolError(f"{table}: a row without fields", str(value))
             found.extend({key: name} | fields for name, fields in told.items())
         elif not below:
-            inner = bare(value)
-            wrapped = isinstance(inner, dict) and (table in inner or not inner)
-            found.extend(sonic.rows(inner if wrapped else {table: inner}, table))
+            inner = bare_keys(value) if isinstance(value, dict) else {}
+            found.extend(sonic.rows(value if table in inner or value == {} else {table: value}, table))
         elif keys and len(below) == 1:
-            inner = bare(value)
-            entry = inner.get(below[0], inner) if isinstance(inner, dict) else inner
+            inner = bare_keys(value) if isinstance(value, dict) else {}
+            entry = inner.get(below[0], inner)
             found.extend(entry if isinstance(entry, list) else [entry])
         else:
             raise ProtocolError(f"{table}: answered with /{'/'.join(names)[:100]}")
@@ -133,6 +132,22 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         except NotThere:
             return {}
 
+    def _factory_loss(
+        self, cross_connects: Sequence[CrossConnect], deadline: Deadline
+    ) -> Mapping[CrossConnect, float]:
+        states, _ = self._read_ports(deadline)
+        paths = [self._path(states.module, states.losses)]
+        if not self._in_db:
+            # All paths of a large switch would be a million rows.
+            ids = [sonic.wire_id(xc, self.size) for xc in cross_connects]
+            paths = [self._path(states.module, states.losses, name) for name in ids]
+        try:
+            response = self._client.get(paths, deadline, self._target)
+        except NotThere:
+            return {}
+        told = parse_table(response, states.losses, "cross_connect_id")
+        return sonic.parse_losses(told, states.losses, self.size)
+
     def _path(self, module: str, table: str, key: str = "", leaf: str = "") -> Any:
         elems: list[Elem]
         if self._in_db:
@@ -140,7 +155,7 @@ class SonicGnmiDriver(OpticalSwitchDriver):
             return path_of([database, _HOST, *filter(None, (table, key, leaf))], _ORIGIN)
         elems = [f"{module}:{module}", table]
         if key:
-            elems.append((f"{table}_LIST", {_KEYS[table]: key}))
+            elems.append((f"{table}_LIST", {_KEYS.get(table, "cross_connect_id"): key}))
         return path_of([*elems, leaf] if leaf else elems)
 
     def _wires(self, cross_connects: Sequence[CrossConnect]) -> Any:

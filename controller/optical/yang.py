@@ -18,6 +18,13 @@ def bare(value: Any) -> Any:
     return [bare(child) for child in value] if isinstance(value, list) else value
 
 
+def bare_keys(value: dict[str, Any]) -> dict[str, Any]:
+    """The same without the prefixes of its own keys; itself if there are none."""
+    if not any(":" in name for name in value):
+        return value
+    return {name.rpartition(":")[2]: child for name, child in value.items()}
+
+
 def branch(value: Any, *names: str) -> dict[str, Any]:
     """The container there; an empty one where it is missing. Raises ProtocolError if it is something else."""
     for name in names:

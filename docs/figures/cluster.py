@@ -61,6 +61,7 @@ def _dark(trace: str, dark: str) -> list[Cell]:
     return [trace.title(), f"dark {dark}", "", "", of(hours, found)]
 
 
+<<<<<<< HEAD
 _CORES = {
     "packets": "packet switches",
     "still": "circuits that stay",
@@ -78,6 +79,24 @@ def _core(arm: str) -> list[Cell]:
         _CORES[arm], one("completion_mean", hours), one("goodput", share),
         one("network_slowdown", "{:.2f}".format), one("fibres_moved_total", "{:,.0f}".format),
     ]  # fmt: skip
+=======
+_SPARES = {
+    "wait": "wait for the repair",
+    "restart": "restart elsewhere",
+    "switch": "a spare server of the same switch",
+    "pod": "of the same pod",
+    "anywhere": "from anywhere",
+    "cube": "a spare cube of 64 GPUs, which fail whole",
+}
+
+
+def _spared(arm: str) -> list[Cell]:
+    cells = []
+    for gpus in (256, 1024):
+        at = {"jobs.trace.generate.sizes": {gpus: 1}}
+        cells += [of(share, simulated(arm, metric, RUN, at)) for metric in ("goodput", "stalled")]
+    return [_SPARES[arm], *cells]
+>>>>>>> main
 
 
 BLOCKS: dict[str, Block] = {
@@ -90,6 +109,11 @@ BLOCKS: dict[str, Block] = {
         "cluster_sweep",
         f"load | jobs send | {' | '.join(_SWEPT.values())}",
         [_swept(load, sharing) for load in _LOADS for sharing in _SHARING],
+    ),
+    "cluster-spares": Table(
+        "cluster_spares",
+        "when a server fails | goodput, jobs of 256 GPUs | they wait | goodput, jobs of 1,024 | they wait",
+        [_spared(arm) for arm in _SPARES],
     ),
     "cluster-traces": Table(
         "cluster_two_traces",

@@ -8,6 +8,7 @@ Writes ``light.gif``, ``view.png``, ``view-narrow.png`` and ``view-deuteranopia.
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,14 +24,21 @@ from tests.browser import CHROMIUM, Browser, browser
 IMAGES = ROOT / "docs" / "images"
 #: Bytes that the animation may have, colours of its palette, and seconds that a frame stays.
 MOST_BYTES, COLOURS, FRAME_S = 1_500_000, 64, 0.1
-#: Height of the animation, pixels.
-HEIGHT = 452
+#: What the animation leaves out, and how it says what happens.
+_LOOKS = """
+.curves > :nth-child(n + 3), .key li:has(select), .stage h2, .events, .note { display: none !important; }
+.picture { height: 356px !important; }
+.said { margin: 0 0 6px; min-height: 24px; font-size: 17px; font-weight: 600; }
+"""
 #: Before and after light moves: seconds of the run, and frames.
 _AROUND, _DARK = ((1.2, 9), (3.0, 22)), 12
 
 
-def moments(take: dict[str, Any]) -> list[float]:
-    """Moments of the frames: light that moves, slowly while it is dark. Raises ScenarioError without any."""
+def moments(take: dict[str, Any]) -> list[tuple[float, str]]:
+    """Moments of the frames and what is said of each: light that moves, slowly while it is dark.
+
+    Raises ScenarioError without any.
+    """
     change = next((event for event in take["events"] if event["event"] == "circuits"), None)
     times = [
         (xc["t_dark"], xc["t_lit"])
@@ -43,25 +51,42 @@ def moments(take: dict[str, Any]) -> list[float]:
     dark, lit = min(t for t, _ in times), max(t for _, t in times)
     (before_s, before), (after_s, after) = _AROUND
     edge = 0.2 * (lit - dark)
+    scattered = f"Scattered: an iteration of job red takes {_iteration_s(take, dark):.1f} s"
+    fibres, longest_s = len(times) // 2, max(end - begin for begin, end in times)
+    moving = f"The optical switch moves {fibres} fibres: dark for {1000 * longest_s:.0f} ms"
+    regrouped = f"Regrouped while it trains: {_iteration_s(take, lit + after_s):.1f} s"
     return [
-        *_even(dark - before_s, dark - edge, before),
-        *_even(dark - edge, lit + edge, _DARK),
-        *_even(lit + edge, lit + after_s, after),
+        *((t, scattered) for t in _even(dark - before_s, dark, before)),
+        *((t, moving) for t in _even(dark, lit + edge, _DARK)),
+        *((t, regrouped) for t in _even(lit + edge, lit + after_s, after)),
     ]
+
+
+def _iteration_s(take: dict[str, Any], t: float, job: str = "red") -> float:
+    """Seconds of the last iteration that had ended by ``t``."""
+    laps = take["laps"][job]
+    ended = [(begin, end) for begin, end in zip(laps["begin"], laps["end"], strict=True) if end <= t]
+    begin, end = ended[-1]
+    return float(end - begin)
 
 
 def _even(begin: float, end: float, count: int) -> Iterator[float]:
     return (begin + (end - begin) * step / count for step in range(count))
 
 
-def animation(tab: Browser, at: Sequence[float]) -> bytes:
+def animation(tab: Browser, at: Sequence[tuple[float, str]]) -> bytes:
     """GIF of the picture and the first curves at these moments."""
     from PIL import Image
 
-    place = "document.querySelector('.both').getBoundingClientRect()"
-    box = tab.run(f"(({{x, y, width}}) => ({{x, y, width, height: {HEIGHT}}}))({place})")
+    looks = f"Object.assign(document.createElement('style'), {{textContent: {json.dumps(_LOOKS)}}})"
+    said = "Object.assign(document.createElement('p'), {className: 'said'})"
+    tab.run(f"document.head.append({looks}), document.querySelector('.both').before({said}), 0")
+    _seek(tab, at[0][0])
+    place = "document.querySelector('.stage').getBoundingClientRect()"
+    box = tab.run(f"(({{x, y, width, height}}) => ({{x, y, width, height}}))({place})")
     frames = []
-    for number, t in enumerate(at):
+    for number, (t, words) in enumerate(at):
+        tab.run(f"document.querySelector('.said').textContent = {json.dumps(words)}, 0")
         _seek(tab, t, number)
         shot = tab.picture(clip=box)
         with Image.open(io.BytesIO(shot)) as image:
@@ -104,7 +129,7 @@ def draw(folder: Path) -> list[Path]:
         if len(gif) > MOST_BYTES:
             raise ScenarioError(f"the animation has {len(gif)} bytes, more than {MOST_BYTES}")
         (IMAGES / "light.gif").write_bytes(gif)
-        moved = at[-(_AROUND[1][1]) + 2]
+        moved = at[-(_AROUND[1][1]) + 2][0]
         _open(tab, file.as_uri(), 1280, 900)
         _seek(tab, moved)
         tab.picture(IMAGES / "view.png")

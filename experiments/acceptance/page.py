@@ -189,6 +189,8 @@ _OTHERS: Sequence[Quantity] = (
     (_FLOOD, "frames lost on a kept circuit", "flood", _lost),
     (_LOSS, "median", "insertion_loss", lambda d: f"{d['median_db']:.2f} dB"),
     (_LOSS, "most", "insertion_loss", lambda d: f"{d['most_db']:.2f} dB"),
+    (_LOSS, "as its maker measured it, median", "factory_loss", lambda d: f"{d['median_db']:.2f} dB"),
+    (_LOSS, "as its maker measured it, most", "factory_loss", lambda d: f"{d['most_db']:.2f} dB"),
 )
 
 

@@ -128,7 +128,20 @@ def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
 @options.with_groups
 def crosscheck(
     context: typer.Context,
-    scenario: options.ScenarioFile,
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); none with --random.")
+    ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(
+            "--random", metavar="N", min=1, max=1000, help="Blind test of N experiments that chance draws."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of --random.")] = 1,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Emulated run folder in which --random goes on."),
+    ] = None,
     arm: options.Arms = None,
     iterations: Annotated[
         int | None,
@@ -152,10 +165,32 @@ def crosscheck(
 ) -> None:
     """Run an experiment on the testbed and in virtual time; say how far apart they are, and why.
 
-    Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit.
+    Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit. With --random
+    all experiments are predicted, and the predictions' hash is printed, before the first is emulated.
     """
+    from ringlight.experiments.crosscheck.blind import run_blind
     from ringlight.experiments.crosscheck.command import run_crosscheck, show
     from ringlight.experiments.runner.progress import Reporter
+
+    if random is not None:
+        _refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
+        folder, found = run_blind(
+            random,
+            seed,
+            _emulation(lab),
+            _simulation(mtu, latency),
+            runs,
+            Reporter(),
+            resume=resume,
+            limit_percent=limit,
+        )
+        answer(found, as_json, lambda found: show(found, folder))
+        if not found["within_limit"]:
+            raise typer.Exit(1)
+        return
+    _refuse(context, ("seed", "resume"), "only with --random")
+    if scenario is None:
+        fail("give a SCENARIO, or --random N", 2)
 
     if emulated is not None:
         names = ("arm", "iterations", "runtime", "rest", "openflow")

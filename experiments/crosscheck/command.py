@@ -112,7 +112,8 @@ def run_crosscheck(
         emulated = done.path
     else:
         finish(emulated)
-    return compare(experiment, emulated, simulated, parent, limit_percent)
+    found = compared(emulated, simulated, limit_percent)
+    return write(experiment, found, parent), found
 
 
 def flow_by_flow(experiment: Experiment) -> Experiment:
@@ -141,23 +142,22 @@ def side(folder: Path) -> Side:
     return Side(str(folder), runs, links, read_result(folder), environment)
 
 
-def compare(
-    experiment: Experiment, emulated: Path, simulated: Path, parent: Path, limit_percent: float
-) -> tuple[Path, dict[str, Any]]:
-    """Compare two run folders of an experiment; a folder with crosscheck.json and crosscheck.html.
-
-    Raises ScenarioError when they have nothing in common.
-    """
+def compared(emulated: Path, simulated: Path, limit_percent: float) -> dict[str, Any]:
+    """Compare two run folders of an experiment. Raises ScenarioError when they have nothing in common."""
     try:
-        found = crosscheck(side(emulated), side(simulated), limit_percent)
+        return crosscheck(side(emulated), side(simulated), limit_percent)
     except ValueError as error:
         raise ScenarioError(f"{emulated} and {simulated}: {error}") from None
+
+
+def write(experiment: Experiment, found: Mapping[str, Any], parent: Path) -> Path:
+    """Write crosscheck.json and crosscheck.html of what was found; their folder."""
     folder = new_folder(parent, f"{experiment.spec.name}-crosscheck")
     with writing(folder):
         html = render(experiment, found, folder / "plots")
     write_whole(folder / "crosscheck.html", html)
     write_json(folder / "crosscheck.json", found)
-    return folder, found
+    return folder
 
 
 def show(found: Mapping[str, Any], folder: Path) -> None:
@@ -168,6 +168,8 @@ def show(found: Mapping[str, Any], folder: Path) -> None:
         [title_of(e), e["job"], *(c for f in JUDGED for c in _cells(e[f])), e["off"]]
         for e in found["entries"]
     ]
+    if "blind" in found:
+        _show_spread(found["blind"]["kinds"], whats)
     table(
         ["run", "job", *(f"{what}, {c}" for what in whats.values() for c in compared), "off"], rows, numeric=2
     )
@@ -189,6 +191,17 @@ def show(found: Mapping[str, Any], folder: Path) -> None:
                 f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}."
             )
     typer.echo(f"Page: {(folder / 'crosscheck.html').resolve()}")
+
+
+def _show_spread(kinds: Mapping[str, Any], whats: Mapping[str, str]) -> None:
+    """Print how far predictions were off, by kind of fabric."""
+    sizes = {"median": "median", "p95": "95 of 100"}
+    rows = [
+        [kind, at["jobs"], *(f"{at[figure][key]:.1f} %" for figure in whats for key in sizes)]
+        for kind, at in kinds.items()
+    ]
+    heads = (f"{what}, {words}" for what in whats.values() for words in sizes.values())
+    table(["fabric", "jobs", *heads], rows, numeric=1)
 
 
 def _cells(figure: Mapping[str, float]) -> list[str]:

@@ -95,6 +95,22 @@ def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PER
     }
 
 
+def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]]]:
+    """What a simulation predicts: by run and job the means of an iteration and of an all-reduce, and the
+    completion time; seconds, None of a job that it predicts not to succeed."""
+    return {
+        run.name: {
+            name: {
+                "iteration_s": _mean([job], lambda it: it.whole_s) if job.iterations else None,
+                "allreduce_s": _mean([job], lambda it: it.all_reduce_s) if job.iterations else None,
+                "completion_s": job.jct_s,
+            }
+            for name, job in run.jobs.items()
+        }
+        for run in simulated.runs
+    }
+
+
 def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
     """Run and job with the largest difference of a figure."""
     worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
@@ -170,7 +186,9 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     gap_s = _mean(real, lambda it: it.whole_s) - _mean(ideal, lambda it: it.whole_s)
     timers_s = _slowest_compute_s(real) - _slowest_compute_s(ideal)
     ends, links_s = _ends(theirs, ideal[0]), 0.0
-    held_up = _link_range(link for link in emulated.links if _joins(link.direction, ends))
+    fabric = theirs.plan.setting.name
+    near = (link for link in emulated.links if link.fabric == fabric and _joins(link.direction, ends))
+    held_up = _link_range(near)
     if held_up is not None:
         share = simulated.environment.get("payload_share", 1.0)
         links_s = _mean(ideal, lambda it: it.all_reduce_s) * (share / held_up["median"] - 1)
@@ -190,7 +208,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "busy": statistics.fmean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": light_moved(theirs),
-        "verdict": _of_itself(emulated, {run.name for run in ours}, ends),
+        "verdict": _of_itself(emulated, {run.name for run in ours}, fabric, ends),
     }
 
 
@@ -216,12 +234,16 @@ def _joins(direction: str, ends: set[str]) -> bool:
     return bool(ends & set(direction.split(" to ")))
 
 
-def _of_itself(side: Side, runs: set[str], ends: set[str]) -> list[Mapping[str, Any]]:
-    """A run's reasons for its verdict on itself: the links at some nodes, and processors in some runs."""
+def _of_itself(side: Side, runs: set[str], fabric: str, ends: set[str]) -> list[Mapping[str, Any]]:
+    """Reasons of a run's verdict on itself: links at some nodes of a fabric, and processors in some runs."""
     return [
         reason
         for reason in side.result["fidelity"]["reasons"]
-        if (reason["code"] == "link_rate" and _joins(reason["direction"], ends))
+        if (
+            reason["code"] == "link_rate"
+            and reason.get("fabric", fabric) == fabric
+            and _joins(reason["direction"], ends)
+        )
         or (reason["code"] == "processors_busy" and reason["run"] in runs)
     ]
 

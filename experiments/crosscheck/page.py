@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ringlight.experiments.crosscheck.compare import JUDGED, signed
+from ringlight.experiments.crosscheck.spread_page import spread_figure, spread_parts
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
@@ -50,19 +51,28 @@ def render(experiment: Experiment, found: Mapping[str, Any], folder: Path) -> st
         {**entry, "label": title_of(entry) + (f": {entry['job']}" if several else "")}
         for entry in found["entries"]
     ]
+    blind = "blind" in found
+    if blind:
+        # The furthest off first, as there may be hundreds.
+        entries.sort(key=lambda entry: -abs(entry["allreduce_s"]["difference_percent"]))
     with drawing(folder, png=True) as draw:
-        caption = (
-            "How much longer (right) or shorter (left) an iteration is simulated than emulated. The band is "
-            "the limit. Filled: iteration; ring: all-reduce alone."
-        )
-        apart = draw("differences", caption, _differences, entries, found["limit_percent"])
+        if blind:
+            caption = "Each job's difference, by kind of fabric. The band is the limit."
+            apart = draw("spread", caption, spread_figure, entries, found["limit_percent"])
+        else:
+            caption = (
+                "How much longer (right) or shorter (left) an iteration is simulated than emulated. The band "
+                "is the limit. Filled: iteration; ring: all-reduce alone."
+            )
+            apart = draw("differences", caption, _differences, entries, found["limit_percent"])
         some = f" The first {_SERIES} jobs." if len(entries) > _SERIES else ""
         caption = "Every iteration's duration, on its slowest rank: emulated (measured) and simulated."
         each = draw("iterations", caption + some, _series, entries[:_SERIES])
     parts = [
         _header(experiment, found),
         _hero(entries, found),
-        f"<h2>How far apart</h2>{apart}{_table(entries, found['limit_percent'])}",
+        *(spread_parts(found, apart) if blind else [f"<h2>How far apart</h2>{apart}"]),
+        _table(entries, found["limit_percent"]),
         _why(entries),
         f"<h2>Iteration by iteration</h2>{each}",
         _sides(found),
@@ -110,6 +120,16 @@ def _header(experiment: Experiment, found: Mapping[str, Any]) -> str:
     whole, alone = (abs(found["worst"][figure]["difference_percent"]) for figure in JUDGED)
     apart = f"{whole:.1f} % in an iteration and {alone:.1f} % in its all-reduce"
     emulated, scale = found["emulated"], experiment.plans[0].setting.scale
+    if "blind" in found:
+        of = found["blind"]["kinds"]["all"]["allreduce_s"]
+        said = f"Half of {found['blind']['kinds']['all']['jobs']} blind predictions are within"
+        return header(
+            "Ringlight blind test",
+            f"{said} {of['median']:.1f} % of an all-reduce, 95 of 100 within {of['p95']:.1f} %",
+            f"{experiment.spec.description} All were predicted before the first ran on the testbed.",
+            [("workers", emulated["runtime"]), ("the emulation calls itself", emulated["fidelity"])],
+            emulated["complete"],
+        )
     headline = f"Simulation and emulation are apart by up to {apart}"
     if emulated["fidelity"] == "bad":
         headline = NO_RESULT

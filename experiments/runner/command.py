@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -78,10 +78,12 @@ def carry_out_experiment(
     executor: str | None = None,
     reporter: Reporter | None = None,
     watched: bool = False,
+    facts: Mapping[str, Any] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
-    ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`.
+    ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
+    ``facts``: further ones for environment.json, which are there before the first run.
     Raises ScenarioError, BackendError, WriteError and what the backend raises.
     """
     reporter = reporter or Reporter()
@@ -113,7 +115,7 @@ def carry_out_experiment(
         chosen_by += [word for point in points for word in ("--point", point)]
         with folder, _resumable(folder, experiment, backend, reporter, chosen_by):
             repeat = max(plan.repeat for plan in experiment.plans)
-            folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets))
+            folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {}))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path, experiment, watched=watched)

@@ -12,6 +12,7 @@ the switch does not have what it takes.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import threading
 import time
@@ -388,6 +389,24 @@ def insertion_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
     }
 
 
+def factory_loss(rig: Rig, driver: OpticalSwitchDriver) -> dict[str, Any]:
+    """Insertion loss of paths as their maker measured it, as far as the switch tells."""
+    side = max(2, math.isqrt(LOSSES))
+    paths = [
+        rig.xc(a, b) for a in range(1, min(side, rig.pairs) + 1) for b in range(1, min(side, rig.pairs) + 1)
+    ]
+    found = {str(xc): loss for xc, loss in driver.factory_loss_db(paths).items() if loss is not None}
+    if not found:
+        lacks("a table of what its maker measured")
+    losses = list(found.values())
+    return {
+        "circuits": [{"circuit": name, "db": loss} for name, loss in found.items()],
+        "least_db": min(losses),
+        "median_db": round(statistics.median(losses), 2),
+        "most_db": max(losses),
+    }
+
+
 def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> dict[str, Any]:
     """Make all measurements, each with a driver of its own.
 
@@ -399,6 +418,7 @@ def measure(rig: Rig, progress: Progress, counts: Sequence[int] = TOGETHER) -> d
         "kept_circuits": kept_circuits,
         "flood": flood,
         "insertion_loss": insertion_loss,
+        "factory_loss": factory_loss,
     }
     found: dict[str, Any] = {}
     for name, measurement in wanted.items():

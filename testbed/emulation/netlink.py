@@ -46,6 +46,9 @@ MTU_BYTES = 9000
 FRAME_BYTES = MTU_BYTES + 14
 #: How late the kernel may look at a token bucket without losing rate, seconds.
 TIMER_SLACK_S = 200e-6
+#: What a sender may hand over in one piece, seconds of its link: shorter than the timers that matter, and
+#: than any queue.
+BURST_S = 500e-6
 #: Rates that a TBF can have, bits per second: its rate is 32 bits of bytes, its bucket 32 bits of 64 ns.
 RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, seconds.
@@ -204,10 +207,15 @@ def set_checksum_offload_off(name: str) -> None:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
 
 
-def set_single_frames(netlink: IPRoute, index: int) -> None:
-    """Let TCP hand an interface one frame at a time, not bursts to be cut up later."""
+def set_single_frames(netlink: IPRoute, index: int, most: int = 1) -> None:
+    """Let TCP hand an interface one frame at a time, or ``most``, not bursts to be cut up later."""
     with failing(f"interface {index}: frames one by one"):
-        netlink.link("set", index=index, gso_max_segs=1)
+        netlink.link("set", index=index, gso_max_segs=most)
+
+
+def segments_at(rate_bps: float) -> int:
+    """How many frames TCP may hand at once to a link of ``rate_bps`` bit/s: what it passes in `BURST_S`."""
+    return max(1, int(rate_bps * BURST_S / 8 / FRAME_BYTES))
 
 
 def index_of(netlink: IPRoute, name: str) -> int:

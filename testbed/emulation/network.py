@@ -183,7 +183,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._carrier: Carrier | None = None
         if fast_path is not None and not has_kernel_datapath():
             ours = (switch for switch in fabric.packet_switches.values() if switch.is_ours)
-            self._carrier = Carrier({lab.bridge(switch.name): switch.dpid for switch in ours}, fast_path)
+            names = lab.interface("smoother", 1), lab.interface("smoother", 2)
+            self._carrier = Carrier(
+                {lab.bridge(switch.name): switch.dpid for switch in ours},
+                fast_path,
+                names if self._carries_all() else None,
+                lab.link_group,
+            )
         self._nodes: dict[str, ShellLess] = {}
         self._cables: dict[Port, Cable] = {}
         self._control: ControlNetwork | None = None
@@ -202,6 +208,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._ends: dict[Port, End] = {}
         self._counted: dict[Port, Counts] = {}
         self._lock = threading.RLock()
+
+    def _carries_all(self) -> bool:
+        """Whether no switch that packets may meet is Open vSwitch alone, given a fast path."""
+        optical = self.fabric.optical_switches.values()
+        return not self.fabric.foreign_switches and all(switch.driver != "openflow" for switch in optical)
 
     # -- the fixed part
 
@@ -427,12 +438,28 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._carrier.take_up(map(self._interface, carried))
 
     def _end_fibre(self, port: Port) -> None:
-        """What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
-        this lab brings its end up."""
-        switch = self.fabric.optical_switches.get(port.node)
-        if switch is not None and switch.is_elsewhere:
+        """Finish the end of a fibre at an optical switch.
+
+        What leads to a switch that is elsewhere has a carrier, though nothing gets through: no process of
+        this lab brings its end up. What leaves into a fibre slower than others of its switch is held to that
+        rate: whoever sends there would send no faster, and only this end knows where light leads.
+        """
+        switch, node = self.fabric.optical_switches.get(port.node), self._nodes[port.node]
+        if switch is None:
+            return
+        if switch.is_elsewhere:
             with self._lock:
                 self._set_state(port)
+        elif isinstance(node, OpticalNode) and switch.wavelengths is None:
+            link = self.fabric.link_at[port]
+            rates = [cable.rate_bps for at, cable in self.fabric.link_at.items() if at.node == port.node]
+            if link.rate_bps < max(rates):
+                self._inside(node, lambda: self._hold_to(port, link))
+
+    def _hold_to(self, port: Port, link: Link) -> None:
+        with IPRoute() as here:
+            index = netlink.index_of(here, self._interface(port))
+            netlink.shape(here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link])
 
     def _shape(self, ports: Iterable[Port]) -> None:
         """Ports of packet switches."""
@@ -520,8 +547,16 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             for port, counts in sorted(counted.items())
         ]
 
+    def _leave_to_open_vswitch(self) -> None:
+        """Have the fast path send nothing there: the kernel takes what eBPF has sent past an impaired end."""
+        if self._carrier is not None:
+            ends = [port for link in self._impaired for port in (link.a, link.b)]
+            switches = [port for port in ends if isinstance(self._nodes.get(port.node), PacketSwitch)]
+            self._carrier.leave(map(self._interface, switches))
+
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
+        self._leave_to_open_vswitch()
         wanted = self._impaired.get(link)
         for port in (link.a, link.b):
             if wanted is None:
@@ -558,11 +593,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _redirects(self, port: Port) -> bool:
         """Whether it is eBPF that sends from a port."""
-        if self._is_bare(port):
-            return False
-        if not isinstance(self._nodes[port.node], PacketSwitch):
-            return True
-        return self._carrier is not None and self._carrier.carries(self.lab.bridge(port.node))
+        return not self._is_bare(port) and not isinstance(self._nodes[port.node], PacketSwitch)
 
     def _is_bare(self, port: Port) -> bool:
         """Whether it is a GPU's NIC, which comes with its worker."""
@@ -676,6 +707,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
         own_onic = self.fabric.onics.get(gpu.name)
         standing = own_onic is not None and own_onic.standing
+        offloads = self._carrier is not None and self._carries_all() and not self._impaired
 
         def inside() -> None:
             netlink.configure_namespace(
@@ -686,8 +718,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 index = netlink.index_of(own, NIC)
                 if not onic:
                     netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
-                    netlink.set_single_frames(own, index)
-                if self._impaired or (not onic and not has_kernel_datapath()):
+                    segments = netlink.segments_at(rate) if offloads else 1
+                    netlink.set_single_frames(own, index, segments)
+                if self._impaired or (not onic and not has_kernel_datapath() and not offloads):
                     netlink.set_checksum_offload_off(NIC)
                 if own_onic is not None and own_onic.transmitters == "array":
                     netlink.set_single_frames(own, index)

@@ -219,7 +219,8 @@ def rig_in(directory: Path) -> Iterator[Rig]:
     with lab.hold():
         try:
             bridges = [Bridge(f"{lab.prefix}{kind}", lab.id) for kind in ("a", "b")]
-            carrier = Carrier({bridges[0].name: 1}, path)
+            smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
+            carrier = Carrier({bridges[0].name: 1}, path, smoother, lab.link_group)
             carrier.start()
             carrier.take_up(bridges[0].ports.values())
             yield Rig(bridges[0], bridges[1], carrier, path)
@@ -475,6 +476,14 @@ def out_ports(rig: Rig, number: int, frame: bytes) -> list[int]:
     return sorted(port for port, _ in rig.carried.received(0))
 
 
+def sent_until(rig: Rig, frame: bytes, ports: list[int]) -> int:
+    """How many frames were sent in at port 1 until one came out at these alone."""
+    for sent in range(1, 51):
+        if out_ports(rig, 1, frame) == ports:
+            return sent
+    raise AssertionError(f"no frame came out at {ports} alone")
+
+
 def test_a_changed_or_removed_rule_acts_at_once(rig: Rig) -> None:
     frame = ethernet(0x0800, ipv4(6, tcp(1, 2)))
     rig.write(["priority=5,ip,actions=output:2"], [])
@@ -497,12 +506,12 @@ def test_a_changed_or_removed_rule_acts_at_once(rig: Rig) -> None:
 def test_a_changed_group_acts_and_counts_from_nothing(rig: Rig) -> None:
     frame = ethernet(0x0800, ipv4(6, tcp(1, 2)))
     rig.write(["priority=5,ip,actions=group:1"], ["group_id=1,type=select,bucket=output:2"])
-    assert out_ports(rig, 1, frame) == [2]
+    sent = sent_until(rig, frame, [2])
     ofctl("mod-group", rig.carried.name, "group_id=1,type=select,bucket=output:3,bucket=output:3")
     rig.ask("settle")
-    assert out_ports(rig, 1, frame) == [3]
+    sent += sent_until(rig, frame, [3])
     said = rig.ask("counts 1")
-    assert [count[2] for count in said["flows"]] == [2]
+    assert [count[2] for count in said["flows"]] == [sent]
     assert sorted((bucket is None, packets) for _, bucket, packets, _ in said["groups"]) == [
         (False, 1),
         (True, 1),
@@ -515,11 +524,11 @@ def test_a_port_that_forwards_nothing_is_open_vswitchs(rig: Rig) -> None:
     try:
         ofctl("mod-port", rig.carried.name, "2", "no-forward")
         rig.ask("settle")
-        assert out_ports(rig, 1, frame) == []
+        sent_until(rig, frame, [])
     finally:
         ofctl("mod-port", rig.carried.name, "2", "forward")
     rig.ask("settle")
-    assert out_ports(rig, 1, frame) == [2]
+    sent_until(rig, frame, [2])
 
 
 def test_captures_see_what_is_carried(rig: Rig) -> None:
@@ -535,7 +544,8 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
     assert rig.ask("counts 1")["flows"][0][2] == 1
     for capture in captures:
         with capture:
-            assert capture.recv(2000) == frame
+            # Markers of the test before may still be under way.
+            assert any(capture.recv(2000) == frame for _ in range(50))
 
 
 FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "packet_switches.yaml"

@@ -10,7 +10,7 @@ import pytest
 
 from ringlight.experiments.backends.emulation.backend import EmulationBackend, processes_of
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.record.events import ActionEnded, Circuits
+from ringlight.experiments.record.events import ActionEnded, Circuits, LinkRate
 from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces
@@ -32,7 +32,7 @@ fabric:
     ocs1: {size: 6, driver: polatis-restconf, profile: polatis-6000, dark: 10 ms}
   links:
     - {ends: [g0, "ocs0:1"], rate: 40 Gbit/s}
-    - {ends: [g2, "ocs0:2"], rate: 40 Gbit/s}
+    - {ends: [g2, "ocs0:2"], rate: 20 Gbit/s}
     - {ends: ["tor0:1", "ocs0:3"], rate: 40 Gbit/s}
     - {ends: ["tor0:2", "ocs0:4"], rate: 40 Gbit/s}
     - {ends: ["tor1:1", "ocs0:5"], rate: 40 Gbit/s}
@@ -47,15 +47,19 @@ fabric:
   circuits: [[g0, "tor0:1"], [g2, "tor1:1"], [g1, "tor0:3"], [g3, "tor1:3"]]
 training: {model: resnet50, gradient: 40 MB, compute: 50 ms, batch: 8, iterations: 8}
 tcp: {rto_min: 20 ms}
-link_test: {duration: 100 ms}
+link_test: {duration: 300 ms}
 jobs: {red: {ranks: [g0, g2]}, blue: {ranks: [g1, g3]}}
 events: [{when: {job: red, iteration: 1}, do: regroup}]
 """
 
 
 def test_a_regroup_over_switches_of_two_vendors_moves_packets() -> None:
-    found, _ = runs_of(TWO_VENDORS)
+    found, records = runs_of(TWO_VENDORS)
     (run,) = found.values()
+    # Light into a slower fibre is as slow as that, also from a faster one.
+    into = [link for link in records if isinstance(link, LinkRate) and link.direction.endswith(" to g2")]
+    assert [link.set_bps for link in into] == [50e6]
+    assert into[0].measured_bps < 1.4 * 50e6
     assert not run.failures
     (ended,) = run.of(ActionEnded)
     assert (ended.do, ended.error) == ("regroup", None)

@@ -17,7 +17,7 @@ from ringlight.experiments.record.events import TraceReplayed
 from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies, cluster_of
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.blocks import Blocks
-from ringlight.testbed.simulation.cluster.breaking import Faults
+from ringlight.testbed.simulation.cluster.breaking import Faults, kept_units
 from ringlight.testbed.simulation.cluster.measures import measured, needed_wholeness, sure_slices
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices
@@ -185,6 +185,26 @@ def test_a_job_whose_server_fails() -> None:
     kept = _ran(full, _one_fault(1000, 5000, 1), FaultPolicies("spare", "switch", spares=0.25, **how))
     assert kept.end_s.max() == 1000 + 50 + 1100
     assert kept.swapped == 8
+
+
+def test_what_is_repaired_is_a_spare_again() -> None:
+    """Before the job that waits for a server gets it."""
+    how: dict[str, Any] = {"checkpoint_s": 300, "restart_s": 50}
+    full = _jobs(*[(0.0, 24, 4000.0)] * 4, (10, 8, 100))
+    faults = FaultTrace(np.array([1, 2]), np.array([1000.0, 2000.0]), np.array([1500.0, 9000.0]), 16, 1e6)
+    found = _ran(full, faults, FaultPolicies("spare", "switch", spares=0.25, **how))
+    assert found.swapped == 16
+    assert found.start_s[4] == 4000
+    # Twice 50 s to start again, and the work since the checkpoints of 900 s and of 1,800 s.
+    assert found.end_s.max() == pytest.approx(4000 + 50 + 100 + 50 + 50)
+    assert found.stalled[-1] == 0
+
+
+def test_a_share_of_less_than_a_unit_keeps_one_for_several_switches() -> None:
+    quarter = FaultPolicies("spare", spares=0.25, unit_gpus=32)
+    assert kept_units([32] * 8, quarter) == [0, 32, 0, 0, 0, 32, 0, 0]
+    assert kept_units([32] * 4, FaultPolicies("spare", spares=0.25)) == [8] * 4
+    assert kept_units([32] * 4, FaultPolicies("spare")) == [0] * 4
 
 
 def test_an_outage_of_no_length_does_nothing() -> None:

@@ -15,7 +15,7 @@ from ringlight.experiments.analysis import fidelity
 from ringlight.experiments.analysis.fidelity import Reason
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.crosscheck.command import compare, run_crosscheck, side, trimmed
+from ringlight.experiments.crosscheck.command import compared, run_crosscheck, side, trimmed, write
 from ringlight.experiments.crosscheck.compare import Side, crosscheck, light_s, series
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
@@ -251,6 +251,11 @@ def test_only_what_a_run_says_of_a_jobs_own_links_counts(
     assert entry_of(found)["causes"]["verdict"] == [reasons[0].as_json()]
     assert entry_of(found, "fragmented")["causes"]["verdict"] == [reasons[2].as_json()]
     assert entry_of(found)["why"][-1] == "the emulation says of itself: a rate was missed"
+    # Another fabric may have nodes of the same names.
+    elsewhere = {"fabric": "other", "link": "of g0 to g1", "direction": "g0 to g1", "ratio": 0.8}
+    reasons = (Reason("link_rate", "bad", elsewhere),)
+    found = crosscheck(altered(simulated, longer(0.4), reasons), simulated)
+    assert entry_of(found)["causes"]["verdict"] == []
 
 
 def test_repetitions_are_averaged_and_what_one_side_lacks_is_named(simulated: Side) -> None:
@@ -291,7 +296,8 @@ def as_emulated(folder: Path, into: Path, change: Callable[[Record], Record] = s
 
 def test_the_page_says_how_far_apart_and_why(checked: Experiment, folder: Path, tmp_path: Path) -> None:
     emulated = as_emulated(folder, tmp_path, longer(0.9))
-    place, found = compare(checked, emulated, folder, tmp_path, 10.0)
+    found = compared(emulated, folder, 10.0)
+    place = write(checked, found, tmp_path)
     assert not found["within_limit"]
     assert json.loads((place / "crosscheck.json").read_text()) == found
     page = (place / "crosscheck.html").read_text()

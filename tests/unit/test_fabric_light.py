@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.crossconnect import CrossConnect
-from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, reach, received_dbm, too_dim
+from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, reach, received_dbm
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.grid.wavelengths import cross_connects as grid_cross_connects
@@ -139,11 +139,11 @@ def test_the_receiver_gets_what_the_path_leaves(
     arriving = arriving_dbm(fibres, state.__getitem__, last, 1, colour)
     assert arriving is not None
     assert arriving - losses[length - 1] - fibre_db == pytest.approx(expected)
-    assert too_dim(fibres, state.__getitem__, last) == (
+    assert frozenset(dimness(fibres, state.__getitem__, last)) == (
         frozenset() if optics.reads(expected) else {(1, colour)}
     )
     for name in names[:-1]:
-        assert too_dim(fibres, state.__getitem__, name) == frozenset(), "only the last one faces a receiver"
+        assert not dimness(fibres, state.__getitem__, name), "only the last one faces a receiver"
     assert arriving_dbm(fibres, state.__getitem__, last, 1, colour + 1) == (
         None if length > 1 else pytest.approx(-fibre_db)
     )

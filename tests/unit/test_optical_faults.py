@@ -25,6 +25,7 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect, Mode, PortState, check_matching
+from ringlight.fabric.optical_drivers import PROTOCOLS
 from ringlight.fabric.optical_profiles import IDEAL, MEMS, Profile
 from ringlight.testbed.emulation.optical.device import (
     Admin,
@@ -52,16 +53,6 @@ from tests.optical_model import ModelSwitch
 
 SIZE = 16
 S = 10**9
-PROTOCOLS = [
-    "scpi",
-    "polatis-tl1",
-    "calient-tl1",
-    "calient-rest",
-    "polatis-restconf",
-    "ocp-gnmi",
-    "sonic-ocs",
-    "sonic-ocs-gnmi",
-]
 
 
 class Bench:

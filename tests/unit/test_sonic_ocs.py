@@ -8,6 +8,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ from ringlight.controller.optical.sonic_ocs import parse_bulk
 from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, PROFILES
+from ringlight.testbed.acceptance.measure import factory_loss
 from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin, SetLabel
 from ringlight.testbed.emulation.optical.session import Switch
 from ringlight.testbed.emulation.optical.sonic_tree import ROOT, STATES, Change, TooBig, tree
@@ -215,6 +217,18 @@ def test_a_port_tunes_before_it_is_tuned() -> None:
     assert status() == ["failed", "blocked"]
 
 
+def test_all_statuses_at_once_are_those_of_each_port() -> None:
+    device = OpticalDevice(SIZE, PROFILES["sonic-ocs"], seed=1)
+    device.do(0, Rewire(((1, 9), (2, 10), (3, 11), (4, 12), (5, 13))))
+    device.do(0, SetAdmin((2, 11), False))
+    device.fail(12)
+    device.do(NS, Rewire(((6, 14),)))
+    for now_ns in (0, NS, 2 * NS):
+        (state,) = tree(device, now_ns, (*ROOT[STATES], Step("OCS_PORT"))).values()
+        found = [row["status"].upper() for row in state["OCS_PORT"]["OCS_PORT_LIST"].values()]
+        assert found == [device.port_state(port, now_ns) for port in range(1, 2 * SIZE + 1)]
+
+
 def test_a_change_is_the_smallest_and_of_one_kind() -> None:
     device = OpticalDevice(SIZE, IDEAL)
     device.do(0, Rewire(((1, 9), (2, 10))))
@@ -289,6 +303,21 @@ def test_1024_ports_are_all_moved_and_read_back_in_time() -> None:
         driver.close()
     # Of this the device takes 0.56 s, and the declared dark time is longer; the bar is a quiet machine's.
     assert took_s[-1] < 3 * SECONDS_1024
+
+
+def test_the_kit_reads_what_the_maker_measured() -> None:
+    profile = PROFILES["sonic-ocs"]
+    with ModelSwitch("sonic-ocs", SIZE, profile) as lossy:
+        driver = make_driver("ocs0", {"driver": "sonic-ocs", "address": lossy.address}, SIZE)
+        rig: Any = SimpleNamespace(pairs=SIZE, xc=lambda a, b: XC(a, SIZE + b))
+        found = factory_loss(rig, driver)
+        assert len(found["circuits"]) == 16
+        assert found["circuits"][1] == {
+            "circuit": "1->10",
+            "db": round(lossy.device.insertion_loss_db(1, 10), 2),
+        }
+        assert profile.loss_min_db <= found["least_db"] < found["most_db"] <= profile.loss_max_db
+        driver.close()
 
 
 # What other revisions of the software say, made of their sources

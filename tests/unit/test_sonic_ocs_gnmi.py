@@ -191,6 +191,7 @@ def test_both_schemas_do_the_same(driver: OpticalSwitchDriver, switch: ModelSwit
     )
     assert driver.set_port_enabled(1, True).enabled is True
     assert driver.capabilities().power == frozenset()
+    assert driver.factory_loss_db([XC(1, 16), XC(8, 9)]) == {XC(1, 16): 0.0, XC(8, 9): 0.0}
 
 
 def test_a_schema_that_there_is_not() -> None:

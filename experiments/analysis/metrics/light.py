@@ -34,6 +34,7 @@ COUNTERS = {
     "blocked_drops": "Packets dropped in a WSS at a port that was disabled or had failed",
     "unplugged_drops": "Packets dropped in a WSS at a port with nothing plugged in",
     "dim_drops": "Packets dropped because their light would have been too weak",
+    "error_drops": "Packets dropped with bit errors, because their light was weak",
 }
 #: And of O-NICs.
 OF_ONICS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fide
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
-from ringlight.fabric.impairments import NONE
+from ringlight.fabric.impairments import NONE, Impairments
+from ringlight.fabric.light import bit_errors
 from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.topology import circuit_cross_connects, electrical_graph, path_dbm
 from ringlight.fabric.units import format_time
-from ringlight.testbed.simulation.networks import MOST_LOSSY
+from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY, Segments
 
 #: Nothing is simulated that has processes, but switches and workers; and no GPU comes back.
 _CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent", "disturb", "restore gpu"}
@@ -197,6 +199,8 @@ def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
     said += [
         (f"events.{event.name}.impairments", event.impairments) for event in plan.events if event.impairments
     ]
+    if setting.fabric.optics.modulation is not None:
+        said.append(("fabric.light.modulation", Impairments(bit_errors=1e-12)))
     if not said:
         return None
     where = said[0][0]
@@ -211,9 +215,27 @@ def _unmodelled(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
         return None
     if (control := setting.tcp.congestion_control) != "reno":
         return f"tcp.congestion_control: only reno's answer to lost frames is simulated, not {control}'s"
+    segments = Segments(setting.frames.mtu_bytes, setting.tcp.rto_min)
+    for place, one in [*said, *_weak_light(setting)]:
+        if (lost := one.frame_loss(segments.mtu_bytes + ETHERNET_BYTES)) > MOST_LOSS * (1 + 1e-9):
+            return (
+                f"{place}: {100 * lost:.3g} % of full frames are lost, and what TCP makes of more than "
+                f"{100 * MOST_LOSS:g} % is not simulated"
+            )
     if len(setting.fabric.gpus) > MOST_LOSSY:
         return f"{lossy}: lost frames are simulated for up to {MOST_LOSSY} GPUs"
     return None
+
+
+def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
+    """Ports at which light of the fabric's own circuits arrives with errors."""
+    fabric = setting.fabric
+    if fabric.optics.modulation is None:
+        return
+    graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
+    for _, head, data in graph.edges(data=True):
+        if len(data["path"]) > 2 and (wrong := bit_errors(fabric.optics, path_dbm(fabric, data["path"]))):
+            yield f"fabric.light: at {head}:{data['in_port']}", Impairments(bit_errors=wrong)
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:

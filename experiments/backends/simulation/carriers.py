@@ -106,7 +106,8 @@ class Carrier:
         """What transfers see; ``fabric``: as it is plugged now, ``circuits``: as they are lit."""
         # Light that leads to a fibre that is cut leads nowhere.
         whole = [c for c in circuits if all(Port.parse(end) in fabric.link_at for end in c)]
-        lossy = any(link.impairments.loses for link in fabric.links)
+        lossy = fabric.optics.modulation is not None
+        lossy |= any(link.impairments.loses for link in fabric.links)
         setting = self.plan.setting
         segments = Segments(setting.frames.mtu_bytes, setting.tcp.rto_min) if lossy else None
         return PacketNetwork(

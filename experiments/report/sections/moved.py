@@ -396,7 +396,8 @@ def _pace(view: View, arm: str, event: str) -> str:
 def _steps(run: Run, action: Action) -> Figure:
     bars = list(_bars(run, action))
     drawn, axis = chart(0.75 + 0.26 * max(2, len(bars)), left=1.9, top=0.12, bottom=0.5)
-    last = max((end for _, _, end, _ in bars), default=1.0)
+    # Simulated steps may take no time at all.
+    last = max((end for _, _, end, _ in bars), default=0.0) or 1.0
     for y, (_, begin, end, colour) in enumerate(bars):
         spans(axis, colour, [(y, begin, end)], 0.62)
         note(axis, end, y, f"{end - begin:.1f} ms")

@@ -173,7 +173,7 @@ export class Picture {
   circuit({ path, dark, job, duplex }, t, load, used, now) {
     const look = job && this.looks.get(job.id), colour = look ? look.colour : UNOWNED;
     const end = path[path.length - 1], begin = path[0];
-    const share = Math.max(load(begin), load(end)), w = 1.5 + 6 * Math.min(1, share);
+    const share = Math.max(load(begin), load(end)), w = dark ? 3 : 1.5 + 6 * Math.min(1, share);
     let moving = false;
     for (let at = 1; at + 1 < path.length; at += 2) {
       const [name, ingress] = path[at].split(":");

@@ -49,8 +49,8 @@ export const STYLE = [
   { selector: ".unlit", style: { "line-color": "#b3bfca", "line-style": "dotted" } },
   { selector: ".lit", style: { "line-color": "data(colour)", "z-index": 10 } },
   { selector: ".lit.unowned", style: { "line-color": "#7c8894" } },
-  { selector: ".moving", style: { "line-style": "dashed", "line-dash-pattern": [14, 10], "line-outline-width": 2.5, "line-outline-color": "#f0c419", "z-index": 15 } },
-  { selector: ".dark", style: { "line-color": "data(colour)", "line-style": "dashed", "line-dash-pattern": [3, 6], "line-opacity": 0.75, "z-index": 12 } },
+  { selector: ".moving", style: { "line-style": "dashed", "line-dash-pattern": [14, 10], "underlay-color": "#ffc800", "underlay-opacity": 0.6, "underlay-padding": 4, "underlay-shape": "ellipse", "z-index": 15 } },
+  { selector: ".dark", style: { "line-color": "data(colour)", "line-style": "dashed", "line-dash-pattern": [4, 6], "line-opacity": 0.85, "z-index": 12 } },
   { selector: ".oneway", style: { "target-arrow-shape": "triangle", "target-arrow-color": "data(colour)", "arrow-scale": 0.8 } },
   {
     selector: ".cut",

@@ -3,7 +3,8 @@
 Open vSwitch tells each change of a bridge's flows, groups and ports on the bridge's management socket. A
 bridge is carried while that connection stands and everything has been heard; otherwise its packets are all
 Open vSwitch's. Who wants to know what was carried asks on a socket in the lab's directory, a line of text
-each: ``settle`` is answered when all that Open vSwitch has told acts, ``counts DPID`` with counters.
+each: ``settle`` is answered when all that Open vSwitch has told acts, ``counts DPID`` with counters of flows
+and groups, ``ports DPID`` with what the kernel's counters of ports lack.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ringlight.testbed.emulation import openvswitch
+from pyroute2 import IPRoute
+
+from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.datapath import Datapath, SwitchMaps
 from ringlight.testbed.emulation.fastpath.openflow import Flow, Group, MalformedError, Port, Reader, Told
@@ -48,6 +51,7 @@ class BridgeTable:
 
     def __init__(self, name: str, maps: SwitchMaps) -> None:
         self.name, self._maps = name, maps
+        self._left: frozenset[str] = frozenset()
         self.connection: socket.socket | None = None
         self.retry_at = 0.0
         self._forget()
@@ -133,18 +137,20 @@ class BridgeTable:
                         self._ports[port.number] = port
         self._changed = True
 
-    def act(self) -> None:
-        """Make the kernel carry what has been heard, once all has been."""
-        if not (self._complete and self._changed):
+    def act(self, left: frozenset[str] = frozenset()) -> None:
+        """Make the kernel carry what has been heard, once all has been, but nothing out by the interfaces
+        ``left``."""
+        if not (self._complete and (self._changed or left != self._left)):
             return
-        self._changed = False
+        self._changed, self._left = False, left
         interfaces = {}
         for port in self._ports.values():
             if not port.config & _HELD_BACK:
                 # It may be gone by now; Open vSwitch will say so.
                 with suppress(OSError):
                     interfaces[port.number] = socket.if_nametoindex(port.name)
-        self._maps.write(compile_table(self._flows.values(), self._groups.values(), interfaces), interfaces)
+        ways = [number for number in interfaces if self._ports[number].name not in left]
+        self._maps.write(compile_table(self._flows.values(), self._groups.values(), ways), interfaces)
         self._maps.open_ports(interfaces)
 
     def counts(self) -> Mapping[str, object]:
@@ -163,15 +169,24 @@ class BridgeTable:
             ],
         }
 
+    def extras(self) -> Mapping[str, object]:
+        """What the kernel's counters of ports lack, as a document."""
+        return {"ports": [[number, *counts] for number, counts in self._maps.extras().items()]}
+
 
 class Carrier:
     """The fast path of a lab. ``bridges``: datapath id by bridge; ``path``: of the socket for questions.
+    ``smoother``: names for a pair of interfaces, where hosts may send frames of many segments and leave
+    checksums to be computed; it goes with the lab's.
 
     Raises EbpfError, BuildError or OSError where this machine cannot do it.
     """
 
-    def __init__(self, bridges: Mapping[str, int], path: Path) -> None:
+    def __init__(
+        self, bridges: Mapping[str, int], path: Path, smoother: tuple[str, str] | None = None, group: int = 0
+    ) -> None:
         self._datapath = Datapath()
+        self._smoother, self._group = smoother, group
         self._tables = {
             name: BridgeTable(name, SwitchMaps(self._datapath, index)) for index, name in enumerate(bridges)
         }
@@ -181,12 +196,22 @@ class Carrier:
         self._listener: socket.socket | None = None
         self._clients: dict[socket.socket, bytes] = {}
         self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._left: frozenset[str] = frozenset()
+        self._obeyed = threading.Event()
         self._stop = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name="fast path", daemon=True)
 
     def start(self) -> None:
-        """Begin to carry; the bridges are there."""
+        """Begin to carry; the bridges are there. Raises NetworkError."""
+        if self._smoother is not None:
+            near, far = self._smoother
+            with IPRoute() as here:
+                netlink.create_veth(here, near, far, group=self._group)
+                netlink.set_single_frames(here, netlink.index_of(here, near))
+                netlink.set_checksum_offload_off(near)
+                self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._path))
@@ -221,6 +246,18 @@ class Carrier:
             ebpf.attach_ingress(socket.if_nametoindex(name), self._datapath.carry)
         openvswitch.filter_received(new, self._datapath.decide)
 
+    def leave(self, interfaces: Iterable[str]) -> None:
+        """Leave what goes out by these ports to Open vSwitch from now on, and by no others."""
+        left = frozenset(interfaces)
+        with self._lock:
+            if left == self._left:
+                return
+            self._left = left
+            self._obeyed.clear()
+        os.write(self._wake_write, b"!")
+        if self._thread.ident is not None and not self._obeyed.wait(STOP_S):
+            log.warning("the fast path has not left what it should within %g s", STOP_S)
+
     def open_vswitch_is_back(self) -> None:
         """Attach the filter to the sockets of another process of Open vSwitch."""
         openvswitch.filter_received(self._interfaces, self._datapath.decide)
@@ -237,6 +274,8 @@ class Carrier:
                 for key, _ in self._selector.select(self._pause()):
                     if isinstance(key.data, BridgeTable):
                         self._read(key.data)
+                    elif key.fileobj == self._wake_read:
+                        os.read(self._wake_read, 64)
                     elif key.fileobj is self._listener:
                         self._welcome()
                     elif isinstance(key.fileobj, socket.socket):
@@ -279,14 +318,19 @@ class Carrier:
             select.select([table.connection], [], [], SETTLE_S)
 
     def _act(self) -> None:
+        with self._lock:
+            left = self._left
         for table in self._tables.values():
             try:
-                table.act()
+                table.act(left)
             except ebpf.EbpfError as error:
                 log.error("%s is left to Open vSwitch: %s", table.name, error)
                 if table.connection is not None:
                     self._selector.unregister(table.connection)
                 table.lose()
+        with self._lock:
+            if left == self._left:
+                self._obeyed.set()
 
     # -- questions
 
@@ -316,9 +360,11 @@ class Carrier:
             client.close()
 
     def _answer(self, line: str) -> Mapping[str, object]:
+        what, _, dpid = line.partition(" ")
+        asked = self._by_dpid.get(dpid)
+        if what == "ports":
+            return asked.extras() if asked is not None else {}
         for table in self._tables.values():
             self._hear(table)
         self._act()
-        what, _, dpid = line.partition(" ")
-        asked = self._by_dpid.get(dpid)
         return asked.counts() if what == "counts" and asked is not None else {}

@@ -35,17 +35,20 @@ from ringlight.testbed.emulation.optical import ebpf
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
 
 SOURCE = Path(__file__).with_name("fastpath.c")
-DECIDE, CARRY = "decide", "carry"
+DECIDE, CARRY, SMOOTH = "decide", "carry", "smooth"
 
 _U32 = struct.Struct("=I")
 _PORT = struct.Struct("=II")
 _COUNT = struct.Struct("=QQ")
+_EXTRA = struct.Struct("=QQQQ")
 _SIZES = {
     "ports": (_U32.size, _PORT.size),
     "tables": (_U32.size, TABLE_SIZE),
     "rules": (KEY.size, RULE_SIZE),
     "groups": (_U32.size, GROUP_SIZE),
     "counters": (_U32.size, _COUNT.size),
+    "extras": (_U32.size, _EXTRA.size),
+    "smoother": (_U32.size, _U32.size),
 }
 #: Packets and bytes.
 Count = tuple[int, int]
@@ -55,15 +58,21 @@ class Datapath:
     """The programs and maps of one lab. Raises EbpfError, BuildError."""
 
     def __init__(self, build_directory: Path = BUILD_DIRECTORY) -> None:
-        programs, self.maps = ebpf.load(build_object(SOURCE, build_directory), [DECIDE, CARRY], _SIZES, {})
-        self.decide, self.carry = programs[DECIDE], programs[CARRY]
+        source = build_object(SOURCE, build_directory)
+        programs, self.maps = ebpf.load(source, [DECIDE, CARRY, SMOOTH], _SIZES, {})
+        self.decide, self.carry, self._smooth = programs[DECIDE], programs[CARRY], programs[SMOOTH]
         numbers = itertools.count(1)
         #: Of subtables, groups and counters: never given twice.
         self.number: Callable[[], int] = lambda: next(numbers)
 
+    def smooth(self, near: int, far: int) -> None:
+        """Have what is left to Open vSwitch cut up and completed by a pair of interfaces, by index."""
+        ebpf.attach_ingress(far, self._smooth)
+        self.maps["smoother"].update(_U32.pack(0), _U32.pack(near))
+
     def close(self) -> None:
         """Let go of the descriptors. What is attached stays until its interface or socket goes."""
-        for program in (self.decide, self.carry):
+        for program in (self.decide, self.carry, self._smooth):
             os.close(program)
         for one in self.maps.values():
             one.close()
@@ -134,8 +143,10 @@ class SwitchMaps:
         for number, interface in self._ports.items():
             if interfaces.get(number) != interface:
                 self._maps["ports"].delete(_U32.pack(interface))
+                self._maps["extras"].delete(_U32.pack(interface))
         for number, interface in interfaces.items():
             if self._ports.get(number) != interface:
+                self._maps["extras"].update(_U32.pack(interface), bytes(_EXTRA.size))
                 self._maps["ports"].update(_U32.pack(interface), _PORT.pack(self._index, number))
         self._ports = dict(interfaces)
 
@@ -151,6 +162,16 @@ class SwitchMaps:
             else:
                 groups[name[0], name[1]] = packets, size
         return flows, groups
+
+    def extras(self) -> dict[int, tuple[int, int, int, int]]:
+        """What the kernel's counters of each port lack, where they lack something: packets and bytes that
+        came, and that left."""
+        found = {}
+        for number, interface in self._ports.items():
+            value = self._maps["extras"].lookup(_U32.pack(interface))
+            if value is not None and any(value):
+                found[number] = _EXTRA.unpack(value)
+        return found
 
     def _outputs(
         self, counter: FlowName | GroupName | None, ports: Iterable[int], interfaces: Mapping[int, int]

@@ -11,6 +11,10 @@
 //   `carry` is at the ingress hook of the same port. It carries out the decision about this very frame, and
 //   without one does nothing.
 //
+// Hosts may send frames of many segments and leave checksums to be computed, which the userspace datapath cannot
+// read. So what is left to it goes through an extra pair of interfaces first, whose driver can do neither: the
+// kernel cuts it up and completes it on the way. `smooth`, at its far end, puts it where it came in, marked.
+//
 // Both run one after the other on the processor that receives the frame. Where the filter is missing, because
 // Open vSwitch has just opened another socket or has ended, nothing is carried here and nothing goes twice.
 //
@@ -112,8 +116,15 @@ struct count {
 	__u64 bytes;
 };
 
+/* What the kernel's counters of an interface lack: segments of a frame are one to it. */
+struct extra {
+	struct count rx;
+	struct count tx;
+};
+
 struct decision {
 	__u32 ifindex; /* where the frame came in; 0: none */
+	__u32 smooth;  /* interface to be cut up and completed by; 0: it is carried */
 	__u32 length;
 	__u32 header; /* bytes of each segment before the payload, of a frame to be cut up */
 	__u32 rule;   /* counters */
@@ -136,8 +147,12 @@ HASH(tables, MAX_SWITCHES, __u32, struct table);
 HASH(rules, MAX_RULES, struct key, struct rule);
 HASH(groups, MAX_GROUPS, __u32, struct group);
 HASH(counters, MAX_COUNTERS, __u32, struct count);
+HASH(extras, MAX_PORTS, __u32, struct extra); /* by interface */
+/* One element: the near end of the extra pair, 0 where there is none. */
+MAP(smoother, BPF_MAP_TYPE_ARRAY, 0, 1, __u32, __u32);
 MAP(decisions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, __u32, struct decision);
 
+#define SMOOTH 0x524c0001 /* mark of what has been through the extra pair */
 #define TO_OVS 0xffffffff
 #define HIDE 0
 
@@ -308,6 +323,19 @@ static __always_inline struct rule *find(const struct table *table, const union 
 	return 0;
 }
 
+static __always_inline int leave(struct __sk_buff *packet, struct decision *decision, __u32 header)
+{
+	__u32 zero = 0;
+	__u32 *near = bpf_map_lookup_elem(&smoother, &zero);
+	if (!near || !*near || packet->mark == SMOOTH)
+		return TO_OVS;
+	decision->smooth = *near;
+	decision->length = packet->len;
+	decision->header = header;
+	decision->ifindex = packet->ifindex;
+	return HIDE;
+}
+
 SEC("socket")
 int decide(struct __sk_buff *packet)
 {
@@ -319,27 +347,26 @@ int decide(struct __sk_buff *packet)
 	if (!decision)
 		return TO_OVS;
 	decision->ifindex = 0;
+	decision->smooth = 0;
 	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
-	if (!port)
-		return TO_OVS;
-	union fields fields = {.in_port = port->number};
-	if (!parse(packet, &fields, &header))
-		return TO_OVS;
+	union fields fields = {.in_port = port ? port->number : 0};
+	if (!parse(packet, &fields, &header) || !port)
+		return leave(packet, decision, header);
 	__u32 number = port->switch_;
 	struct table *table = bpf_map_lookup_elem(&tables, &number);
 	struct rule *rule = table ? find(table, &fields) : 0;
 	if (!rule || rule->kind == LEAVE)
-		return TO_OVS;
+		return leave(packet, decision, header);
 	decision->rule = rule->outputs.counter;
 	decision->group = 0;
 	if (rule->kind == GROUP) {
 		__u32 which = rule->group;
 		struct group *group = bpf_map_lookup_elem(&groups, &which);
 		if (!group || fields.eth_type != bpf_htons(ETH_P_IP))
-			return TO_OVS;
+			return leave(packet, decision, header);
 		__u32 bucket = group->bucket[hash_of(&fields) & group->mask & (SLOTS - 1)];
 		if (bucket >= BUCKETS)
-			return TO_OVS;
+			return leave(packet, decision, header);
 		decision->group = group->counter;
 		decision->outputs = group->buckets[bucket];
 	} else {
@@ -352,13 +379,25 @@ int decide(struct __sk_buff *packet)
 	return HIDE;
 }
 
+static __always_inline void add(struct count *count, __u64 packets, __u64 bytes)
+{
+	__sync_fetch_and_add(&count->packets, packets);
+	__sync_fetch_and_add(&count->bytes, bytes);
+}
+
 static __always_inline void count(__u32 number, __u64 packets, __u64 bytes)
 {
 	struct count *count = number ? bpf_map_lookup_elem(&counters, &number) : 0;
-	if (count) {
-		__sync_fetch_and_add(&count->packets, packets);
-		__sync_fetch_and_add(&count->bytes, bytes);
-	}
+	if (count)
+		add(count, packets, bytes);
+}
+
+/* Of a frame of several segments, at one end of its way through the switch. */
+static __always_inline void count_extra(__u32 ifindex, int out, __u64 packets, __u64 header)
+{
+	struct extra *extra = packets > 1 ? bpf_map_lookup_elem(&extras, &ifindex) : 0;
+	if (extra)
+		add(out ? &extra->tx : &extra->rx, packets - 1, (packets - 1) * header);
 }
 
 SEC("tc")
@@ -371,19 +410,40 @@ int carry(struct __sk_buff *packet)
 	decision->ifindex = 0;
 	__u64 packets = packet->gso_segs > 1 ? packet->gso_segs : 1;
 	__u64 bytes = packet->len + (packets - 1) * decision->header;
+	count_extra(ifindex, 0, packets, decision->header);
+	if (decision->smooth) {
+		packet->mark = ifindex;
+		return bpf_redirect(decision->smooth, 0);
+	}
 	count(decision->rule, packets, bytes);
 	count(decision->group, packets, bytes);
 	count(decision->outputs.counter, packets, bytes);
+	if (decision->outputs.count == 1 && !packet->sk && decision->outputs.interface[0] != ifindex) {
+		__u32 out = decision->outputs.interface[0];
+		count_extra(out, 1, packets, decision->header);
+		return bpf_redirect(out, 0);
+	}
 	for (__u32 i = 0; i < OUTPUTS; i++) {
 		if (i >= decision->outputs.count)
 			break;
 		__u32 out = decision->outputs.interface[i];
 		/* OpenFlow sends nothing back by the port that it came in by. A clone and not the packet itself: the
-		 * sender's socket must not be held back by this port's queue. */
-		if (out != ifindex)
+		 * sender's socket, which is this machine's, must not be held back by this port's queue. */
+		if (out != ifindex) {
 			bpf_clone_redirect(packet, out, 0);
+			count_extra(out, 1, packets, decision->header);
+		}
 	}
 	return TC_ACT_SHOT;
+}
+
+/* The far end of the extra pair. */
+SEC("tc")
+int smooth(struct __sk_buff *packet)
+{
+	__u32 ifindex = packet->mark;
+	packet->mark = SMOOTH;
+	return bpf_redirect(ifindex, BPF_F_INGRESS);
 }
 
 char _license[] SEC("license") = "Apache-2.0";

@@ -8,7 +8,6 @@ rate. A TAP interface read by a small process does it (docs/links.md has what wa
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import struct
 import subprocess
@@ -27,13 +26,10 @@ from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.optical import ebpf
 from ringlight.testbed.emulation.optical.build import build_object, build_program
 from ringlight.testbed.emulation.optical.netns import set_ipv6_off
+from ringlight.testbed.emulation.optical.survival import ALL, POWERS, survival
 
 SOURCE = Path(__file__).with_name("impaired.c")
 LINE_SOURCE = Path(__file__).with_name("delay_line.c")
-#: Of two, of bytes: as in survival.h.
-POWERS = 15
-#: What all of something is there.
-ALL = 1 << 31
 #: Frames in flight have room for twice what the link's rate gives in its delay, and for these bytes.
 ROOM_BYTES = 1 << 20
 #: What the delay line's interface carries besides a frame: its head, or its tail.
@@ -66,11 +62,6 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         mine, theirs = (tuple(vars(one).values()) for one in (self, other))
         return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
-
-
-def survival(bit_errors: float) -> list[int]:
-    """Share, times 2^31, of stretches of 1, 2, 4, … bytes without a bit error."""
-    return [round(ALL * math.exp(8 * 2**k * math.log1p(-bit_errors))) for k in range(POWERS)]
 
 
 class End:

@@ -20,6 +20,7 @@ OF_SWITCH = (
     "blocked_drops",
     "unplugged_drops",
     "dim_drops",
+    "error_drops",
 )
 
 

@@ -26,7 +26,7 @@ class BuildError(RuntimeError):
 
 def _includes() -> list[str]:
     # Debian keeps asm/types.h under the machine's triplet, which clang does not search for -target bpf.
-    return [f"-I/usr/include/{platform.machine()}-linux-gnu"]
+    return [f"-I/usr/include/{platform.machine()}-linux-gnu", f"-I{SOURCE.parent}"]
 
 
 def build_object(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
@@ -43,7 +43,7 @@ def build_program(source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str
 
 
 def _built(source: Path, directory: Path, command: list[str], suffix: str) -> Path:
-    texts = [source.read_bytes(), *(path.read_bytes() for path in sorted(source.parent.glob("*.h")))]
+    texts = [source.read_bytes(), *(path.read_bytes() for path in sorted(SOURCE.parent.glob("*.h")))]
     digest = hashlib.sha256("\0".join(command[1:]).encode() + b"".join(texts)).hexdigest()[:16]
     target = directory / f"{source.stem}-{digest}{suffix}"
     if target.is_file():

@@ -10,6 +10,7 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
+#include "survival.h"
 
 #define MAX_PORTS 8193 /* user space sets the real size before loading */
 #define MAX_SELECTIVE_PORTS 129 /* ingress ports of a wavelength-selective switch, and one */
@@ -52,7 +53,8 @@ struct counters {
 	 * are lit towards it at that moment, on the same wavelength and on any. */
 	__u64 collisions;
 	__u64 receiver_overlaps;
-	__u64 dim_drops; /* the path leaves the receiver too little light */
+	__u64 dim_drops;   /* the path leaves the receiver too little light */
+	__u64 error_drops; /* it leaves little, and the frame had a bit error */
 };
 
 #define MAP(name, kind, flags, entries, key_type, value_type) \
@@ -74,7 +76,12 @@ HASH(cross_connects, MAX_PORTS, struct light, struct cross_connect);
 
 /* Light that this switch, the last on its way, would give to a receiver too weak; written by whichever switch
  * changed the path. */
-HASH(dim, MAX_PORTS, struct light, __u32);
+struct dim {
+	__u64 dark; /* 1: nothing of it can be read */
+	struct survival bits;
+};
+
+HASH(dim, MAX_PORTS, struct light, struct dim);
 
 HASH(ports, MAX_PORTS, __u32, struct port);
 
@@ -211,8 +218,12 @@ static __always_inline int cross_connect(struct __sk_buff *packet, enum colour c
 	__u64 now = bpf_ktime_get_ns();
 	if (now < path->ready_ns)
 		return drop(&in->dark_drops);
-	if (bpf_map_lookup_elem(&dim, &light))
+	struct dim *weak = bpf_map_lookup_elem(&dim, &light);
+	if (weak && weak->dark)
 		return drop(&in->dim_drops);
+	/* With its check sequence, which is not there. */
+	if (weak && !survives(&weak->bits, packet->len + 4, drawn(light.port, in->rx_packets) >> 33))
+		return drop(&in->error_drops);
 	__u32 egress = path->egress;
 	struct port *to = bpf_map_lookup_elem(&ports, &egress);
 	if (!to || to->ifindex == 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from typing import Any
 from ringlight.testbed.emulation.optical import ebpf
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
 from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot, Stored
+from ringlight.testbed.emulation.optical.survival import POWERS, survival
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
 PROGRAM, SELECTIVE_PROGRAM, TAGGED_PROGRAM = "cross_connect_ingress", "wavelength_ingress", "tagged_ingress"
 #: Raise when a map's shape changes: a device never resumes maps that it would misread.
-LAYOUT = 3
+LAYOUT = 4
 #: Most faceplate ports of a WSS: the kernel program looks at each when light is newly tuned.
 MAX_SELECTIVE_PORTS = 128
 
@@ -33,6 +34,8 @@ _U32 = struct.Struct("=I")
 _LIGHT = struct.Struct("=II")
 _CROSS_CONNECT = struct.Struct("=IIQQ")
 _PORT = struct.Struct("=II")
+#: Whether it is dark; shares of survival.
+_DIM = struct.Struct(f"={1 + POWERS}Q")
 _LABEL = struct.Struct("=64s")
 _IDENTITY = struct.Struct("=IIII64s")
 _SOURCE = struct.Struct("=IIQ")
@@ -45,10 +48,10 @@ class Counters:
     ``rx_*`` and the drops count at the ingress where light entered, ``tx_*`` at the egress where it left.
     ``dark_drops``: its cross-connect was not ready; ``unset_drops``: there was none; ``blocked_drops``: a
     port on the way is disabled or failed; ``unplugged_drops``: no interface at the egress; ``dim_drops``: the
-    light would reach its receiver too weak. Times in
-    nanoseconds, 0 for never: ``last_ns`` the last packet passed, ``gone_ns`` and ``lit_ns`` the last before
-    and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark time
-    seen on the wire.
+    light would reach its receiver too weak; ``error_drops``: it would reach it weak, and a bit was wrong.
+    Times in nanoseconds, 0 for never: ``last_ns`` the last packet passed, ``gone_ns`` and ``lit_ns`` the last
+    before and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark
+    time seen on the wire.
 
     A WSS counts as ``dark_drops`` also what came without light from the transmitter, or without a colour, as
     ``unset_drops`` what came on a wavelength that has no cross-connect. Where it knows the lasers, it counts
@@ -71,6 +74,7 @@ class Counters:
     collisions: int = 0
     receiver_overlaps: int = 0
     dim_drops: int = 0
+    error_drops: int = 0
 
     @property
     def dark_s(self) -> float | None:
@@ -83,7 +87,7 @@ _COUNTERS = struct.Struct(f"={len(fields(Counters))}Q")
 _SIZES = {
     "port_of_ifindex": (_U32.size, _U32.size),
     "cross_connects": (_LIGHT.size, _CROSS_CONNECT.size),
-    "dim": (_LIGHT.size, _U32.size),
+    "dim": (_LIGHT.size, _DIM.size),
     "ports": (_U32.size, _PORT.size),
     "counters": (_U32.size, _COUNTERS.size),
     "labels": (_U32.size, _LABEL.size),
@@ -232,13 +236,20 @@ class Datapath:
                 found[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
         return found
 
-    def set_dim(self, spots: Collection[Spot]) -> None:
-        """Light that enters there, and no other, is too weak for its receiver and carries nothing."""
-        wanted = {_LIGHT.pack(ingress, _wire_wavelength(wavelength)) for ingress, wavelength in spots}
-        there = {key for key, _ in self._maps["dim"].items()}
-        for key in wanted - there:
-            self._maps["dim"].update(key, _U32.pack(1))
-        for key in there - wanted:
+    def set_dim(self, spots: Mapping[Spot, float]) -> None:
+        """Light that enters there, and no other, is too weak for its receiver: by the share of bits that are
+        wrong, 1 where none can be read."""
+        wanted = {
+            _LIGHT.pack(ingress, _wire_wavelength(wavelength)): _DIM.pack(
+                share >= 1, *survival(0.0 if share >= 1 else share)
+            )
+            for (ingress, wavelength), share in spots.items()
+        }
+        there = dict(self._maps["dim"].items())
+        for key, value in wanted.items():
+            if there.get(key) != value:
+                self._maps["dim"].update(key, value)
+        for key in there.keys() - wanted.keys():
             self._maps["dim"].delete(key)
 
     # Ports

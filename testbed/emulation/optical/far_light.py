@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, most_loss_db, too_dim
+from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, most_loss_db
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.optical import ebpf
@@ -64,7 +64,7 @@ def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
     return LightPlan(
         Fibres(optics, {name: s.size for name, s in switches.items()}, far),
         {name: directory / name for name in switches},
-        not optics.reads(optics.launch_dbm - worst),
+        not optics.is_enough(optics.launch_dbm - worst),
     )
 
 
@@ -104,7 +104,7 @@ class FarLight:
         for name in self._plan.pins:
             datapath = self._datapath if name == self._name else self._other(name)
             if datapath is not None:
-                datapath.set_dim(too_dim(self._plan.fibres, wires, name))
+                datapath.set_dim(dimness(self._plan.fibres, wires, name))
 
     def _wires(self, name: str) -> Wires:
         if name == self._name:

@@ -115,6 +115,7 @@ class PortCounters(BaseModel):
     blocked_drops: int
     unplugged_drops: int
     dim_drops: int
+    error_drops: int
     collisions: int
     receiver_overlaps: int
     dark_s: float | None = Field(description="Seconds without a packet at its latest change")

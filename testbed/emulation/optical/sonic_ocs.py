@@ -52,9 +52,10 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     Change,
     InUse,
     TooBig,
+    told,
     tree,
 )
-from ringlight.testbed.emulation.optical.yang_tree import Path, Step, TreeError, bare, bare_entry, find, plain
+from ringlight.testbed.emulation.optical.yang_tree import Path, Step, TreeError, bare, bare_entry, find
 
 DATA, OPERATIONS = "/restconf/data", "/restconf/operations"
 BULK = f"{CONFIG}:bulk-update"
@@ -101,19 +102,19 @@ def _json(request: Request) -> dict[str, Any]:
     if kind not in (JSON, "application/json"):
         raise RestconfError(415, "invalid-value", f"a body is {JSON}, not {kind[:60]}")
     try:
-        told = json.loads(request.body)
+        found = json.loads(request.body)
     except (ValueError, RecursionError):
         raise RestconfError(400, "malformed-message", "the body is not JSON") from None
-    if not isinstance(told, dict):
+    if not isinstance(found, dict):
         raise RestconfError(400, "malformed-message", "the body is not an object")
-    return told
+    return found
 
 
-def _node(told: Mapping[str, Any], name: str) -> Any:
+def _node(body: Mapping[str, Any], name: str) -> Any:
     """The node of that name, alone in a body. Raises RestconfError."""
-    if list(map(bare, told)) != [name]:
+    if list(map(bare, body)) != [name]:
         raise RestconfError(400, "invalid-value", f"the body is to be {CONFIG}:{name}")
-    return next(iter(told.values()))
+    return next(iter(body.values()))
 
 
 class SonicRestSession(HttpSession):
@@ -160,12 +161,12 @@ class SonicRestSession(HttpSession):
         listed = path[-1].name.endswith("_LIST")
         if not found and not (listed and not path[-1].keys):
             raise RestconfError(404, "invalid-value", "Resource not found")
-        nodes = [plain(node, True, MODULES, path[0].name) for _, node in found]
-        told: Any = nodes if listed else nodes[0]
-        if isinstance(told, dict) and not any(value for value in told.values()):
+        nodes = [told(node) for _, node in found]
+        value: Any = nodes if listed else nodes[0]
+        if isinstance(value, dict) and not any(value.values()):
             body: dict[str, Any] = {}
         else:
-            body = {f"{path[0].name}:{path[-1].name}": told}
+            body = {f"{path[0].name}:{path[-1].name}": value}
         return Response(200, json.dumps(body, separators=(",", ":")).encode(), {"content-type": JSON})
 
     def _ask_for(self, change: Change, request: Request, path: Path) -> int:
@@ -178,9 +179,9 @@ class SonicRestSession(HttpSession):
                     raise gone
                 change.delete(path)
                 return 204
-            told = _json(request)
+            body = _json(request)
             if method == "POST":
-                value = _node(told, WIRE_LIST)
+                value = _node(body, WIRE_LIST)
                 for row in value if isinstance(value, list) else []:
                     name = bare_entry(row).get("cross_connect_id")
                     if name in change.wanted:
@@ -189,7 +190,7 @@ class SonicRestSession(HttpSession):
                 return 201
             if method == "PATCH" and not there and path[-1].keys:
                 raise gone
-            value = _node(told, path[-1].name)
+            value = _node(body, path[-1].name)
             if path[-1].keys:
                 if not isinstance(value, list) or len(value) != 1:
                     raise RestconfError(400, "invalid-value", "one entry is wanted")
@@ -224,10 +225,10 @@ class SonicRestSession(HttpSession):
             return Response(200, b"", {"allow": "OPTIONS, POST"})
         if request.method != "POST":
             raise RestconfError(405, "operation-not-supported", "POST is wanted")
-        told = _node(_json(request), "input")
-        if not isinstance(told, dict) or not told.keys() <= {"delete", "add"}:
+        asked = _node(_json(request), "input")
+        if not isinstance(asked, dict) or not asked.keys() <= {"delete", "add"}:
             raise RestconfError(400, "invalid-value", "input has delete and add")
-        delete, add = told.get("delete", []), told.get("add", [])
+        delete, add = asked.get("delete", []), asked.get("add", [])
         if not isinstance(delete, list) or not isinstance(add, list):
             raise RestconfError(400, "invalid-value", "delete and add are lists")
         while self._device.next_ns is not None:

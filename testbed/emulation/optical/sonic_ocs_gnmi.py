@@ -39,9 +39,10 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     InUse,
     model_path,
     model_value,
+    told,
     tree,
 )
-from ringlight.testbed.emulation.optical.yang_tree import Path, Step, bare, plain
+from ringlight.testbed.emulation.optical.yang_tree import Entries, Path, Step, bare
 
 _NATIVE = ("", "sonic-db", "sonic_db")
 
@@ -64,9 +65,8 @@ class SonicSession(GnmiSession):
 
     def _tree(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for path in paths:
-            for top, tables in tree(self._device, now_ns, path).items():
-                found[top] = found.get(top, {}) | tables
+        for path in dict.fromkeys(paths):
+            _merge(found, tree(self._device, now_ns, path))
         return found
 
     def _path(self, prefix: Any, path: Any) -> Path:
@@ -74,12 +74,11 @@ class SonicSession(GnmiSession):
         return super()._path(prefix, path)
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
-        told = plain(node, encoding == gnmi.JSON_IETF, {})
+        value = told(node)
         if place and place[0].name not in DATABASES:
-            entry = bool(place[-1].keys)
             name = place[-1].name if encoding == gnmi.JSON else f"{place[0].name}:{place[-1].name}"
-            told = {name: [told] if entry else told}
-        return json_value(told, encoding)
+            value = {name: [value] if place[-1].keys else value}
+        return json_value(value, encoding)
 
     def _shown(self, path: Path) -> Any:
         if path and path[0].name not in DATABASES:
@@ -106,6 +105,17 @@ class SonicSession(GnmiSession):
             return change.commands(), lambda: None
         except InUse as error:
             raise CallError(Status.FAILED_PRECONDITION, str(error)) from None
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    """Put one part of a tree beside another."""
+    for name, child in more.items():
+        if isinstance(child, dict) and not isinstance(child, Entries) and name in into:
+            _merge(into[name], child)
+        elif name in into and isinstance(child, Entries):
+            into[name].update(child)
+        else:
+            into[name] = child
 
 
 def _unwrapped(value: Any, path: Path) -> Any:

@@ -201,26 +201,32 @@ def _config_wires(device: OpticalDevice) -> Entries:
     return found
 
 
-def _status(device: OpticalDevice, port: int, now_ns: int) -> str:
-    return str(device.port_state(port, now_ns)).lower()
+def _statuses(device: OpticalDevice, now_ns: int) -> dict[int, str]:
+    """Status of every port: `OpticalDevice.port_state` of all of them at once."""
+    admin = {port: device.admin(port) for port in range(1, 2 * device.size + 1)}
+    found = {port: "failed" if one is Admin.FAILED else "blocked" for port, one in admin.items()}
+    for wire in device.cross_connects():
+        if admin[wire.ingress] is admin[wire.egress] is Admin.ENABLED:
+            found[wire.ingress] = found[wire.egress] = "tuned" if device.is_tuned(wire, now_ns) else "tuning"
+    return found
 
 
 def _state_ports(device: OpticalDevice, names: list[str], now_ns: int) -> Entries:
-    found = Entries(key="simplex_port_id")
+    statuses, found = _statuses(device, now_ns), Entries(key="simplex_port_id")
     for port, name in enumerate(names, start=1):
         row = {"simplex_port_id": name, "connector_type": CONNECTOR, "connector_pin": PINS[name[-1]]}
         if (peer := device.peer(port)) is not None:
             row["target_simplex_port_id"] = names[peer - 1]
-        found[name] = row | {"status": _status(device, port, now_ns)}
+        found[name] = row | {"status": statuses[port]}
     return found
 
 
 def _state_wires(device: OpticalDevice, now_ns: int) -> Entries:
-    found = _config_wires(device)
+    statuses, found = _statuses(device, now_ns), _config_wires(device)
     for wire, row in zip(device.cross_connects(), found.values(), strict=True):
         assert isinstance(row, dict)
-        row["a_side_status"] = _status(device, wire.ingress, now_ns)
-        row["b_side_status"] = _status(device, wire.egress, now_ns)
+        row["a_side_status"] = statuses[wire.ingress]
+        row["b_side_status"] = statuses[wire.egress]
     return found
 
 
@@ -264,6 +270,15 @@ def _factory_losses(device: OpticalDevice, path: Path) -> Entries:
             "accuracy_dB": ACCURACY_DB,
         }
     return found
+
+
+def told(node: Any) -> Any:
+    """JSON of a container, an entry or a leaf. All leaves are text, so rows of lists are as they are."""
+    if isinstance(node, Entries):
+        return list(node.values())
+    if not isinstance(node, dict):
+        return node
+    return {name: told(child) if isinstance(child, dict) else child for name, child in node.items()}
 
 
 # Changing

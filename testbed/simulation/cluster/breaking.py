@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ringlight.fabric.clusters import FaultPolicies
 from ringlight.testbed.simulation.cluster.failing import Unit
 from ringlight.testbed.simulation.cluster.holding import ByName, InUnits
@@ -48,6 +50,15 @@ class Losses:
     gpus: tuple[tuple[float, str], ...] = ()
     checkpoint_s: float = 1.0
     restart_s: float = 0.0
+
+
+def kept_units(leaves: Sequence[int], policies: FaultPolicies) -> list[int]:
+    """GPUs of each leaf that are kept as spares, whole units: where a leaf's share is less than one, some
+    leaves have one for all."""
+    per = policies.unit_gpus
+    ends = np.floor(np.cumsum(leaves) * policies.spares / per + 0.5).astype(np.int64)
+    kept: list[int] = (np.diff(ends, prepend=0) * per).tolist()
+    return kept
 
 
 class Sound:
@@ -100,12 +111,10 @@ class Failing(Sound):
     def __init__(self, run: Running, holding: InUnits, queue: Queue, faults: Faults) -> None:
         self._run, self._queue, self._faults, self._policies = run, queue, faults, faults.policies
         self._units, self._free = holding.units, holding.free
-        self._pool = [0] * len(run.cluster.gpus)
-        for leaf, own in enumerate(run.cluster.gpus):
-            unit = self._policies.unit_gpus
-            if kept := round(own * self._policies.spares / unit) * unit:
-                self._pool[leaf] = kept
-                self._hold(leaf)
+        self._kept = kept_units(run.cluster.gpus, self._policies)
+        self._pool = list(self._kept)
+        for leaf in range(len(self._pool)):
+            self._hold(leaf)
 
     def events(self) -> list[Event]:
         return [
@@ -140,6 +149,16 @@ class Failing(Sound):
         if (idle := self._units.mend(unit)) >= 0:
             self._free.give({unit[0]: idle})
             self.freed()
+            self._keep(unit[0])
+
+    def _keep(self, leaf: int) -> None:
+        """What is repaired becomes a spare again where some were used, before a job gets it."""
+        within, per = self._within(leaf), self._policies.unit_gpus
+        missing = sum(self._kept[one] - self._pool[one] for one in within)
+        if more := min(missing, self._free.counts[leaf]) // per * per:
+            self._pool[leaf] += more
+            self._free.give(self._units.give(SPARE - leaf))
+            self._hold(leaf)
 
     def freed(self) -> None:
         """Jobs that stand still go on where all their GPUs are up, or spares are there for them."""
@@ -185,8 +204,9 @@ class Failing(Sound):
         self._run.fibres += count
 
     def _hold(self, leaf: int) -> None:
-        """What is left of a switch's spares is kept, as far as it is up."""
-        if kept := min(self._pool[leaf], self._free.counts[leaf]):
+        """What is left of a switch's spares is kept, as far as it is up; what is not is so once it is."""
+        kept = self._pool[leaf] = min(self._pool[leaf], self._free.counts[leaf])
+        if kept:
             placed: Placed = {leaf: kept}
             self._units.take(SPARE - leaf, placed)
             self._free.take(placed)

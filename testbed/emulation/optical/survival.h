@@ -3,7 +3,7 @@
 // Which frames are lost to bit errors, by their length; for every program that loses frames.
 
 #define ALL (1ull << 31)
-#define POWERS 15 /* of two, of bytes: a frame is shorter than 2^15 */
+#define POWERS 17 /* of two, of bytes: also a burst that is not cut yet is shorter than 2^17 */
 
 /* Of each power of two k: the share, times 2^31, of stretches of 2^k bytes without a bit error. */
 struct survival {

@@ -1,0 +1,367 @@
+"""The fast path beside Open vSwitch: what packet switches carry with it and without. Needs root.
+
+``stream``: one TCP stream, and round trips of a byte, between two hosts with two packet switches between
+them: over a plain veth pair (the limit), the fast path, and Open vSwitch alone (the peer), taken in turns;
+with the hosts' offloads, which Open vSwitch alone cannot have, and without.
+
+``aggregate``: eight GPUs on one packet switch at rising rates, by a run each with the fast path and without:
+what the link test gave of the rates together, and whether the run believes itself.
+
+``acting``: from the moment a rule's change is confirmed to the first packet that goes the new way.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pyroute2 import IPRoute
+
+from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, need_root, show, spread
+from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation.fastpath import openflow
+from ringlight.testbed.emulation.fastpath.carrier import Carrier
+from ringlight.testbed.lab import OVS_LABEL, Lab
+from tests.integration.controller_rig import free_port
+
+PIECE = 1 << 20
+#: Of the two switches: the number of the port of a host, and of the port to the other switch.
+HOST, TRUNK = 1, 2
+SCENARIO = """
+name: aggregate
+description: Eight GPUs on one packet switch.
+scale: {{time: 4, payload: {payload}}}
+fabric:
+  servers: {{s0: {{gpus: {{{gpus}}}}}}}
+  packet_switches: {{tor0: {{ports: 8}}}}
+  links: [{links}]
+training: {{model: resnet50, compute: 20 ms, batch: 64, iterations: 8, collective: ring}}
+tcp: {{rto_min: 10 ms}}
+link_test: {{duration: 500 ms}}
+"""
+#: Real bit/s of a GPU's link, of which an emulated one has 1 / (4 payload).
+REAL_BPS = 40e9
+
+
+def stream(seconds: float = 2.0, rounds: int = 3) -> dict[str, Any]:
+    """Bit/s of a stream and round trips over each kind of way."""
+    need_root()
+    ways: dict[str, Callable[[], tuple[float, float]]] = {}
+    with ExitStack() as stack:
+        for offloads in (True, False):
+            called = "offloads" if offloads else "tx off"
+            kinds: list[tuple[str, Callable[..., Any]]] = [("plain veth", plain), ("fast path", switched)]
+            if not offloads:
+                kinds.append(("Open vSwitch", uncarried))
+            for kind, build in kinds:
+                lab = stack.enter_context(empty_lab())
+                ends = stack.enter_context(build(lab, offloads))
+                ways[f"{kind}, {called}"] = lambda ends=ends: measured(ends, seconds)  # type: ignore[misc]
+        found = in_turns(ways, rounds)
+    rates = {way: statistics.median(rate for rate, _ in figures) for way, figures in found.items()}
+    show(
+        ("way", "Mbit/s", "round trip ms"),
+        [
+            (way, round(rates[way] / 1e6), f"{statistics.median(t for _, t in figures) * 1e3:.3f}")
+            for way, figures in found.items()
+        ],
+    )
+    over = {
+        called: round(rates[f"fast path, {called}"] / rates[f"plain veth, {called}"], 3)
+        for called in ("offloads", "tx off")
+    }
+    return {
+        "bps": {way: spread(rate for rate, _ in figures) for way, figures in found.items()},
+        "round_trip": {way: milliseconds(trip for _, trip in figures) for way, figures in found.items()},
+        "fast_path_over_plain_veth": over,
+        "missed": [f"{over['offloads']} of a plain veth pair, not 0.8"] if over["offloads"] < 0.8 else [],
+    }
+
+
+@contextmanager
+def hosts(lab: Lab, offloads: bool) -> Iterator[tuple[int, int]]:
+    """Two namespaces."""
+    found = [netlink.create_namespace(lab.namespace(name)) for name in ("a", "b")]
+    try:
+        yield found[0], found[1]
+    finally:
+        for name in ("a", "b"):
+            netlink.delete_namespace(lab.namespace(name))
+
+
+def set_up_host(number: int, offloads: bool) -> None:
+    netlink.configure_namespace("reno")
+    with IPRoute() as own:
+        index = netlink.set_up(own, "eth0")
+        if not offloads:
+            netlink.set_checksum_offload_off("eth0")
+        netlink.address(own, index, f"10.77.0.{number}", 24, rto_min_s=0.02)
+
+
+@contextmanager
+def plain(lab: Lab, offloads: bool) -> Iterator[tuple[int, int]]:
+    """Two hosts on one veth pair."""
+    with hosts(lab, offloads) as ends:
+        with IPRoute() as here:
+            netlink.create_veth(here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1])
+        for number, end in enumerate(ends, 1):
+            netlink.in_namespace(end, lambda number=number: set_up_host(number, offloads))  # type: ignore[misc]
+        yield ends
+
+
+@contextmanager
+def uncarried(lab: Lab, offloads: bool, carrier: type[Carrier] | None = None) -> Iterator[tuple[int, int]]:
+    """Two hosts, a switch each, and a cable between these."""
+    names = [lab.bridge("a"), lab.bridge("b")]
+    interfaces = {
+        name: [lab.interface(node, p) for p in (HOST, TRUNK)] for node, name in zip("ab", names, strict=True)
+    }
+    fast = None
+    with hosts(lab, offloads) as ends, tempfile.TemporaryDirectory() as directory:
+        try:
+            words: list[str] = []
+            with IPRoute() as here:
+                for name, end in zip(names, ends, strict=True):
+                    netlink.create_veth(
+                        here, interfaces[name][0], "eth0", group=lab.link_group, peer_namespace=end
+                    )
+                netlink.create_veth(here, *(interfaces[name][1] for name in names), group=lab.link_group)
+                for name in names:
+                    words += ["--", "add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev"]
+                    words += ["fail_mode=secure", "protocols=OpenFlow13,OpenFlow15"]
+                    words += [f"external_ids:{OVS_LABEL}={lab.id}"]
+                    for number, interface in zip((HOST, TRUNK), interfaces[name], strict=True):
+                        netlink.set_up(here, interface)
+                        words += ["--", "add-port", name, interface, "--", "set", "Interface", interface]
+                        words += [f"ofport_request={number}", f"mtu_request={netlink.MTU_BYTES}"]
+            openvswitch.vsctl(*words[1:])
+            openvswitch.keep_memory()
+            openvswitch.widen_buffers(lab.prefix)
+            if carrier is not None:
+                smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
+                bridges = dict(zip(names, (1, 2), strict=True))
+                fast = carrier(bridges, Path(directory, "fast.sock"), smoother, lab.link_group)
+                fast.start()
+                fast.take_up(port for name in names for port in interfaces[name])
+            for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+                for field in ("ip,nw_dst", "arp,arp_tpa"):
+                    for other in (1, 2):
+                        out = HOST if other == number else TRUNK
+                        ofctl("add-flow", name, f"priority=9,{field}=10.77.0.{other},actions=output:{out}")
+                netlink.in_namespace(end, lambda number=number: set_up_host(number, offloads))  # type: ignore[misc]
+            yield ends
+        finally:
+            if fast is not None:
+                fast.stop()
+            openvswitch.remove_labelled(OVS_LABEL, lab.id)
+
+
+@contextmanager
+def switched(lab: Lab, offloads: bool) -> Iterator[tuple[int, int]]:
+    """As :func:`uncarried`, with the fast path."""
+    with uncarried(lab, offloads, Carrier) as ends:
+        yield ends
+
+
+def ofctl(*words: str) -> None:
+    subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", *words], check=True, timeout=20)
+
+
+def measured(ends: Sequence[int], seconds: float) -> tuple[float, float]:
+    """Bit/s of one stream, and seconds of a round trip of one byte (median)."""
+
+    def listening() -> socket.socket:
+        found = socket.socket()
+        found.bind(("10.77.0.2", 0))
+        found.listen(1)
+        found.settimeout(10)
+        return found
+
+    with netlink.in_namespace(ends[1], listening) as listener:
+        port = listener.getsockname()[1]
+        sender = netlink.in_namespace(ends[0], lambda: socket.create_connection(("10.77.0.2", port), 10))
+        receiver, _ = listener.accept()
+    with sender, receiver:
+        for end in (sender, receiver):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        trips = []
+        for _ in range(200):
+            began = time.perf_counter()
+            sender.sendall(b"?")
+            receiver.recv(1)
+            receiver.sendall(b"!")
+            sender.recv(1)
+            trips.append(time.perf_counter() - began)
+        return poured(sender, receiver, seconds), statistics.median(trips)
+
+
+def poured(sender: socket.socket, receiver: socket.socket, seconds: float) -> float:
+    ended = threading.Event()
+
+    def pour() -> None:
+        piece = bytes(PIECE)
+        with suppress(OSError):
+            while not ended.is_set():
+                sender.sendall(piece)
+            sender.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=pour)
+    thread.start()
+    buffer, got, began = bytearray(PIECE), 0, time.monotonic()
+    while time.monotonic() - began < seconds:
+        got += receiver.recv_into(buffer)
+    took = time.monotonic() - began
+    ended.set()
+    while receiver.recv_into(buffer):
+        pass
+    thread.join()
+    return got * 8 / took
+
+
+def aggregate(
+    gbps: Annotated[list[float] | None, typer.Option(help="Gbit/s of all links together")] = None,
+) -> dict[str, Any]:
+    """What runs of rising rates gave together, and whether they believe themselves."""
+    need_root()
+    found: dict[str, dict[str, Any]] = {"fast path": {}, "Open vSwitch": {}}
+    for total in gbps or [1.0, 2.0, 4.0, 8.0]:
+        for kind, option in (("fast path", ["--fast-path"]), ("Open vSwitch", [])):
+            found[kind][f"{total:g} Gbit/s"] = one_run(total * 1e9, option)
+    show(
+        ("rates together", "way", "links gave, Gbit/s", "fidelity"),
+        [
+            (rates, kind, f"{run['links_gave_bps'] / 1e9:.2f}", run["fidelity"])
+            for kind, runs in found.items()
+            for rates, run in runs.items()
+        ],
+    )
+    best = max(
+        [r["links_gave_bps"] for r in found["fast path"].values() if r["fidelity"] == "good"], default=0.0
+    )
+    return {**found, "most_with_good_fidelity_bps": best}
+
+
+def one_run(total_bps: float, option: Sequence[str]) -> dict[str, Any]:
+    names = [f"g{n}" for n in range(8)]
+    text = SCENARIO.format(
+        payload=REAL_BPS / 4 / (total_bps / len(names)),
+        gpus=", ".join(f"{name}: gpu" for name in names),
+        links=", ".join(
+            f'{{ends: [{name}, "tor0:{n}"], rate: 40 Gbit/s}}' for n, name in enumerate(names, 1)
+        ),
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "aggregate.yaml")
+        file.write_text(text)
+        words = ["run", str(file), "--runtime", "namespace", "--runs", directory, *option]
+        words += ["--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}"]
+        subprocess.run([*RINGLIGHT, *words], check=False, stdout=subprocess.DEVNULL, timeout=170)
+        (folder,) = Path(directory).glob("*-aggregate")
+        result = json.loads((folder / "result.json").read_text())
+        events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+        # Links that were measured once more count as then.
+        gave = {e["direction"]: e["measured_bps"] for e in events if e["event"] == "link_rate"}
+    figures = {row["metric"]: row["value"] for row in result["rows"] if row["metric"].startswith("allreduce")}
+    return {
+        "links_gave_bps": sum(gave.values()),
+        "allreduce_over_ideal": figures["allreduce_over_ideal"],
+        "fidelity": result["fidelity"]["verdict"],
+    }
+
+
+def acting(changes: int = 200) -> dict[str, Any]:
+    """Milliseconds from a change's confirmation by Open vSwitch until packets go the new way; limit 10.
+
+    A frame is sent every 50 µs or so. ``old_way``: of these, how many went the old way after it.
+    """
+    need_root()
+    with empty_lab() as lab, tempfile.TemporaryDirectory() as directory:
+        name, ends = lab.bridge("a"), [lab.interface("a", port) for port in (1, 2, 3)]
+        words = ["add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "fail_mode=secure"]
+        words += ["protocols=OpenFlow13,OpenFlow15", f"external_ids:{OVS_LABEL}={lab.id}"]
+        with IPRoute() as here:
+            for number, end in enumerate(ends, 1):
+                netlink.create_veth(here, end, f"{end}f", group=lab.link_group)
+                netlink.set_up(here, end)
+                netlink.set_up(here, f"{end}f")
+                words += ["--", "add-port", name, end, "--", "set", "Interface", end]
+                words += [f"ofport_request={number}"]
+        openvswitch.vsctl(*words)
+        carrier = Carrier({name: 1}, Path(directory, "fast.sock"))
+        carrier.start()
+        try:
+            carrier.take_up(ends)
+            sockets = [far_end(f"{end}f") for end in ends]
+            ofctl("add-flow", name, "priority=9,dl_type=0x88b5,actions=output:2")
+            time.sleep(0.2)
+            late, old = flips(name, sockets, changes)
+        finally:
+            carrier.stop()
+            openvswitch.remove_labelled(OVS_LABEL, lab.id)
+    found = milliseconds(late)
+    return {
+        "late": found, "old_way": spread(old), "limit_ms": 10,
+        "missed": [f"{found['p99_ms']} ms, not 10"] if found["p99_ms"] > 10 else [],
+    }  # fmt: skip
+
+
+def far_end(interface: str) -> socket.socket:
+    found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88B5))
+    found.bind((interface, 0x88B5))
+    found.setblocking(False)
+    return found
+
+
+def flips(bridge: str, ends: Sequence[socket.socket], changes: int) -> tuple[list[float], list[float]]:
+    """Change a rule's port to and fro; seconds until the first frame by the new, and frames by the old."""
+    frame = bytes.fromhex("020000000002020000000001") + b"\x88\xb5" + bytes(50)
+    late, old = [], []
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(openvswitch.management_socket(bridge)))
+        connection.settimeout(10)
+        connection.sendall(openflow.greeting())
+        for turn in range(changes):
+            new = 3 if turn % 2 == 0 else 2
+            connection.sendall(change(new, turn + 10))
+            confirmed = False
+            reader = openflow.Reader()
+            while not confirmed:
+                confirmed = any(t.kind == "barrier" for t in reader.feed(connection.recv(1 << 16)))
+            began, by_old, done = time.monotonic(), 0, False
+            while not done:
+                ends[0].send(frame)
+                for number in (2, 3):
+                    with suppress(BlockingIOError):
+                        while ends[number - 1].recv(100):
+                            done = done or number == new
+                            by_old += number != new
+                if time.monotonic() - began > 5:
+                    raise SystemExit("the change does not act")
+            late.append(time.monotonic() - began)
+            old.append(float(by_old))
+            time.sleep(0.005)
+    return late, old
+
+
+def change(port: int, xid: int) -> bytes:
+    """Have the one rule output to a port, and ask for confirmation."""
+    match = struct.pack("!HHHBBH6x", 1, 10, 0x8000, 5 << 1, 2, 0x88B5)
+    action = struct.pack("!HH4xHHIH6x", 4, 24, 0, 16, port, 0)
+    head = struct.pack("!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 9, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0)
+    body = head + match + action
+    mod = struct.pack("!BBHI", openflow.VERSION, 14, 8 + len(body), xid) + body
+    return mod + struct.pack("!BBHI", openflow.VERSION, openflow.BARRIER_REQUEST, 8, xid)
+
+
+PARTS = (stream, aggregate, acting)

@@ -1,0 +1,119 @@
+"""The blind test: experiments drawn by chance, all predicted before the first is emulated.
+
+The predictions' hash is printed and kept in the emulated run's folder before its first container starts, so
+that nobody, including us, can have looked first. A run that was stopped goes on only if the same code
+still predicts the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ringlight.experiments.backends.protocol import Backend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.crosscheck.command import compared, side, write
+from ringlight.experiments.crosscheck.compare import MANY_RETRANSMITS, Entry, predicted_of
+from ringlight.experiments.crosscheck.drawn import kind_of, scenario_of
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.folder import environment_of
+from ringlight.experiments.record.writing import write_json, writing
+from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.progress import Reporter
+
+FIGURES = ("allreduce_s", "iteration_s", "completion_s")
+
+
+def run_blind(
+    experiments: int,
+    seed: int,
+    emulation: Backend,
+    simulation: SimulationBackend,
+    parent: Path,
+    reporter: Reporter,
+    *,
+    resume: Path | None = None,
+    limit_percent: float,
+) -> tuple[Path, dict[str, Any]]:
+    """Draw, predict, keep the predictions' hash, emulate, compare; the folder and crosscheck.json's object.
+
+    ``resume``: the emulated run's folder, which was left. Raises ScenarioError, also where what is predicted
+    now is not what was predicted then, and BackendError.
+    """
+    drawn = parse(scenario_of(experiments, seed), f"blind-{seed}.yaml")
+    emulation.check_ready()
+    done, _ = carry_out_experiment(drawn, simulation, parent, suffix="-simulated", reporter=reporter)
+    simulated = done.path
+    predictions = predicted_of(side(simulated))
+    sha256 = hashlib.sha256(json.dumps(predictions, sort_keys=True).encode()).hexdigest()
+    with writing(simulated):
+        write_json(simulated / "predicted.json", {"sha256": sha256, "predictions": predictions})
+    if resume is not None and (kept := environment_of(resume).get("predicted_sha256")) != sha256:
+        raise ScenarioError(f"{resume}: its predictions have SHA-256 {kept}, those made now {sha256}")
+    reporter.say(f"predicted before anything is emulated: {simulated / 'predicted.json'}, SHA-256 {sha256}")
+    facts = {"predicted_sha256": sha256}
+    done, _ = carry_out_experiment(drawn, emulation, parent, resume=resume, reporter=reporter, facts=facts)
+    found = compared(done.path, simulated, limit_percent)
+    found["blind"] = {
+        "experiments": experiments,
+        "seed": seed,
+        "predicted_sha256": sha256,
+        **spread_of(found["entries"], limit_percent),
+    }
+    return write(drawn, found, parent), found
+
+
+def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
+    """How far predictions were off, by kind of fabric and of ``all``; and whoever was off by more.
+
+    Of each figure, of the differences' sizes in per cent: ``median``, ``p95`` (95 of 100 are as near or
+    nearer), ``most`` and ``within``, the part within the limit.
+    """
+    kinds: dict[str, list[Entry]] = {"all": list(entries)}
+    for entry in entries:
+        kinds.setdefault(kind_of(entry["arm"]), []).append(entry)
+    return {
+        "kinds": {
+            kind: {
+                "jobs": len(found),
+                **{f: _spread((e[f]["difference_percent"] for e in found), limit_percent) for f in FIGURES},
+            }
+            for kind, found in kinds.items()
+        },
+        "outliers": [
+            {
+                "run": entry["run"],
+                "job": entry["job"],
+                "explained": explained(entry),
+                **{figure: entry[figure]["difference_percent"] for figure in FIGURES},
+            }
+            for entry in entries
+            if any(abs(entry[figure]["difference_percent"]) > limit_percent for figure in FIGURES)
+        ],
+    }
+
+
+def _spread(differences: Iterable[float], limit_percent: float) -> dict[str, float]:
+    sizes = sorted(abs(difference) for difference in differences)
+    # The least that has 95 of 100 at or below it.
+    rank = -(-95 * len(sizes) // 100)
+    within = sum(size <= limit_percent for size in sizes) / len(sizes)
+    return {"median": median(sizes), "p95": sizes[rank - 1], "most": sizes[-1], "within": within}
+
+
+def explained(entry: Mapping[str, Any]) -> bool:
+    """Whether half of the difference has a cause that the run itself names.
+
+    Late timers, slow links and late light are measured, and so are segments that TCP sent again and a verdict
+    of the run against itself. That kernel and workers take time is known and says nothing of how much.
+    """
+    causes = entry["causes"]
+    if causes["verdict"] or causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS:
+        return True
+    measured_s = sum(causes[part] for part in ("timers_s", "links_s", "set_up_s"))
+    return bool(measured_s * causes["gap_s"] > 0 and abs(measured_s) >= abs(causes["gap_s"]) / 2)

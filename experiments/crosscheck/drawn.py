@@ -1,0 +1,233 @@
+"""Draws experiments by chance, for a test of predictions that nobody could tune to them.
+
+Every experiment is an arm of one scenario, on a fabric of its own: a tree of packet switches, several paths
+between leaves, one or two optical switches between GPUs and packet switches, a grid or a ring of wavelengths;
+with equal or unequal rates, one or two jobs, and where the kind allows it a cut cable or moved light in the
+middle. Rates as emulated are what two processors carry: at most ``MOST_BPS`` of all NICs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import yaml
+
+#: Payload of all NICs together, bits per second as emulated.
+MOST_BPS = 260e6
+#: Seconds that a ring's all-reduce takes at the rate of a NIC, and as much computing as a part of that, as
+#: emulated: long beside late timers and beside what a machine takes for a step.
+ALL_REDUCE_S, COMPUTE_PART = (0.3, 0.8), (0.2, 1.0)
+#: Seconds of emulated time that a queue holds at its link's rate: many frames of 9000 bytes.
+QUEUE_S = (0.15, 0.3)
+_GPU = "gpu"
+Part = dict[str, Any]
+
+
+class _Draw:
+    """The draws that all kinds of an experiment share; ``nic_bps``: a NIC's rate, real."""
+
+    def __init__(self, random: Random, gpus: int) -> None:
+        self.random, self.gpus = random, gpus
+        self.time, self.payload = random.choice((4, 10, 20)), random.choice((10, 20, 40))
+        most_bps = min(60e6, MOST_BPS / gpus)
+        emulated_bps = random.uniform(most_bps / 2, most_bps)
+        self.nic_bps = round(emulated_bps * self.time * self.payload, -8)
+        self.queue = f"{random.uniform(*QUEUE_S) / self.time * 1e3:.1f} ms"
+        self.uneven = random.random() < 0.5
+
+    def rate(self, part: float = 1.0) -> str:
+        """A rate that is so large a part of a NIC's."""
+        return f"{self.nic_bps * part / 1e9:.2f} Gbit/s"
+
+    def link(self, a: str, b: str, part: float = 1.0) -> Part:
+        return {"ends": [a, b], "rate": self.rate(part), "queue": self.queue}
+
+    def nic(self, gpu: str, port: str) -> Part:
+        """A GPU's link; of an uneven fabric a third of them have half the rate."""
+        slow = self.uneven and self.random.random() < 1 / 3
+        return self.link(gpu, port, 0.5 if slow else 1.0)
+
+    def jobs(self, names: Sequence[str], collectives: Sequence[str], *, most: int = 2) -> dict[str, Part]:
+        """One job, or several that share no GPU, each on at least two in any order."""
+        order = self.random.sample(list(names), len(names))
+        if most > 1 and len(order) >= 4 and self.random.random() < 0.5:
+            cut = self.random.randint(2, len(order) - 2)
+            parts = {"red": order[:cut], "blue": order[cut:]}
+        else:
+            parts = {"red": order}
+        return {name: self.job(ranks, collectives) for name, ranks in parts.items()}
+
+    def job(self, ranks: Sequence[str], collectives: Sequence[str]) -> Part:
+        able = [name for name in collectives if name not in OF_POWERS or len(ranks) & (len(ranks) - 1) == 0]
+        all_reduce_s = self.random.uniform(*ALL_REDUCE_S)
+        sent = 2 * (len(ranks) - 1) / len(ranks)
+        gradient = all_reduce_s * self.nic_bps / self.time / 8 / sent
+        compute_s = self.random.uniform(*COMPUTE_PART) * all_reduce_s / self.time
+        return {
+            "ranks": list(ranks),
+            "training": {
+                "model": "resnet50",
+                "gradient": f"{gradient / 1e6:.1f} MB",
+                "compute": f"{compute_s * 1e3:.1f} ms",
+                "batch": 16,
+                "iterations": self.random.randint(3, 5),
+                "collective": self.random.choice(able),
+            },
+        }
+
+
+#: Collectives that only so many ranks as a power of two can do.
+OF_POWERS = ("halving-doubling", "recursive-doubling")
+_ON_PACKETS = ("ring", "halving-doubling", "recursive-doubling", "binary-tree", "bidirectional-ring")
+
+
+def _half_way(job: Part, name: str) -> Part:
+    return {"job": name, "iteration": job["training"]["iterations"] // 2}
+
+
+def _tree(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Leaves under one packet switch."""
+    leaves, each = random.randint(2, 3), random.randint(2, 4)
+    draw = _Draw(random, leaves * each)
+    names = [f"g{k}" for k in range(leaves * each)]
+    links = [draw.nic(gpu, f"leaf{k // each}:{k % each + 1}") for k, gpu in enumerate(names)]
+    narrow = random.choice((1.0, 1.5, 2.0))
+    links += [draw.link(f"leaf{k}:{each + 1}", f"root:{k + 1}", each / narrow / 2) for k in range(leaves)]
+    fabric = {
+        "servers": {f"s{k}": {"gpus": {gpu: _GPU}} for k, gpu in enumerate(names)},
+        "packet_switches": {
+            "root": {"ports": leaves},
+            **{f"leaf{k}": {"ports": each + 1} for k in range(leaves)},
+        },
+        "links": links,
+    }
+    return draw, fabric, draw.jobs(names, _ON_PACKETS), []
+
+
+def _paths(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Two leaves under several spines; sometimes a cable is cut."""
+    each, spines = random.randint(2, 4), random.randint(2, 3)
+    draw = _Draw(random, 2 * each)
+    fabric = {
+        "paths": random.choice(("even", "hash")),
+        "leaf_spine": {
+            "leaves": 2, "spines": spines, "gpus_per_leaf": each, "gpu": _GPU, "rate": draw.rate(),
+            "uplink_rate": draw.rate(random.choice((0.5, 0.75, 1.0))), "queue": draw.queue,
+        },
+    }  # fmt: skip
+    jobs = draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS)
+    events = []
+    if random.random() < 0.5:
+        when = _half_way(jobs["red"], "red")
+        cable = f"link leaf{random.randrange(2)}:{each + 1} spine0"
+        port = int(cable[9]) + 1
+        events.append({"name": "cut", "when": when, "do": "cut", "target": f"{cable}:{port}"})
+    return draw, fabric, jobs, events
+
+
+def _optical(random: Random, switches: int) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """GPUs behind optical switches, each lit to one of two packet switches; sometimes light is moved."""
+    count = 2 * random.randint(2, 4)
+    draw = _Draw(random, count)
+    names = [f"g{k}" for k in range(count)]
+    uplink = draw.link(f"tor0:{count + 1}", f"tor1:{count + 1}", random.choice((0.5, 1.0, 1.5)))
+    links, of = [], {}
+    for k in range(count):
+        # GPUs and ports of both packet switches are dealt out to the optical switches in turn.
+        ocs, at = f"ocs{k % switches}", 3 * (k // switches)
+        links.append(draw.nic(names[k], f"{ocs}:{at + 1}"))
+        links += [draw.link(f"tor{t}:{k + 1}", f"{ocs}:{at + 2 + t}") for t in range(2)]
+        of[names[k]] = ocs
+    circuits = []
+    for ocs in sorted(set(of.values())):
+        mine = [k for k in range(count) if of[names[k]] == ocs]
+        ports = [f"tor{t}:{k + 1}" for k in mine for t in range(2)]
+        circuits += [[names[k], port] for k, port in zip(mine, random.sample(ports, len(mine)), strict=True)]
+    fabric = {
+        "servers": {f"s{k}": {"gpus": {gpu: _GPU}} for k, gpu in enumerate(names)},
+        "packet_switches": {f"tor{t}": {"ports": count + 1} for t in range(2)},
+        "optical_switches": {
+            f"ocs{k}": {"size": 3 * (count // switches), "driver": "scpi", "profile": "mems"}
+            for k in range(switches)
+        },
+        "links": [*links, uplink],
+        "circuits": circuits,
+    }
+    when = random.choice(("never", "start", "half way"))
+    # The controller regroups rings.
+    jobs = draw.jobs(names, _ON_PACKETS if when == "never" else ("ring",))
+    moments: dict[str, Any] = {"start": "start", "half way": _half_way(jobs["red"], "red")}
+    return draw, fabric, jobs, [{"when": moments[when], "do": "regroup"}] if when in moments else []
+
+
+def _grid(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Nodes in rows and columns of wavelength-selective switches."""
+    rows, columns = random.choice(((2, 2), (2, 4), (1, 4)))
+    draw = _Draw(random, rows * columns)
+    grid = {
+        "rows": rows, "columns": columns, "gpu": _GPU, "rate": draw.rate(), "queue": draw.queue,
+        "wavelengths": 4, "wss": {"profile": "ideal"},
+    }  # fmt: skip
+    nodes = [f"n{k}" for k in range(rows * columns)]
+    jobs = {"red": draw.job(nodes, ("halving-doubling", "recursive-doubling"))}
+    return draw, {"grids": {"n": grid}}, jobs, []
+
+
+def _ring(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Nodes on a ring of wavelengths whose switches are set between steps."""
+    nodes, wavelengths = random.randint(4, 8), random.randint(1, 3)
+    draw = _Draw(random, nodes)
+    ring = {
+        "nodes": nodes, "gpu": _GPU, "rate": draw.rate(), "queue": draw.queue, "wavelengths": wavelengths,
+        "wss": {"driver": "scpi", "profile": "mrr"},
+    }  # fmt: skip
+    jobs = {"red": draw.job([f"r{k}" for k in range(nodes)], ("ring", "wrht", "binary-tree"))}
+    return draw, {"rings": {"r": ring}}, jobs, []
+
+
+Kind = Callable[[Random], tuple[_Draw, Part, dict[str, Part], list[Part]]]
+KINDS: Mapping[str, Kind] = {
+    "tree": _tree,
+    "paths": _paths,
+    "ocs": lambda random: _optical(random, 1),
+    "two-ocs": lambda random: _optical(random, 2),
+    "grid": _grid,
+    "ring": _ring,
+}
+
+
+def kind_of(arm: str) -> str:
+    """The kind of fabric that an arm's experiment is on."""
+    return arm.rpartition("-")[0]
+
+
+def scenario_of(experiments: int, seed: int) -> str:
+    """The scenario file of so many experiments; the kinds take turns. Of fewer, the first are the same."""
+    fabrics, arms = {}, {}
+    for number in range(experiments):
+        kind = list(KINDS)[number % len(KINDS)]
+        draw, fabric, jobs, events = KINDS[kind](Random(f"{seed}-{number}"))
+        name = f"{kind}-{number:03d}"
+        fabrics[name] = {"title": name, **fabric}
+        arms[name] = {
+            "title": name,
+            "fabric": name,
+            "scale": {"time": draw.time, "payload": draw.payload},
+            "jobs": jobs,
+            "events": events,
+        }
+    return yaml.safe_dump(
+        {
+            "name": f"blind-{seed}",
+            "description": f"{experiments} experiments drawn by chance from seed {seed}.",
+            "tcp": {"congestion_control": "reno", "rto_min": "10 ms"},
+            "link_test": {"duration": "800 ms"},
+            "training": {"model": "resnet50", "compute": "100 ms", "batch": 16, "iterations": 5},
+            "fabrics": fabrics,
+            "arms": arms,
+        },
+        sort_keys=False,
+        width=110,
+    )

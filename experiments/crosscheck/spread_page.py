@@ -1,0 +1,84 @@
+"""What the page of a blind test has besides: its errors by kind of fabric, and who stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ringlight.experiments.crosscheck.compare import signed
+from ringlight.experiments.crosscheck.drawn import kind_of
+from ringlight.experiments.report.charts import named_rows, sheet
+from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
+from ringlight.experiments.report.page import mark, quiet, table_of, tag, text
+
+Entry = Mapping[str, Any]
+#: What a figure is called, in the order of the pictures.
+FIGURES = {"allreduce_s": "all-reduce", "iteration_s": "iteration", "completion_s": "completion"}
+
+
+def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
+    """A dot for each job, by kind of fabric; the band is the limit."""
+    kinds = list(dict.fromkeys(kind_of(entry["arm"]) for entry in entries))
+    figure, axes = sheet(0.8 + 0.34 * len(kinds), columns=len(FIGURES), left=0.9, top=0.3)
+    for axis, (key, what) in zip(axes[0], FIGURES.items(), strict=True):
+        reach = 1.15 * max(limit, *(abs(entry[key]["difference_percent"]) for entry in entries))
+        axis.axvspan(-limit, limit, color=LIGHT, alpha=0.16, linewidth=0)
+        axis.axvline(0, color=QUIET, linewidth=1)
+        for y, kind in enumerate(kinds):
+            found = [e[key]["difference_percent"] for e in entries if kind_of(e["arm"]) == kind]
+            look: Any = {"linestyle": "", "marker": "o", "markersize": 4, "alpha": 0.55}
+            axis.plot(found, [y] * len(found), color=PALETTE[1], **look)
+        named_rows(axis, kinds if axis is axes[0][0] else [""] * len(kinds))
+        axis.set(xlim=(-reach, reach), title=what, xlabel="simulated against emulated, %")
+    return figure
+
+
+def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
+    """The errors' table, and everybody beyond the limit."""
+    blind, limit = found["blind"], found["limit_percent"]
+
+    def size(figure: str, key: str) -> Callable[[tuple[str, Any]], str]:
+        return lambda item: f"{item[1][figure][key]:.1f} %"
+
+    columns: list[tuple[str, Callable[[tuple[str, Any]], str]]] = [
+        ("fabric", lambda item: text(item[0])),
+        ("jobs", lambda item: str(item[1]["jobs"])),
+    ]
+    for figure, what in FIGURES.items():
+        columns += [
+            (f"{what}, median {tag('measured')}", size(figure, "median")),
+            ("95 of 100 within", size(figure, "p95")),
+        ]
+    table = table_of(blind["kinds"].items(), columns, strong=lambda item: item[0] == "all")
+    unexplained = sum(not entry["explained"] for entry in blind["outliers"])
+    outliers = table_of(
+        blind["outliers"],
+        [
+            ("run", lambda entry: text(entry["run"])),
+            ("job", lambda entry: text(entry["job"])),
+            (
+                "explained by the run",
+                lambda entry: "yes" if entry["explained"] else mark("doubtful", "unexplained"),
+            ),
+            *((what, _signed(figure)) for figure, what in FIGURES.items()),
+        ],
+        3,
+    )
+    said = quiet(
+        f"{blind['experiments']} experiments drawn from seed {blind['seed']}, all predicted before the first "
+        f"was emulated; the predictions have SHA-256 {blind['predicted_sha256']}. No run is left out: one "
+        "that calls itself bad counts."
+    )
+    there = len(blind["outliers"])
+    return [
+        f"<h2>How far predictions were off</h2>{picture}{table}{said}",
+        f"<h2>Beyond {limit:g} %</h2>"
+        f"<p>{there} of {len(found['entries'])} jobs, {unexplained} of them unexplained: the run names no "
+        f"cause for half of the difference.</p>{outliers}",
+    ]
+
+
+def _signed(figure: str) -> Callable[[Entry], str]:
+    return lambda entry: f"{signed(entry[figure])} %"

@@ -1,0 +1,27 @@
+"""A blind test on real labs: predicted first, emulated after, compared at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.controller_rig import free_port
+from tests.unit.test_cli import ringlight
+
+pytestmark = pytest.mark.root
+
+
+def test_an_experiment_that_chance_drew_is_predicted_then_emulated(tmp_path: Path) -> None:
+    ports = ("--rest", f"127.0.0.1:{free_port()}", "--openflow", f"127.0.0.1:{free_port()}")
+    options = ("--random", "1", "--seed", "11", "--runtime", "namespace", "--runs", str(tmp_path))
+    # A busy machine may be off by more than the limit, and then says so with 1.
+    done = ringlight("crosscheck", *options, "--limit", "1000", "--json", *ports)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    said = done.stderr
+    assert said.index(found["blind"]["predicted_sha256"]) < said.index("is up: tree-000")
+    assert found["emulated"]["runtime"] == "namespace"
+    assert [entry["run"] for entry in found["entries"]] == ["tree-000"] * len(found["entries"])
+    assert found["not_compared"] == []

@@ -1,0 +1,112 @@
+"""The blind test: what is drawn, what is predicted first, how errors are counted, and who goes on with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.crosscheck.blind import explained, run_blind, spread_of
+from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.folder import read_json
+from ringlight.experiments.runner.progress import Reporter
+
+
+def test_a_seed_draws_the_same_experiments_and_fewer_are_its_first() -> None:
+    many, few = (yaml.safe_load(scenario_of(count, 7)) for count in (12, 5))
+    assert scenario_of(12, 7) == scenario_of(12, 7) != scenario_of(12, 8)
+    assert few["arms"] == {name: many["arms"][name] for name in list(many["arms"])[:5]}
+    assert [kind_of(name) for name in many["arms"]] == [*KINDS, *KINDS]
+
+
+def test_whatever_is_drawn_both_can_run_and_this_machine_carries(long: bool) -> None:
+    plans = parse(scenario_of(600 if long else 48, 3), "blind.yaml").plans
+    for backend in (EmulationBackend(), SimulationBackend()):
+        assert {plan.arm: why for plan in plans if (why := backend.refuses(plan)) is not None} == {}
+    done = {event.do for plan in plans for event in plan.events}
+    assert done == {"regroup", "cut"}
+    for plan in plans:
+        scale, fabric = plan.setting.scale, plan.setting.fabric
+        fastest = max(link.rate_bps for link in fabric.links if link.a.node in fabric.gpus)
+        assert len(fabric.gpus) * fastest / scale.time / scale.payload <= 1.05 * MOST_BPS, plan.arm
+
+
+def entry(arm: str, percent: float, **causes: Any) -> dict[str, Any]:
+    known = {"gap_s": 1.0, "timers_s": 0.0, "links_s": 0.0, "set_up_s": 0.0, "verdict": []}
+    figure = {"difference_percent": percent}
+    return {
+        "run": arm, "arm": arm, "job": "red", "allreduce_s": figure, "iteration_s": figure,
+        "completion_s": figure, "causes": known | {"retransmits_per_rank_and_iteration": 0.0} | causes,
+    }  # fmt: skip
+
+
+def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
+    entries = [entry(f"tree-{k:03d}", -float(k)) for k in range(1, 21)] + [entry("ring-020", 30.0)]
+    found = spread_of(entries, 10.0)
+    tree = found["kinds"]["tree"]
+    assert (tree["jobs"], found["kinds"]["all"]["jobs"]) == (20, 21)
+    assert tree["allreduce_s"] == {"median": 10.5, "p95": 19.0, "most": 20.0, "within": 0.5}
+    assert found["kinds"]["ring"]["iteration_s"]["median"] == 30.0
+    assert [at["run"] for at in found["outliers"]] == [f"tree-{k:03d}" for k in range(11, 21)] + ["ring-020"]
+
+
+@pytest.mark.parametrize(
+    ("causes", "wanted"),
+    [
+        ({}, False),
+        ({"timers_s": 0.4}, False),
+        ({"timers_s": 0.3, "links_s": 0.3}, True),
+        # It would explain the opposite.
+        ({"set_up_s": -0.8}, False),
+        ({"gap_s": -1.0, "set_up_s": -0.8}, True),
+        ({"retransmits_per_rank_and_iteration": 3.0}, True),
+        ({"verdict": [{"code": "link_rate"}]}, True),
+    ],
+)
+def test_an_outlier_is_explained_by_what_the_run_measured_or_not_at_all(
+    causes: dict[str, Any], wanted: bool
+) -> None:
+    assert explained(entry("tree-000", -20.0, **causes)) is wanted
+
+
+def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same_predictions(
+    tmp_path: Path,
+) -> None:
+    """Both sides are simulated here: what is emulated has a test with containers."""
+    said: list[str] = []
+
+    class Told(Reporter):
+        def say(self, words: str) -> None:
+            said.append(words)
+
+    def blind(resume: Path | None = None, seed: int = 5) -> tuple[Path, dict[str, Any]]:
+        simulation = SimulationBackend()
+        return run_blind(4, seed, simulation, simulation, tmp_path, Told(), resume=resume, limit_percent=10)
+
+    folder, found = blind()
+    sha256 = found["blind"]["predicted_sha256"]
+    promised = next(k for k, words in enumerate(said) if sha256 in words)
+    assert not any("run folder" in words and "simulated" not in words for words in said[:promised])
+    run = Path(found["emulated"]["folder"])
+    assert read_json(run / "environment.json")["predicted_sha256"] == sha256
+    predicted = read_json(Path(found["simulated"]["folder"]) / "predicted.json")
+    assert predicted["sha256"] == sha256
+    assert predicted["predictions"].keys() == {"tree-000", "paths-001", "ocs-002", "two-ocs-003"}
+    assert found["blind"]["kinds"]["all"]["allreduce_s"]["most"] == 0.0
+    assert json.loads((folder / "crosscheck.json").read_text()) == found
+    page = (folder / "crosscheck.html").read_text()
+    assert sha256 in page
+    assert "two-ocs" in page
+
+    assert blind(run)[1]["blind"]["predicted_sha256"] == sha256
+    environment = read_json(run / "environment.json")
+    (run / "environment.json").write_text(json.dumps(environment | {"predicted_sha256": "0" * 64}))
+    with pytest.raises(ScenarioError, match="its predictions have SHA-256 0000"):
+        blind(run)
