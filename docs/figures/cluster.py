@@ -61,7 +61,6 @@ def _dark(trace: str, dark: str) -> list[Cell]:
     return [trace.title(), f"dark {dark}", "", "", of(hours, found)]
 
 
-<<<<<<< HEAD
 _CORES = {
     "packets": "packet switches",
     "still": "circuits that stay",
@@ -79,7 +78,8 @@ def _core(arm: str) -> list[Cell]:
         _CORES[arm], one("completion_mean", hours), one("goodput", share),
         one("network_slowdown", "{:.2f}".format), one("fibres_moved_total", "{:,.0f}".format),
     ]  # fmt: skip
-=======
+
+
 _SPARES = {
     "wait": "wait for the repair",
     "restart": "restart elsewhere",
@@ -96,7 +96,6 @@ def _spared(arm: str) -> list[Cell]:
         at = {"jobs.trace.generate.sizes": {gpus: 1}}
         cells += [of(share, simulated(arm, metric, RUN, at)) for metric in ("goodput", "stalled")]
     return [_SPARES[arm], *cells]
->>>>>>> main
 
 
 BLOCKS: dict[str, Block] = {
