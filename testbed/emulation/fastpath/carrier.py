@@ -239,7 +239,7 @@ class Carrier:
         return bridge in self._tables
 
     def take_up(self, interfaces: Iterable[str]) -> None:
-        """Attach the programs to ports that Open vSwitch has taken up. Raises NetworkError, OpenVSwitchError."""
+        """Attach the programs to ports of Open vSwitch. Raises NetworkError, OpenVSwitchError."""
         new = set(interfaces)
         self._interfaces |= new
         for name in sorted(new):
