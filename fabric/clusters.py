@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.parts import Port
+from ringlight.fabric.parts import Link, Port
 
 if TYPE_CHECKING:
     from ringlight.fabric.topology import Fabric
@@ -200,6 +200,59 @@ class Cluster:
         return found
 
 
+@dataclass(frozen=True)
+class LitCluster(Cluster):
+    """A cluster of parts that circuits through an optical switch join, pair by pair, and nothing else.
+
+    ``joined``: the part that each leaf is in; ``ports``: how many circuits may end at each part, any of one
+    with any of another; ``circuit``: what one carries, as GPUs' rates; ``lit``: how many join each pair at
+    first, in the order of ``pairs``. A job's parts send each other what their GPUs do, straight.
+    """
+
+    joined: tuple[int, ...] = ()
+    ports: int = 0
+    circuit: float = 1.0
+    lit: tuple[int, ...] = ()
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """All pairs of parts."""
+        return tuple(itertools.combinations(range(max(self.joined) + 1), 2))
+
+    @cached_property
+    def first_pair(self) -> int:
+        """The number of the link that the first pair's circuits are together."""
+        return sum(map(len, self.capacity))
+
+    @cached_property
+    def _number(self) -> dict[tuple[int, int], int]:
+        return {pair: self.first_pair + number for number, pair in enumerate(self.pairs)}
+
+    @cached_property
+    def links(self) -> FloatArray:
+        below = [rate for level in self.capacity for rate in level]
+        return np.array([*below, *(count * self.circuit for count in self.lit)])
+
+    def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
+        found = super().loads(placed, once_round)
+        inside: dict[int, int] = {}
+        for leaf in sorted(placed):
+            inside[self.joined[leaf]] = inside.get(self.joined[leaf], 0) + placed[leaf]
+        if len(inside) < 2:
+            return found
+        total, parts = sum(placed.values()), list(inside)
+        if once_round:
+            # Of two parts, each sends to the other: one GPU's rate each way.
+            edges = dict.fromkeys(
+                (min(a, b), max(a, b)) for a, b in zip(parts, [*parts[1:], parts[0]], strict=True)
+            )
+            return found + [(self._number[edge], 1.0) for edge in edges]
+        return found + [
+            (self._number[a, b], inside[a] * inside[b] / (total - 1))
+            for a, b in itertools.combinations(parts, 2)
+        ]
+
+
 def leaves_of(fabric: Fabric) -> dict[str, str]:
     """The packet switch that each GPU is plugged into, or lit to at first. Raises ValueError for a GPU that
     is joined to none."""
@@ -236,8 +289,52 @@ def cluster_of(fabric: Fabric) -> Cluster:
         if link.a.node in fabric.packet_switches and link.b.node in fabric.packet_switches
     ]
     tier = _tiers(names, between)
-    parts, capacity = _levels(names, tier, between)
-    return Cluster(tuple(gpus.values()), parts, capacity, tuple(names))
+    parts, capacity, joined = _levels(names, tier, between)
+    if not joined:
+        return Cluster(tuple(gpus.values()), parts, capacity, tuple(names))
+    return LitCluster(
+        tuple(gpus.values()), parts, capacity, tuple(names), None, joined,
+        *_circuits(fabric, rate, _part_of(dict(zip(names, joined, strict=True)), between)),
+    )  # fmt: skip
+
+
+def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
+    """The part that each packet switch is in, of which those of the leaves are known."""
+    found = dict(joined)
+    ends = [end for x, y, _ in between for end in ((x, y), (y, x))]
+    while more := {b: found[a] for a, b in ends if a in found and b not in found}:
+        found |= more
+    return found
+
+
+def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int, float, tuple[int, ...]]:
+    """Ports of each part on the optical switch that joins them, the rate of a circuit, and the circuits of
+    each pair that are lit at first. Raises ValueError for parts that are not alike or on several switches."""
+    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    ports: dict[Port, Link] = {}
+    for link in fabric.links:
+        for here, there in ((link.a, link.b), (link.b, link.a)):
+            free = lit.get(here) is None or lit[here].node in part
+            if here.node in part and there.node in fabric.optical_switches and free:
+                ports[here] = link
+    on = {end.node for link in ports.values() for end in (link.a, link.b)} & fabric.optical_switches.keys()
+    each = Counter(part[port.node] for port in ports)
+    parts = max(part.values()) + 1
+    if not ports or len(each) < parts:
+        raise ValueError("there are switches that nothing joins to the others")
+    if len(on) > 1 or len(set(each.values())) > 1 or len({link.rate_bps for link in ports.values()}) > 1:
+        raise ValueError(
+            "parts that light joins have equally many circuits, of one rate, on one optical switch"
+        )
+    if each[0] < parts - 1:
+        raise ValueError(f"each of {parts} parts has {each[0]} circuits, too few to reach all others")
+    pairs = Counter(
+        (min(part[a.node], part[b.node]), max(part[a.node], part[b.node]))
+        for a, b in fabric.circuits
+        if a in ports and b in ports
+    )
+    own_bps = next(iter(ports.values())).rate_bps
+    return each[0], own_bps / rate, tuple(pairs[pair] for pair in itertools.combinations(range(parts), 2))
 
 
 def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
@@ -256,9 +353,11 @@ def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> 
 
 def _levels(
     leaves: Sequence[str], tier: Mapping[str, int], between: Sequence[tuple[str, str, float]]
-) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...]]:
-    """Parts that are joined by switches of the lowest tiers alone, as long as there are several."""
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...], tuple[int, ...]]:
+    """Parts that are joined by switches of the lowest tiers alone, as long as there are several; and those
+    that no packet switch joins, by leaf, none where all are joined."""
     found_parts, found_capacity = [], []
+    apart: tuple[int, ...] = ()
     for level in range(max(tier.values(), default=0) + 1):
         root = {name: name for name, own in tier.items() if own <= level}
 
@@ -280,8 +379,11 @@ def _levels(
             for here, there in ((a, b), (b, a)):
                 if here in root and (there not in root or top(here) != top(there)):
                     rates[numbers[top(here)]] += rate
+        if not any(rates):
+            apart = tuple(numbers[part] for part in parts)
+            break
         if not all(rates):
             raise ValueError("there are switches that nothing joins to the others")
         found_parts.append(tuple(numbers[part] for part in parts))
         found_capacity.append(tuple(rates))
-    return tuple(found_parts), tuple(found_capacity)
+    return tuple(found_parts), tuple(found_capacity), apart

@@ -431,7 +431,8 @@ class FatTreeSpec(_TreeSpec):
 
 class LeafSpineSpec(_TreeSpec):
     """Short for the packet switches, GPUs and links of :func:`fabric.trees.leaf_spine`. ``through``: an
-    optical switch that the GPUs' fibres pass; ``spare_ports`` more of each leaf's end there."""
+    optical switch that the GPUs' fibres pass; ``spare_ports`` more of each leaf's end there. ``core``: an
+    optical switch in place of the spines; each leaf has ``cables`` for each of ``spines``."""
 
     leaves: int = Field(ge=1, le=4096)
     spines: int = Field(ge=1, le=4096)
@@ -439,8 +440,11 @@ class LeafSpineSpec(_TreeSpec):
     cables: int = Field(default=1, ge=1, le=64)
     through: Name | None = None
     spare_ports: int = Field(default=0, ge=0, le=4096)
+    core: Name | None = None
 
     def tree(self) -> Tree:
+        if self.core is not None and (self.through is not None or self.leaves < 2):
+            raise ValueError("core: light joins several leaves, whose GPUs are plugged into them")
         made = self.with_uplinks(
             leaf_spine(
                 self.leaves,
@@ -452,6 +456,8 @@ class LeafSpineSpec(_TreeSpec):
                 queue_s=self.queue,
             )
         )
+        if self.core is not None:
+            return made.lit(self.core)
         return made if self.through is None else made.through(self.through, self.spare_ports)
 
 

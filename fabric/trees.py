@@ -57,6 +57,27 @@ class Tree:
         fibres = [replace(like, a=port, b=Port(optical, n)) for n, (port, like) in enumerate(below, 1)]
         return Tree(self.gpus, switches, (*fibres, *uplinks), tuple((link.a, link.b) for link in nics))
 
+    def lit(self, optical: str) -> Tree:
+        """Copy of a tree of two tiers whose leaves' uplinks end at an optical switch in place of spines, lit
+        so that all pairs of leaves have as many circuits, or one more or fewer. Its ports are the uplinks'
+        in their order."""
+        nics, uplinks = self.links[: len(self.gpus)], self.links[len(self.gpus) :]
+        fibres = tuple(replace(link, b=Port(optical, number)) for number, link in enumerate(uplinks, 1))
+        free: dict[str, list[Port]] = {}
+        for link in uplinks:
+            free.setdefault(link.a.node, []).append(link.a)
+        leaves: list[str | None] = [*free, *([None] if len(free) % 2 else [])]
+        circuits = []
+        # The circle method: in each round every leaf meets another, and after all rounds each has met all.
+        for _ in range(max(map(len, free.values()), default=0)):
+            half = len(leaves) // 2
+            for a, b in zip(leaves[:half], leaves[: half - 1 : -1], strict=True):
+                if a is not None and b is not None:
+                    circuits.append((free[a].pop(0), free[b].pop(0)))
+            leaves = [leaves[0], leaves[-1], *leaves[1:-1]]
+        switches = {name: count for name, count in self.switches.items() if name in free}
+        return Tree(self.gpus, switches, (*nics, *fibres), tuple(circuits))
+
     def with_uplinks(self, rate_bps: float) -> Tree:
         """Copy of the tree whose links between switches have another rate, bits per second."""
         return replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from docs.figures.parts import Block, Cell, Table, of, simulated
@@ -61,6 +61,25 @@ def _dark(trace: str, dark: str) -> list[Cell]:
     return [trace.title(), f"dark {dark}", "", "", of(hours, found)]
 
 
+_CORES = {
+    "packets": "packet switches",
+    "still": "circuits that stay",
+    "divided": "circuits divided at arrival",
+    "daily": "circuits divided every day",
+    "ideal": "never short",
+}
+
+
+def _core(arm: str) -> list[Cell]:
+    def one(metric: str, shown: Callable[[float], str]) -> Cell:
+        return of(shown, simulated(arm, metric, RUN, {}))
+
+    return [
+        _CORES[arm], one("completion_mean", hours), one("goodput", share),
+        one("network_slowdown", "{:.2f}".format), one("fibres_moved_total", "{:,.0f}".format),
+    ]  # fmt: skip
+
+
 _SPARES = {
     "wait": "wait for the repair",
     "restart": "restart elsewhere",
@@ -80,6 +99,11 @@ def _spared(arm: str) -> list[Cell]:
 
 
 BLOCKS: dict[str, Block] = {
+    "cluster-lit-core": Table(
+        "cluster_lit_core",
+        "core | mean completion | goodput | slowed by the network | circuits moved",
+        [_core(arm) for arm in _CORES],
+    ),
     "cluster-load": Table(
         "cluster_sweep",
         f"load | jobs send | {' | '.join(_SWEPT.values())}",

@@ -29,6 +29,7 @@ from ringlight.fabric.clusters import (
     Cluster,
     FaultPolicies,
     LightMoves,
+    LitCluster,
     OnFault,
     Placement,
     Policies,
@@ -335,6 +336,14 @@ def _plane_of_all(fabric: Fabric) -> Plane:
 def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> None:
     """Raises ValueError, ``key: why``, for a policy that means nothing on a cluster, or cannot be."""
     lattice = cluster.lattice
+    if isinstance(cluster, LitCluster):
+        if policies.light not in ("none", "at-arrival", "at-intervals", "ideal"):
+            raise ValueError(
+                f"jobs.trace.light: {policies.light}: light joins switches here, and is divided at-arrival "
+                "or at-intervals"
+            )
+        if policies.light == "none" and not all(cluster.lit):
+            raise ValueError("jobs.trace.light: none: some switches have no circuit to some others")
     if lattice is None:
         if policies.placement == "blocks":
             raise ValueError("jobs.trace.placement: blocks are of a torus, a grid or a ring")

@@ -205,6 +205,25 @@ def test_the_mean_field_is_near_an_exact_on_off_simulation(
     assert np.mean(np.abs(of_jobs) <= 0.05) >= (0.95 if long else 0.93)
 
 
+def test_the_mean_field_of_a_large_cluster_at_random(request: pytest.FixtureRequest) -> None:
+    """Thirty-two switches of 64 GPUs, of whose links each job is on most: right in the mean over all jobs."""
+    if not request.config.getoption("--long"):
+        pytest.skip("half a minute")
+    rng = np.random.default_rng([SEED, 5])
+    cluster = cluster_of(leaf_spine(32, 64, 1e9, oversubscription=4).fabric())
+    free, loads = np.repeat(np.arange(32), 64), []
+    rng.shuffle(free)
+    while len(free) > 512:
+        count = int(rng.choice([8, 16, 32, 64, 128, 256]))
+        leaves, counts = np.unique(free[:count], return_counts=True)
+        loads.append(cluster.loads(dict(zip(leaves.tolist(), counts.tolist(), strict=True)), False))
+        free = free[count:]
+    shares, periods = np.full(len(loads), 0.3), rng.uniform(0.5, 2.0, len(loads))
+    exact = on_off(loads, cluster.links, shares, periods, rng, 60)
+    found = rates.duty(*flat(loads), cluster.links, shares)
+    assert found.mean() == pytest.approx(exact.mean(), abs=0.03)
+
+
 @pytest.mark.parametrize(("oversubscription", "goodput"), [(2, 0.769), (4, 0.526), (8, 0.323)])
 def test_a_full_cluster_at_random_is_as_slow_as_its_uplinks(oversubscription: int, goodput: float) -> None:
     assert rates.random_always(0.3, oversubscription) == pytest.approx(goodput, abs=5e-4)

@@ -239,11 +239,12 @@ class Carrier:
         return bridge in self._tables
 
     def take_up(self, interfaces: Iterable[str]) -> None:
-        """Attach the programs to ports that Open vSwitch has taken up. Raises EbpfError."""
+        """Attach the programs to ports of Open vSwitch. Raises NetworkError, OpenVSwitchError."""
         new = set(interfaces)
         self._interfaces |= new
         for name in sorted(new):
-            ebpf.attach_ingress(socket.if_nametoindex(name), self._datapath.carry)
+            with netlink.failing(f"{name}: fast path"):
+                ebpf.attach_ingress(socket.if_nametoindex(name), self._datapath.carry)
         openvswitch.filter_received(new, self._datapath.decide)
 
     def leave(self, interfaces: Iterable[str]) -> None:
@@ -260,6 +261,8 @@ class Carrier:
 
     def open_vswitch_is_back(self) -> None:
         """Attach the filter to the sockets of another process of Open vSwitch."""
+        there = {name for _, name in socket.if_nameindex()}
+        self._interfaces &= there
         openvswitch.filter_received(self._interfaces, self._datapath.decide)
 
     # -- the thread

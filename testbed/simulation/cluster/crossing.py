@@ -20,7 +20,8 @@ class Crossing:
     """
 
     def __init__(self, capacity: FloatArray, speeds: Speeds) -> None:
-        self.capacity, self._speeds = capacity, speeds
+        #: May be changed where light moves; rates are then found anew once ``changed`` is set.
+        self.capacity, self._speeds = capacity.copy(), speeds
         self.jobs: list[int] = []
         self._here: set[int] = set()
         self._offsets, self._links, self._weights = np.zeros(65, dtype=np.int64), _ints(256), np.zeros(256)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ringlight.fabric.clusters import Policies
+import numpy as np
+
+from ringlight.fabric.allocation.circuits import single_shot
+from ringlight.fabric.clusters import LitCluster, Policies
 from ringlight.testbed.simulation.cluster.holding import ByName
 from ringlight.testbed.simulation.cluster.making_room import Room, pays, room_for
 from ringlight.testbed.simulation.cluster.placing import Placed
@@ -20,7 +23,7 @@ class Still:
         """Where a job is put in the end that is about to start, once fibres have been moved for it."""
         return placed
 
-    def began(self) -> None:
+    def began(self, job: int) -> None:
         """A job has started."""
 
     def at_interval(self) -> None:
@@ -99,21 +102,87 @@ class Moving(Still):
             run.put(job, placed, left_s)
 
 
+class Dividing(Still):
+    """Circuits between parts are divided anew by what jobs send, when one starts or from time to time.
+
+    A job whose light was moved is dark for a while: one that has a pair of parts without a circuit that
+    stays.
+    """
+
+    def __init__(self, run: Running, cluster: LitCluster, policies: Policies) -> None:
+        self._run, self._cluster, self._dark_s = run, cluster, policies.dark_s
+        self._lit = np.array(cluster.lit, dtype=np.int64)
+        self._divides = policies.light == "at-arrival"
+        if policies.light == "at-intervals":
+            self.every_s = policies.every_s
+
+    def began(self, job: int) -> None:
+        pairs = self._pairs(job)
+        if pairs and (self._divides or any(not self._lit[pair] for pair, _ in pairs)):
+            self.at_interval()
+
+    def _pairs(self, job: int) -> list[tuple[int, float]]:
+        """The pairs of parts between which a job sends, and how much."""
+        run, first = self._run, self._cluster.first_pair
+        placed = run.placed[job]
+        if len(placed) < 2 or not run.share[job]:
+            return []
+        loads = self._cluster.loads(placed, run.once_round[job])
+        return [(link - first, weight * run.share[job]) for link, weight in loads if link >= first]
+
+    def at_interval(self) -> None:
+        run, cluster = self._run, self._cluster
+        jobs = {job: pairs for job in run.placed if (pairs := self._pairs(job))}
+        demand = np.zeros((max(cluster.joined) + 1,) * 2)
+        for pairs in jobs.values():
+            for pair, sent in pairs:
+                a, b = cluster.pairs[pair]
+                demand[a, b] += sent
+                demand[b, a] += sent
+        if not jobs:
+            return
+        counts = single_shot(demand, cluster.ports).counts
+        wanted = np.minimum(counts, counts.T)[tuple(np.array(cluster.pairs).T)]
+        # Where nobody sends, what is lit stays as far as there are ports for it.
+        free = np.full(len(demand), cluster.ports)
+        for (a, b), count in zip(cluster.pairs, wanted.tolist(), strict=True):
+            free[[a, b]] -= count
+        for pair in np.flatnonzero((wanted == 0) & (self._lit > 0)).tolist():
+            ends = list(cluster.pairs[pair])
+            wanted[pair] = min(int(self._lit[pair]), int(free[ends].min()))
+            free[ends] -= wanted[pair]
+        changed = int(np.maximum(wanted - self._lit, 0).sum())
+        if not changed:
+            return
+        stays = np.minimum(wanted, self._lit)
+        self._lit = wanted
+        first = cluster.first_pair
+        run.crossing.capacity[first:] = wanted * cluster.circuit
+        run.crossing.changed = True
+        run.fibres += changed
+        run.regroupings += 1
+        for job, pairs in jobs.items():
+            if any(not stays[pair] for pair, _ in pairs) and job not in run.pausing:
+                placed = run.placed[job]
+                run.dark[job] += self._dark_s
+                run.pause(job, placed, self._dark_s, run.halt(job))
+
+
 class Controlled(Still):
     """The controller regroups all jobs' GPUs whenever one has started, by its own functions."""
 
     def __init__(self, run: Running, holding: ByName, dark_s: float) -> None:
         self._run, self._holding, self._dark_s = run, holding, dark_s
 
-    def began(self) -> None:
+    def began(self, job: int) -> None:
         run = self._run
         touched, fibres = self._holding.gpus.regroup()
-        for job, placed in touched.items():
-            if job in run.pausing:
-                run.go(job, placed, run.halt(job))
-            elif job in run.placed:
-                run.dark[job] += self._dark_s
-                run.pause(job, placed, self._dark_s, run.halt(job))
+        for other, placed in touched.items():
+            if other in run.pausing:
+                run.go(other, placed, run.halt(other))
+            elif other in run.placed:
+                run.dark[other] += self._dark_s
+                run.pause(other, placed, self._dark_s, run.halt(other))
         self._holding.count()
         run.fibres += fibres
         run.regroupings += bool(fibres)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.rates import EQUAL, LEVELS, MORE, ROUNDS, STILL, SWINGS
+from ringlight.testbed.simulation.cluster.rates import EQUAL, FURTHER, LEVELS, MORE, ROUNDS, STILL, SWINGS
 from ringlight.testbed.simulation.loops import compiled
 
 
@@ -129,13 +129,15 @@ def duty(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
 ) -> FloatArray:
     """Speeds as ``rates.duty``."""
-    return mean_field(offsets, links, weights, capacity, shares, LEVELS, MORE, EQUAL, STILL, ROUNDS, SWINGS)
+    return mean_field(
+        offsets, links, weights, capacity, shares, LEVELS, MORE, FURTHER, EQUAL, STILL, ROUNDS, SWINGS
+    )
 
 
 @compiled
 def mean_field(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
-    levels: FloatArray, more: float, equal: float, still: float, rounds: int, swings: int,
+    levels: FloatArray, more: float, further: int, equal: float, still: float, rounds: int, swings: int,
 ) -> FloatArray:  # fmt: skip
     jobs, steps = len(shares), len(levels)
     rates, on, level = np.ones(jobs), np.ones(jobs), np.ones(len(links))
@@ -181,7 +183,7 @@ def mean_field(
                     count += 1
                     logs += np.log(busy[j])
             if count:
-                quiet = (1 - more) ** (count - 1)
+                quiet = (1 - more) ** min(count - 1, further)
                 new = np.sqrt(worst * best**quiet * np.exp((1 - quiet) * logs / count))
             moved = max(moved, abs(new - rates[k]))
             rates[k] = new if number < swings else (new + rates[k]) / 2

@@ -30,8 +30,9 @@ ROUNDS, STILL, SWINGS = 60, 1e-4, 20
 #: Rates at which the mean field looks at links, as shares of a GPU's full one.
 LEVELS = np.array([0.25, 0.5, 1.0])
 #: Links of one job are mostly busy together, as others cross several of them, too: how likely one is busy
-#: where another is calm. Chosen by comparison with on-off simulations of links, fabrics and trees.
-MORE = 0.125
+#: where another is calm, and how many more count, as links of large jobs go together. Chosen by comparison
+#: with on-off simulations of links, fabrics, trees, and 32 switches of 64 GPUs.
+MORE, FURTHER = 0.125, 4
 #: Rates that differ by less are equal: a spread is the root of what rounding leaves of a difference.
 EQUAL = 1 - 1e-6
 
@@ -141,7 +142,7 @@ def duty(
         short = busy < best[owner] * EQUAL
         count = np.bincount(owner, short, len(shares))
         logs = np.bincount(owner, np.where(short, np.log(busy), 0.0), len(shares)) / np.maximum(count, 1.0)
-        quiet = (1 - MORE) ** np.maximum(count - 1, 0)
+        quiet = (1 - MORE) ** np.clip(count - 1, 0, FURTHER)
         new = np.where(count > 0, np.sqrt(worst * best**quiet * np.exp((1 - quiet) * logs)), best)
         moved = float(np.abs(new - rates).max(initial=0.0))
         rates = new if number < SWINGS else (new + rates) / 2

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.clusters import Cluster, Policies, Sharing
+from ringlight.fabric.clusters import Cluster, LitCluster, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.cluster.breaking import Failing, Faults, Losing, Losses, Sound
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.holding import ByName, Holding, InBlocks, InUnits
-from ringlight.testbed.simulation.cluster.moving import Controlled, Moving, Still
+from ringlight.testbed.simulation.cluster.moving import Controlled, Dividing, Moving, Still
 from ringlight.testbed.simulation.cluster.queueing import QUEUES
 from ringlight.testbed.simulation.cluster.rates import SHARING, Speeds
 from ringlight.testbed.simulation.cluster.running import Running
@@ -116,13 +116,16 @@ def replay(
     speeds = _speeds(policies.sharing, len(trace))
     run = Running(cluster, trace, shares, rings, policies, holding, speeds, start_up_s)
     crossing = run.crossing
-    light, breaking = Still(), Sound()
+    light: Still = Still()
+    breaking: Sound = Sound()
     if isinstance(holding, ByName):
         breaking = Losing(run, holding, losses)
         if policies.light == "controller":
             light = Controlled(run, holding, policies.dark_s)
     elif policies.light not in ("none", "ideal"):
         light = Moving(run, policies)
+        if isinstance(cluster, LitCluster):
+            light = Dividing(run, cluster, policies)
     if faults is not None and isinstance(holding, InUnits):
         breaking = Failing(run, holding, queue, faults)
     breaks = deque(breaking.events())
@@ -150,7 +153,7 @@ def replay(
             waits = False
             while (job := queue.next(run.now, free.total, run.fits, run.promised)) is not None:
                 run.begin(job, light.arranged(job, holding.choose(job, run.gpus[job])))
-                light.began()
+                light.began(job)
             add_up()
         if not waits:
             if crossing.changed:
