@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from ringlight.fabric.parts import Link, Port
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ringlight.fabric.topology import Fabric
 
-FloatArray = npt.NDArray[np.float64]
+    FloatArray = npt.NDArray[np.float64]
+
 Key = TypeVar("Key", str, int)
 
 
@@ -172,11 +173,14 @@ class Cluster:
     @cached_property
     def first_link(self) -> tuple[int, ...]:
         """The number of the first link of each level, where links are counted through."""
-        return tuple(int(n) for n in np.cumsum([0, *map(len, self.capacity)])[:-1])
+        return tuple(itertools.accumulate(map(len, self.capacity), initial=0))[:-1]
 
     @cached_property
     def links(self) -> FloatArray:
         """Capacity of all links, level after level."""
+        # Here, as processes of a lab know planes and compute nothing with them.
+        import numpy as np
+
         return np.array([rate for level in self.capacity for rate in level])
 
     def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
@@ -230,6 +234,8 @@ class LitCluster(Cluster):
 
     @cached_property
     def links(self) -> FloatArray:
+        import numpy as np
+
         below = [rate for level in self.capacity for rate in level]
         return np.array([*below, *(count * self.circuit for count in self.lit)])
 

@@ -40,7 +40,7 @@ CAPABILITIES: Mapping[str, str] = {
     "lose gpu then shrink": "go on without a lost GPU",
     "lose nic": "lose a NIC",
     "disturb": "disturb the O-NICs' control network",
-    "impair": "impair a link",
+    "impair link": "impair a link",
     "cancel": "cancel a job",
     "start": "start a job by an event",
 }

@@ -252,7 +252,7 @@ class EventPlan:
     def capability(self) -> str:
         """What a backend must be able to do for it: one of the words in ``backends.protocol``."""
         words: list[str] = [self.do]
-        if self.target is not None and self.do in ("kill", "cut", "restore", "lose"):
+        if self.target is not None and self.do in ("kill", "cut", "restore", "lose", "impair"):
             words.append(self.target.kind)
         if self.then in ("swap", "shrink"):
             words += ["then", self.then]
