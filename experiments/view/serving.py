@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from anyio import to_thread
@@ -18,18 +17,12 @@ from ringlight.controller.web.access import OwnPagesOnly, refuse
 from ringlight.controller.web.listening import listen
 from ringlight.controller.web.page_files import VIEW, Page
 from ringlight.controller.web.serving import HttpServer
+from ringlight.experiments.view.page_files import PAGE, index_of
 from ringlight.experiments.view.recorded import Recorded
 
-#: The files of the page.
-PAGE = Path(__file__).with_name("page")
 #: Takes that are kept ready.
 _KEPT = 8
 _TAKE = re.compile(r"take/([0-9]{1,6})/([0-9]{1,6})\.json")
-
-
-def index_of(source: str) -> str:
-    """The page itself, for a ``source`` other than a lab."""
-    return (PAGE / "index.html").read_text(encoding="utf-8").replace('content="lab"', f'content="{source}"')
 
 
 class Takes:

@@ -14,8 +14,8 @@ from typing import Any
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.folder import experiment_of
 from ringlight.experiments.record.writing import write_whole
+from ringlight.experiments.view.page_files import PAGE, index_of
 from ringlight.experiments.view.recorded import Recorded
-from ringlight.experiments.view.serving import PAGE, index_of
 
 #: How a module names another one of the page.
 _IMPORT = re.compile(r'(\bfrom |\bimport\(|\bimport )"\./([^"]+)"')

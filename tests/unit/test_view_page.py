@@ -22,8 +22,9 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.app import app
 from ringlight.experiments.record.events import ActionEnded
 from ringlight.experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.experiments.view.page_files import PAGE
 from ringlight.experiments.view.recorded import Recorded
-from ringlight.experiments.view.serving import PAGE, address, application
+from ringlight.experiments.view.serving import address, application
 from ringlight.experiments.view.single_file import single_file
 from ringlight.experiments.view.told import told_of
 from tests.browser import CHROMIUM, Browser, browser
