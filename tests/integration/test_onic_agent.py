@@ -232,7 +232,7 @@ def test_a_flow_from_open_to_release(rig: Rig) -> None:
     assert stamps == sorted(stamps)
     assert (flow["flow"], flow["peer"], flow["port"], flow["wavelength"]) == (1, gpu_ip(1), 0, 1)
     assert flow["waited"] is False
-    assert rig.ask(0, "trace", cursor=1) == {"ok": True, "flows": [], "cursor": 1, "dropped": 0}
+    assert rig.ask(0, "trace", cursor=1) == {"ok": True, "flows": [], "lit": [], "cursor": 1, "dropped": 0}
     sent = rig.counters(0)["sent"]
     assert {kind for kind in sent if sent[kind]} == {"request", "confirm", "release"}
     sent = rig.counters(1)["sent"]
