@@ -23,7 +23,7 @@ HOUR = """(async () => {
   for (let step = 0; step < 7200; step++) {
     const t = begin + step / 2, times = {begin: t - 0.5, end: t, compute_s: 0.3, allreduce_s: 0.2};
     lab.on({
-      event: "rates", t, power_dbm: {},
+      event: "rates", t, power_dbm: {}, lightpaths: [],
       ports: Object.fromEntries(ports.map(port => [port, [1e7 * Math.random(), 1e7]])),
       iterations: ["a", "b", "c", "d"].map(job => ({job, i: step, ...times})),
     });
