@@ -201,6 +201,19 @@ def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
 
 
 @chromium
+def test_curves_that_grow_are_not_made_anew(tab: Browser, served: str) -> None:
+    shown(tab, f"{served}#2")
+    tab.wait("[...ringlight.drawings][0].curves.plots.length > 1")
+    tab.run(
+        "window.curves = [...ringlight.drawings][0].curves, window.before = curves.plots.map(p => p.plot), 0"
+    )
+    tab.run("curves.refresh()")
+    assert tab.run("curves.plots.every((one, at) => one.plot === before[at])")
+    # A panel that has become empty goes.
+    tab.run("curves.take = { ...curves.take, laps: {} }, curves.refresh()")
+    assert tab.run("curves.plots.length") == 1
+
+
 def test_an_event_leads_to_its_moment(tab: Browser, served: str) -> None:
     shown(tab, f"{served}#2")
     said = "[...document.querySelectorAll('.events button')].find(b => b.innerText.includes('Light changed'))"

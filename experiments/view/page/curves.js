@@ -78,12 +78,17 @@ export class Curves {
     this.sized.observe(box);
   }
 
-  build() {
+  /** The panels that have something to show, and what. */
+  filled() {
+    return PANELS.map((panel) => ({ panel, found: content(panel.id, this.take, this.plug, this.looks, this.links) })).filter(
+      ({ found }) => found.data[0].length && found.data.slice(1).some((column) => column.some((v) => v != null)),
+    );
+  }
+
+  build(filled = this.filled()) {
     for (const { plot } of this.plots) plot.destroy();
     this.box.replaceChildren();
-    this.plots = PANELS.map((panel) => ({ panel, found: content(panel.id, this.take, this.plug, this.looks, this.links) }))
-      .filter(({ found }) => found.data[0].length && found.data.slice(1).some((column) => column.some((v) => v != null)))
-      .map(({ panel, found }) => ({ panel, plot: this.plot(panel, found) }));
+    this.plots = filled.map(({ panel, found }) => ({ panel, plot: this.plot(panel, found) }));
   }
 
   plot(panel, { data, lines }) {
@@ -168,12 +173,9 @@ export class Curves {
 
   /** Take in what has been measured since; of a live lab. */
   refresh() {
-    if (!this.plots.length || this.plots.length < PANELS.length) return this.build();
-    for (const { panel, plot } of this.plots) {
-      const found = content(panel.id, this.take, this.plug, this.looks, this.links);
-      if (found.data.length !== plot.series.length) return this.build();
-      plot.setData(found.data);
-    }
+    const filled = this.filled(), alike = ({ panel, found }, at) => this.plots[at]?.panel === panel && this.plots[at].plot.series.length === found.data.length;
+    if (filled.length !== this.plots.length || !filled.every(alike)) this.build(filled);
+    else filled.forEach(({ found }, at) => this.plots[at].plot.setData(found.data));
   }
 
   toggle(port) {
