@@ -117,6 +117,18 @@ class Deadline:
             time.sleep(pause)
 
 
+@contextmanager
+def after_others(begun: bool = True) -> Iterator[None]:
+    """One of several requests that are one write. ``begun``: others of it were carried out, so that trouble
+    before this one is sent does not mean that nothing was: Indeterminate in place of it."""
+    try:
+        yield
+    except (Unreachable, DeadlineExceeded) as error:
+        if not begun:
+            raise
+        raise Indeterminate(f"after other requests of this write: {error}") from error
+
+
 @dataclass(frozen=True)
 class Identity:
     """Identity that the switch reports."""

@@ -30,7 +30,14 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ringlight.controller.optical.base import Capabilities, Deadline, Identity, PortStatus, Snapshot
+from ringlight.controller.optical.base import (
+    Capabilities,
+    Deadline,
+    Identity,
+    PortStatus,
+    Snapshot,
+    after_others,
+)
 from ringlight.controller.optical.calient import (
     GROUP,
     MAX_BATCH,
@@ -212,14 +219,8 @@ class CalientTl1Driver(CalientDriver):
 
     def _tell(self, command: Command, deadline: Deadline, begun: bool) -> None:
         """One command of a write; ``begun``: others of it have been carried out."""
-        try:
+        with after_others(begun):
             self._client.tell(command, deadline)
-        except (Refused, Indeterminate):
-            raise
-        except OpticalError as error:
-            if begun:
-                raise Indeterminate(f"{command.verb} after others: {error}") from error
-            raise
 
     def _in_bulk(self, verb: str, conns: Sequence[str], deadline: Deadline) -> None:
         self._client.tell(Command(verb, "&".join(conns)), deadline)

@@ -33,7 +33,14 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import sonic
-from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
+from ringlight.controller.optical.base import (
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    Snapshot,
+    after_others,
+)
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.http import Reply, http_client
 from ringlight.controller.optical.inventory import Entry, secrets_of
@@ -115,15 +122,17 @@ class SonicRestDriver(OpticalSwitchDriver):
         names = [self._ids.get(xc, sonic.wire_id(xc, self.size)) for xc in batch]
         if self._has_bulk and len(names) > 1:
             body = {f"{sonic.CONFIG}:input": {"delete": names}}
-            reply = self._write("POST", BULK, body, deadline)
+            with after_others(bool(stale)):
+                reply = self._write("POST", BULK, body, deadline)
             if reply.status not in _NO_SUCH_OPERATION:
                 check_write(reply, f"POST {BULK}")
                 if failed := parse_bulk(reply.json()):
                     raise Refused(f"{len(failed)} of {len(names)} were not deleted, the first {failed[0]}")
                 return
             self._has_bulk = False
-        for name in names:
-            self._tell("DELETE", f"{WIRES}/{sonic.WIRE_LIST}={name}", None, deadline)
+        for done, name in enumerate(names):
+            with after_others(bool(stale) or done > 0):
+                self._tell("DELETE", f"{WIRES}/{sonic.WIRE_LIST}={name}", None, deadline)
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._tell("PATCH", WIRES, self._wires(batch), deadline)

@@ -27,7 +27,14 @@ from typing import Any
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
 from ringlight.controller.optical import sonic
-from ringlight.controller.optical.base import Capabilities, Deadline, Identity, OpticalSwitchDriver, Snapshot
+from ringlight.controller.optical.base import (
+    Capabilities,
+    Deadline,
+    Identity,
+    OpticalSwitchDriver,
+    Snapshot,
+    after_others,
+)
 from ringlight.controller.optical.errors import ProtocolError, Refused
 from ringlight.controller.optical.gnmi import Elem, GnmiClient, NotThere, access_of, path_of, updates_of
 from ringlight.controller.optical.inventory import Entry, secrets_of
@@ -179,7 +186,8 @@ class SonicGnmiDriver(OpticalSwitchDriver):
         if stale := [xc for xc in batch if xc not in self._ids]:
             self._add(stale, deadline)
         names = [self._ids.get(xc, sonic.wire_id(xc, self.size)) for xc in batch]
-        self._set(deadline, delete=[self._path(sonic.CONFIG, sonic.WIRES, name) for name in names])
+        with after_others(bool(stale)):
+            self._set(deadline, delete=[self._path(sonic.CONFIG, sonic.WIRES, name) for name in names])
 
     def _add(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._set(deadline, update=[self._wires(batch)])

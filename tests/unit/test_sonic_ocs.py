@@ -17,8 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.optical import sonic
-from ringlight.controller.optical.base import OpticalSwitchDriver
-from ringlight.controller.optical.errors import AuthFailed, ProtocolError, Refused
+from ringlight.controller.optical.base import Deadline, OpticalSwitchDriver
+from ringlight.controller.optical.errors import (
+    AuthFailed,
+    Indeterminate,
+    ProtocolError,
+    Refused,
+    Unreachable,
+)
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.optical.sonic_ocs import parse_bulk
 from ringlight.fabric.crossconnect import CrossConnect as XC
@@ -444,6 +450,22 @@ def test_without_bulk_update_they_are_deleted_one_by_one() -> None:
         assert converge(driver, (), Mode.REPLACE).snapshot.cross_connects == {}
         wrote = [one.target.rpartition("/")[2] for one in server.asked if one.method != "GET"]
     assert wrote == ["sonic-ocs:bulk-update", *(f"OCS_CROSS_CONNECT_LIST={n}A-{n}B" for n in (1, 2))]
+
+
+@pytest.mark.parametrize("told", [tables("1A-1B", "2A-2B"), tables("1A-1B", "2A-2B") | {WIRES: {}}])
+def test_a_switch_that_goes_away_amid_a_removal_leaves_it_open(told: dict[str, Any]) -> None:
+    with scripted(told, lambda asked: answer(404 if asked.method == "POST" else 204)) as (driver, server):
+        plan = driver.plan((), Mode.REPLACE)
+        write = driver._client.write  # type: ignore[attr-defined]
+
+        def cut_off(method: str, target: str, *rest: Any) -> Any:
+            if method != "POST" and any(one.method in ("DELETE", "PATCH") for one in server.asked):
+                raise Unreachable("no route to host")
+            return write(method, target, *rest)
+
+        driver._client.write = cut_off  # type: ignore[attr-defined]
+        with pytest.raises(Indeterminate, match="after other requests"):
+            driver._remove(plan.remove, Deadline(5.0))
 
 
 def test_keys_that_failed_are_a_refusal_whatever_the_status() -> None:
