@@ -20,6 +20,7 @@ from ringlight.experiments.view.recorded import Recorded
 #: How a module names another one of the page.
 _IMPORT = re.compile(r'(\bfrom |\bimport\(|\bimport )"\./([^"]+)"')
 _MODULE = re.compile(r'<script type="module" src="([^"]+)"></script>')
+_AHEAD = re.compile(r'<link rel="modulepreload" href="([^"]+)">\n')
 _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
 _SHEET = re.compile(r'<link rel="stylesheet"( id="\w+")? href="([^"]+)">')
 #: What could end a script that it stands in.
@@ -55,7 +56,7 @@ def single_file(folders: Sequence[Recorded], *, most_bytes: float = math.inf) ->
                 size += len(json.dumps(known["take"], separators=(",", ":")))
                 kept.append(known)
         index["left_out"], index["takes"] = len(index["takes"]) - len(kept), kept
-    page = index_of("file")
+    page = _AHEAD.sub("", index_of("file"))
     scripts = [_read(name) for name in _SCRIPT.findall(page)]
     imports = json.dumps({"imports": {_alias(name): _data(name) for name in _modules()}})
     (entry,) = _MODULE.findall(page)

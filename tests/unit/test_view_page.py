@@ -109,6 +109,14 @@ def test_modules_of_the_page_are_short() -> None:
     assert not long
 
 
+def test_modules_are_fetched_at_once_and_not_one_after_another() -> None:
+    ahead = re.findall(r'rel="modulepreload" href="([^"]+)"', (PAGE / "index.html").read_text())
+    texts = [path.read_text() for path in PAGE.glob("*.js")]
+    assert sorted(ahead) == sorted(
+        {name for text in texts for name in re.findall(r'"\./([\w./]+\.js)"', text)}
+    )
+
+
 def test_a_run_is_told_as_the_rest_api_tells_a_lab(folder: Path) -> None:
     take = Recorded(folder).take("live")
     (change,) = (event for event in take["events"] if event["event"] == "circuits")
