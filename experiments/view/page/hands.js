@@ -1,9 +1,9 @@
 // Hands in the lab: light and remove circuits, regroup, inject faults. What it would do is shown first and asked
 // for once more; all goes by the public REST API.
 
-import { html, useEffect, useState } from "./vendor/preact.js";
+import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { clearPlan, faultPlan, FAULTS, labFaultPlan, restorePlan, targets, WHAT } from "./faults.js";
-import { nodeOf, plugged, stateAt } from "./light.js";
+import { nodeOf, stateAt } from "./light.js";
 import { seconds } from "./sentences.js";
 
 const same = (pair, a, b) => pair.map(full).sort().join() === [a, b].map(full).sort().join();
@@ -72,14 +72,15 @@ function Plan({ plan, busy, done, cancel }) {
 
 /** The forms, for the view of a lab. */
 export function Hands({ view }) {
-  const { api, take } = view, plug = plugged(take.fabric);
-  const ends = [...plug.at.keys()].filter((port) => !plug.optical.has(nodeOf(port)) && plug.optical.has(nodeOf(plug.at.get(port).other)));
+  const { api, take, plug } = view;
+  const ends = useMemo(() => [...plug.at.keys()].filter((port) => !plug.optical.has(nodeOf(port)) && plug.optical.has(nodeOf(plug.at.get(port).other))), [plug]);
   const ocs = take.fabric.optical_switches.map((one) => one.name);
   const running = take.jobs.filter((job) => !["SUCCEEDED", "FAILED", "CANCELLED"].includes(job.state));
   const [a, setA] = useState(""), [b, setB] = useState(""), [job, setJob] = useState("");
   const [name, setName] = useState(ocs[0] || ""), [kind, setKind] = useState("deny"), [port, setPort] = useState("1");
   const [what, setWhat] = useState("link"), [target, setTarget] = useState(""), [back, setBack] = useState("10");
-  const there = targets(what, take.fabric), broken = [...new Set(take.broken)];
+  // All of them once somebody is there: hundreds are slow to lay out.
+  const there = useMemo(() => targets(what, take.fabric), [what, plug]), [asked, setAsked] = useState(false), broken = [...new Set(take.broken)];
   const [plan, setPlan] = useState(null), [said, setSaid] = useState(""), [busy, setBusy] = useState(false);
   useEffect(() => setPlan(null), [take.name]);
   const ask = async (making) => {
@@ -117,7 +118,7 @@ export function Hands({ view }) {
     </form>`}
     <form onSubmit=${(e) => { e.preventDefault(); ask(async () => labFaultPlan(api, target || there[0], back, plug, stateAt(take, take.span[1]))); }}>
       <label>Break <select value=${what} onChange=${(e) => { setWhat(e.target.value); setTarget(""); }}>${Object.entries(WHAT).map(([kind, said]) => html`<option value=${kind}>${said}</option>`)}</select></label>
-      <label>which <select value=${target || there[0]} onChange=${(e) => setTarget(e.target.value)}>${there.map((one) => html`<option value=${one}>${one.replace(/^\w+ /, "")}</option>`)}</select></label>
+      <label>which <select value=${target || there[0]} onFocus=${() => setAsked(true)} onChange=${(e) => setTarget(e.target.value)}>${(asked ? there : there.slice(0, 1)).map((one) => html`<option value=${one}>${one.replace(/^\w+ /, "")}</option>`)}</select></label>
       <label>back after, s <input class="short" inputmode="decimal" value=${back} onInput=${(e) => setBack(e.target.value.trim())} /></label>
       <button disabled=${busy || !there.length}>Break …</button>
       ${broken.map((one) => html`<button type="button" disabled=${busy} onClick=${() => ask(() => restorePlan(api, one))}>Restore ${one} …</button>`)}
