@@ -209,6 +209,26 @@ def test_light_moves_as_it_did(tab: Browser, served: str) -> None:
 
 
 @chromium
+def test_another_lab_has_light_of_its_own_though_it_looks_the_same(tab: Browser, served: str) -> None:
+    shown(tab, served)
+    told = tab.run("""(async () => {
+      const { Lab } = await import(new URL("live.js", location).href);
+      const health = { lab: "a", t: 10, uptime_s: 5, packet_switches: {}, optical_switches: {} };
+      const lab = new Lab({ get: async (path) => (path === "/v1/health" ? health : []) }, () => {});
+      const none = { event: "rates", t: 11, ports: {}, iterations: [], power_dbm: {}, lightpaths: [] };
+      const some = { ...none, t: 12, lightpaths: [["g0", "g1", null, 1]] };
+      const told = [];
+      for (let up = 0; up < 2; up++) {
+        lab.take = null;
+        await lab.begin(health);
+        for (const sample of up ? [some, some] : [none, some]) lab.on(sample);
+        told.push(lab.take.moments.map((one) => one.pairs.length));
+      }
+      return told;
+    })()""")
+    assert told == [[1], [1]]
+
+
 def test_curves_that_grow_are_not_made_anew(tab: Browser, served: str) -> None:
     shown(tab, f"{served}#2")
     tab.wait("[...ringlight.drawings][0].curves.plots.length > 1")

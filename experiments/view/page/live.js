@@ -129,7 +129,7 @@ export class Lab {
     const jobs = seen.jobs.filter((job) => !ENDED.includes(job.state));
     this.take = {
       name: health.lab, arm: "", title: `Lab ${health.lab}`, label: "live", live: true,
-      ...seen, fabric, jobs, span: [at, at], begun: at, events: [], moments: [], laps: {}, rates: { times: [], ports: {} },
+      ...seen, fabric, jobs, span: [at, at], begun: at, events: [], moments: [], laps: {}, rates: { times: [], ports: {} }, lit: "[]",
     };
     this.told("start");
   }
@@ -216,8 +216,8 @@ export class Lab {
     }
     this.take.power = event.power_dbm;
     const lit = JSON.stringify(event.lightpaths);
-    if (lit !== this.lit) this.add([{ t, of: "lab", pairs: event.lightpaths, dark: false }]);
-    this.lit = lit;
+    if (lit !== this.take.lit) this.add([{ t, of: "lab", pairs: event.lightpaths, dark: false }]);
+    this.take.lit = lit;
     this.told("samples");
   }
 }
