@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import random
 import re
@@ -27,6 +29,7 @@ from ringlight.experiments.language.expand import load
 from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
+from ringlight.testbed.emulation.optical.netns import entered
 from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.lab import OVS_LABEL, new_lab
 from ringlight.testbed.processes import Addresses
@@ -44,6 +47,7 @@ LAST_PORT = 9
 LAST_TYPE = 0x88B6
 CARRIED, PLAIN = "carried", "plain"
 _OUTGOING = 4
+SIOCETHTOOL, ETHTOOL_GTXCSUM = 0x8946, 0x16
 
 
 def ofctl(*words: str, told: str = "") -> str:
@@ -566,6 +570,14 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
 FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "packet_switches.yaml"
 
 
+def leaves_checksums(namespace: str) -> bool:
+    """Whether a GPU's host leaves checksums to be computed by its NIC."""
+    value = ctypes.create_string_buffer(struct.pack("=II", ETHTOOL_GTXCSUM, 0))
+    with entered(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+        fcntl.ioctl(there, SIOCETHTOOL, struct.pack("16sP", b"eth0", ctypes.addressof(value)))
+    return bool(struct.unpack("=II", value.raw[:8])[1])
+
+
 def pour(api: Api) -> None:
     """Have two GPUs send to each other as fast as they can."""
     request = {"name": "pour", "ranks": ["g0", "g1"], "workload": "linktest",
@@ -604,6 +616,13 @@ def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
             until(lambda: faults.fault(fault).state == "in force", 20)
             pour(api)
             there, back = faults.impaired()
+            # A worker that has ended has none.
+            hosts = [host["namespace"] for host in faults.hosts(fill=True) if host["namespace"]]
+            assert hosts
+            assert not any(map(leaves_checksums, hosts))
+            faults.restore("link g1:0 tor0:2")
+            until(lambda: faults.fault(fault).state == "over", 20)
+            assert all(map(leaves_checksums, hosts))
         assert {there["to"], back["to"]} == {"g1:0", "tor0:2"}
         assert min(there["frames"], back["frames"]) > 0.5 * max(there["frames"], back["frames"]) > 20
     assert traces(processes.lab) == []
