@@ -210,7 +210,7 @@ class Carrier:
             with IPRoute() as here:
                 netlink.create_veth(here, near, far, group=self._group)
                 netlink.set_single_frames(here, netlink.index_of(here, near))
-                netlink.set_checksum_offload_off(near)
+                netlink.set_checksum_offload(near, False)
                 self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
