@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 #: Pause before a bridge that does not answer is tried again, seconds.
 RETRY_S = 0.1
 STOP_S = 5.0
+#: Longest wait for Open vSwitch's sockets once its process is back, seconds.
+BACK_S = 10.0
 #: Longest wait for Open vSwitch's answer about groups while somebody waits, seconds.
 SETTLE_S = 0.5
 _READ_BYTES = 1 << 18
@@ -210,7 +212,7 @@ class Carrier:
             with IPRoute() as here:
                 netlink.create_veth(here, near, far, group=self._group)
                 netlink.set_single_frames(here, netlink.index_of(here, near))
-                netlink.set_checksum_offload_off(near)
+                netlink.set_checksum_offload(near, False)
                 self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -260,10 +262,17 @@ class Carrier:
             log.warning("the fast path has not left what it should within %g s", STOP_S)
 
     def open_vswitch_is_back(self) -> None:
-        """Attach the filter to the sockets of another process of Open vSwitch."""
-        there = {name for _, name in socket.if_nameindex()}
-        self._interfaces &= there
-        openvswitch.filter_received(self._interfaces, self._datapath.decide)
+        """Attach the filter to the sockets of another process of Open vSwitch, as soon as it has opened them:
+        until then what hosts leave to be computed never is. Raises OpenVSwitchError."""
+        deadline = time.monotonic() + BACK_S
+        while True:
+            self._interfaces &= {name for _, name in socket.if_nameindex()}
+            try:
+                openvswitch.filter_received(self._interfaces, self._datapath.decide)
+                return
+            except openvswitch.OpenVSwitchError:
+                if time.monotonic() > deadline or self._stop.wait(RETRY_S):
+                    raise
 
     # -- the thread
 
@@ -318,7 +327,10 @@ class Carrier:
             self._read(table)
             if table.connection is None or not table.asked or time.monotonic() > deadline:
                 return
-            select.select([table.connection], [], [], SETTLE_S)
+            # Not select(), which knows no descriptor beyond 1023: a lab of many bridges has some.
+            poll = select.poll()
+            poll.register(table.connection, select.POLLIN)
+            poll.poll(SETTLE_S * 1e3)
 
     def _act(self) -> None:
         with self._lock:
