@@ -20,7 +20,7 @@ from ringlight.testbed.simulation.cluster.breaking import Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.replay import replay
-from ringlight.workloads.job_traces import generated
+from ringlight.workloads.job_traces import JobTrace, generated
 
 
 def lit(switches: int, each: int, spare: int, uplink: str = "5 Gbit/s") -> dict[str, object]:
@@ -117,6 +117,39 @@ def test_a_spare_of_another_switch_makes_the_ring_cross() -> None:
     gpus.give(1)
     assert gpus.replace(0) == 1
     assert gpus.placed(0) == {0: 2, 1: 2}
+
+
+def test_a_gpu_that_is_lost_while_its_job_begins() -> None:
+    """The job comes at 0 and begins after ten seconds; four of them are over when it starts once more."""
+    fabric = built(2, 4, 0)
+    cluster, trace = cluster_of(fabric), generated(1, 1, 100, {4: 1}, 0, durations="constant")
+    gpus, losses = Gpus(fabric, cluster, [0.0]), Losses(((4.0, "g0"),), 30.0, 7.0)
+    trace = replace(trace, arrival_s=np.zeros(1))
+    found = replay(
+        cluster, trace, np.zeros(1), np.ones(1, dtype=np.bool_), Policies(placement="controller"),
+        start_up_s=10.0, by_gpu=gpus, losses=losses,
+    )  # fmt: skip
+    assert found.end_s.tolist() == [4 + 7 + 100]
+    assert found.done[-1] == pytest.approx(4 * 100)
+
+
+@pytest.mark.parametrize("at_s", [49.0, 51.0])
+def test_a_gpu_that_is_lost_while_its_job_is_dark(at_s: float) -> None:
+    """It loses what it did since its last checkpoint, as if its light had not moved at 50 s."""
+    fabric = built(2, 4, 0)
+    cluster = cluster_of(fabric)
+    # The second job's GPUs are on both switches until the third comes, and the first has left.
+    trace = JobTrace(np.array([0.0, 0, 0, 50]), np.array([3, 3, 2, 1]), np.array([40.0, 200, 200, 9]))
+    gpus = Gpus(fabric, cluster, [1.0] * 4)
+    losses = Losses(((at_s, "g3"),), 30.0, 0.0)
+    policies = Policies(placement="controller", light="controller", dark_s=5.0)
+    found = replay(
+        cluster, trace, np.zeros(4), np.ones(4, dtype=np.bool_), policies, by_gpu=gpus, losses=losses
+    )
+    assert found.hit == 1
+    assert found.done[-1] == pytest.approx(trace.work)
+    # From 30 s on once more, after what it was dark.
+    assert found.end_s[2] == pytest.approx(200 + (at_s if at_s < 50 else 50) - 30 + (5 if at_s < 50 else 1))
 
 
 SCENARIO = """

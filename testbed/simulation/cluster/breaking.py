@@ -91,8 +91,12 @@ class Losing(Sound):
         run.hit += 1
         if job not in run.stalled:
             placed, left = run.placed[job], run.halt(job)
+            if job in run.pausing:
+                # What is left of the pause nobody waits for: the restart comes in its place.
+                run.wait_s(job, -left)
+                left = run.pausing.pop(job)
             again_s = run.lost_s(job, left, self._losses.checkpoint_s)
-            run.stall(job, placed, run.pausing.pop(job, left) + run.wait_s(job, again_s))
+            run.stall(job, placed, left + run.wait_s(job, again_s))
         self.freed()
 
     def freed(self) -> None:
