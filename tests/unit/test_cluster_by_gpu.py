@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ringlight.containers.image import ROOT
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
@@ -208,6 +209,57 @@ def test_light_of_the_controller_goes_with_its_placement() -> None:
     fabric, trace, nothing = built(2, 3, 0), generated(2, 1, 1, {1: 1}, 0), np.zeros(2)
     with pytest.raises(ValueError, match="GPU by GPU"):
         replay(cluster_of(fabric), trace, nothing, nothing > 0, Policies(placement="controller"))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "more", "said"),
+    [
+        ("tree", "light: when-it-pays", "jobs.trace.light: when-it-pays: where the controller places jobs"),
+        ("tree", "faults: {file: infinitehbd_faults.json, servers: 400}", "jobs.trace.faults: where the"),
+        ("ideal", "seed: 1", "jobs.trace.placement: controller: it places jobs on packet switches"),
+        ("ideal", "trains: {iteration: 1 s}", "jobs.trace.trains: jobs train where GPUs are plugged in"),
+    ],
+)
+def test_what_the_controller_does_not_decide_is_refused(fabric: str, more: str, said: str) -> None:
+    fabrics = {
+        "tree": "leaf_spine: {leaves: 4, spines: 2, gpus_per_leaf: 8, gpu: g, rate: 10 Gbit/s}",
+        "ideal": "interconnect: {kind: ideal, gpus: 8, gpu: g, rate: 100 Gbit/s}",
+    }
+    text = f"""
+name: refused
+description: Policies that do not go together.
+fabric: {{{fabrics[fabric]}}}
+jobs:
+  trace:
+    generate: {{jobs: 4, gap: 20 s, duration: 300 s, sizes: {{2: 1}}}}
+    sends: {{share: 0.3, pattern: ring}}
+    placement: {"pack" if "trains" in more else "controller"}
+    {more}
+"""
+    with pytest.raises(ScenarioError) as error:
+        parse(text, str(ROOT / "scenarios/traces/refused.yaml"))
+    assert said in str(error.value)
+
+
+def test_rings_of_named_gpus_over_circuits() -> None:
+    """Its ranks are on the switches 0, 0, 1 and, once one is lost, 0, 2, 1."""
+    spec = {
+        "optical_switches": {"ocs0": {"size": 9, "profile": "mems"}},
+        "leaf_spine": {
+            "leaves": 3, "spines": 3, "gpus_per_leaf": 2, "gpu": "g", "rate": "10 Gbit/s", "core": "ocs0",
+        },
+    }  # fmt: skip
+    fabric = build_fabric(FabricSpec.model_validate(spec))
+    cluster = cluster_of(fabric)
+    gpus = Gpus(fabric, cluster, [1.0])
+    placed = gpus.take(0, 3)
+    assert placed == {0: 2, 1: 1}
+    # Each pair's circuits are one link; the ring goes there and back.
+    assert gpus.loads(0) == cluster.loads(placed, once_round=True) == [(0, 1.0)]
+    gpus.take(1, 1)
+    assert gpus.lose("g1") == 0
+    assert gpus.replace(0) == 1
+    assert sorted(gpus.loads(0)) == [(0, 1.0), (1, 1.0), (2, 1.0)]
 
 
 def test_order_of_ranks_decides_how_often_a_ring_crosses() -> None:
