@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,23 @@ if TYPE_CHECKING:
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST = "127.0.0.1:8080"
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
+
+def _for_json_alone(wanted: bool) -> bool:
+    """Keep standard output for what Python prints. Libraries of C print past it, and often only at the end:
+    the solver HiGHS has a line that no option turns off. Theirs goes to standard error."""
+    if wanted and sys.stdout and sys.stderr and sys.stdout is sys.__stdout__:
+        own = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    return wanted
+
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print the result as JSON, last, on standard output.", callback=_for_json_alone
+    ),
+]
 Runtime = Annotated[
     str, typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts.")
 ]
