@@ -105,7 +105,7 @@ def set_up_host(number: int, offloads: bool) -> None:
     with IPRoute() as own:
         index = netlink.set_up(own, "eth0")
         if not offloads:
-            netlink.set_checksum_offload_off("eth0")
+            netlink.set_checksum_offload("eth0", False)
         netlink.address(own, index, f"10.77.0.{number}", 24, rto_min_s=0.02)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.crosscheck.command import compared, side, write
-from ringlight.experiments.crosscheck.compare import MANY_RETRANSMITS, Entry, predicted_of
+from ringlight.experiments.crosscheck.compare import FIGURES, MANY_RETRANSMITS, Entry, predicted_of
 from ringlight.experiments.crosscheck.drawn import kind_of, scenario_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
@@ -25,8 +25,6 @@ from ringlight.experiments.record.folder import environment_of
 from ringlight.experiments.record.writing import write_json, writing
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.progress import Reporter
-
-FIGURES = ("allreduce_s", "iteration_s", "completion_s")
 
 
 def run_blind(
@@ -56,8 +54,15 @@ def run_blind(
     if resume is not None and (kept := environment_of(resume).get("predicted_sha256")) != sha256:
         raise ScenarioError(f"{resume}: its predictions have SHA-256 {kept}, those made now {sha256}")
     reporter.say(f"predicted before anything is emulated: {simulated / 'predicted.json'}, SHA-256 {sha256}")
-    facts = {"predicted_sha256": sha256}
-    done, _ = carry_out_experiment(drawn, emulation, parent, resume=resume, reporter=reporter, facts=facts)
+    done, _ = carry_out_experiment(
+        drawn,
+        emulation,
+        parent,
+        resume=resume,
+        reporter=reporter,
+        facts={"predicted_sha256": sha256},
+        again=("crosscheck", "--random", str(experiments), "--seed", str(seed)),
+    )
     found = compared(done.path, simulated, limit_percent)
     found["blind"] = {
         "experiments": experiments,

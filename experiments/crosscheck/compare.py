@@ -20,6 +20,8 @@ SCHEMA_VERSION = 3
 #: simulated: in an iteration it stands beside computing, which both sides merely wait for.
 LIMIT_PERCENT = 10.0
 JUDGED = ("iteration_s", "allreduce_s")
+#: All figures that are compared, with what each is called.
+FIGURES = {"allreduce_s": "all-reduce", "iteration_s": "iteration", "completion_s": "completion"}
 #: Iterations closer than this, with all-reduces closer than that: nothing is called off.
 AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT = 1.0, 5.0
 #: Segments sent again by a rank in an iteration from which on TCP is named as a cause.

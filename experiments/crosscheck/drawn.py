@@ -29,7 +29,7 @@ class _Draw:
     """The draws that all kinds of an experiment share; ``nic_bps``: a NIC's rate, real."""
 
     def __init__(self, random: Random, gpus: int) -> None:
-        self.random, self.gpus = random, gpus
+        self.random = random
         self.time, self.payload = random.choice((4, 10, 20)), random.choice((10, 20, 40))
         most_bps = min(60e6, MOST_BPS / gpus)
         emulated_bps = random.uniform(most_bps / 2, most_bps)
@@ -49,10 +49,10 @@ class _Draw:
         slow = self.uneven and self.random.random() < 1 / 3
         return self.link(gpu, port, 0.5 if slow else 1.0)
 
-    def jobs(self, names: Sequence[str], collectives: Sequence[str], *, most: int = 2) -> dict[str, Part]:
-        """One job, or several that share no GPU, each on at least two in any order."""
+    def jobs(self, names: Sequence[str], collectives: Sequence[str]) -> dict[str, Part]:
+        """One job, or two that share no GPU, each on at least two in any order."""
         order = self.random.sample(list(names), len(names))
-        if most > 1 and len(order) >= 4 and self.random.random() < 0.5:
+        if len(order) >= 4 and self.random.random() < 0.5:
             cut = self.random.randint(2, len(order) - 2)
             parts = {"red": order[:cut], "blue": order[cut:]}
         else:

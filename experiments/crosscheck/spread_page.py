@@ -7,15 +7,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ringlight.experiments.crosscheck.compare import signed
+from ringlight.experiments.crosscheck.compare import FIGURES, signed
 from ringlight.experiments.crosscheck.drawn import kind_of
 from ringlight.experiments.report.charts import named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
 from ringlight.experiments.report.page import mark, quiet, table_of, tag, text
 
 Entry = Mapping[str, Any]
-#: What a figure is called, in the order of the pictures.
-FIGURES = {"allreduce_s": "all-reduce", "iteration_s": "iteration", "completion_s": "completion"}
 
 
 def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:

@@ -79,11 +79,13 @@ def carry_out_experiment(
     reporter: Reporter | None = None,
     watched: bool = False,
     facts: Mapping[str, Any] | None = None,
+    again: Sequence[str] = (),
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
     ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
-    ``facts``: further ones for environment.json, which are there before the first run.
+    ``facts``: further ones for environment.json, which are there before the first run. ``again``: the command
+    that goes on with runs of no file of the user's.
     Raises ScenarioError, BackendError, WriteError and what the backend raises.
     """
     reporter = reporter or Reporter()
@@ -113,7 +115,7 @@ def carry_out_experiment(
             reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
         chosen_by = [word for arm in arms for word in ("--arm", arm)]
         chosen_by += [word for point in points for word in ("--point", point)]
-        with folder, _resumable(folder, experiment, backend, reporter, chosen_by):
+        with folder, _resumable(folder, experiment, backend, reporter, chosen_by, again):
             repeat = max(plan.repeat for plan in experiment.plans)
             folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {}))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
@@ -123,8 +125,9 @@ def carry_out_experiment(
 
 @contextmanager
 def _resumable(
-    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter, chosen_by: Sequence[str]
-) -> Iterator[None]:
+    folder: RunFolder, experiment: Experiment, backend: Backend, reporter: Reporter, chosen_by: Sequence[str],
+    again: Sequence[str],
+) -> Iterator[None]:  # fmt: skip
     """Says how to go on with runs that somebody interrupts. ``chosen_by``: the options that chose them; what
     else was asked for is in the folder."""
     whole = False
@@ -136,9 +139,10 @@ def _resumable(
         # A cross-check runs what is no file of the user's.
         with suppress(ScenarioError):
             whole = read_text(experiment.path) == experiment.text
-        if whole and "backend" in folder.environment:
+        if (whole or again) and "backend" in folder.environment:
             verb = "simulate" if isinstance(backend, SimulationBackend) else "run"
-            options = shlex.join([verb, experiment.path, *chosen_by, "--resume", str(folder.path)])
+            words = again or (verb, experiment.path, *chosen_by)
+            options = shlex.join([*words, "--resume", str(folder.path)])
             reporter.say(f"runs that have ended are kept; go on with: ringlight {options}")
         raise
 

@@ -127,7 +127,8 @@ class Faults:
         #: Ports that each fault holds down; two faults may hold the same one.
         self._dark: dict[str, frozenset[Port]] = {}
         self._dark_lock = threading.Lock()
-        #: What links do to frames by a fault, in place of what the fabric says.
+        #: What links do to frames by a fault, in place of what the fabric says; as ``_control``, what was
+        #: asked for last, whichever fault begins first.
         self._by_event: dict[Link, Impairments] = {}
         self._impaired_lock = threading.Lock()
 
@@ -276,17 +277,19 @@ class Faults:
             check_impairments(self._fabric, link, wanted)
         except ValueError as error:
             raise TargetError(409, f"impairments.{error}") from None
+        self._by_event[link] = wanted
 
         def begin() -> None:
             with self._impaired_lock:
-                self._by_event[link] = wanted
-                self._network.impair(link, wanted)
+                self._network.impair(link, self._by_event.get(link))
 
         def end() -> None:
             with self._impaired_lock:
-                if self._by_event.get(link) is wanted:
+                with self._lock:
+                    if self._by_event.get(link) is not wanted:
+                        return
                     del self._by_event[link]
-                    self._network.impair(link, None)
+                self._network.impair(link, None)
 
         return _Course(begin, end)
 
@@ -359,9 +362,9 @@ class Faults:
         if manage is None:
             text = "the agents of this lab cannot be disturbed: its scenario has no event that does"
             raise TargetError(409, text)
+        self._control = control
 
-        def disturb(wanted: Disturbance) -> None:
-            self._control = wanted
+        def disturb() -> None:
             lives = self._kept["agent"].supervisor.lives()
             for gpu in manage:
                 # One that is away is told when it is back.
@@ -370,12 +373,15 @@ class Faults:
 
         def begin() -> None:
             with self._control_lock:
-                disturb(control)
+                disturb()
 
         def end() -> None:
             with self._control_lock:
-                if self._control is control:
-                    disturb(Disturbance())
+                with self._lock:
+                    if self._control is not control:
+                        return
+                    self._control = Disturbance()
+                disturb()
 
         return _Course(begin, end)
 

@@ -196,12 +196,12 @@ def _set_here(settings: Mapping[str, str]) -> None:
             (_SYSCTLS / key).write_text(value)
 
 
-def set_checksum_offload_off(name: str) -> None:
-    """``ethtool -K NAME tx off``: frames leave whole and checksummed, and no larger than the MTU.
+def set_checksum_offload(name: str, wanted: bool) -> None:
+    """``ethtool -K NAME tx on|off``: without, frames leave whole and checksummed, and no larger than the MTU.
 
     A userspace switch reads frames as they are; a partial checksum would be passed on as if it were right.
     """
-    value = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_STXCSUM, 0))
+    value = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_STXCSUM, wanted))
     request = struct.pack("16sP", name.encode(), ctypes.addressof(value))
     with failing(f"{name}: transmit checksum offload"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, _SIOCETHTOOL, request)

@@ -181,13 +181,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.target = controller
         self._apps = apps
         self._carrier: Carrier | None = None
+        #: Whether no switch that packets may meet is Open vSwitch alone.
+        self._all_carried = False
         if fast_path is not None and not has_kernel_datapath():
+            optical = fabric.optical_switches.values()
+            self._all_carried = not fabric.foreign_switches and all(s.driver != "openflow" for s in optical)
             ours = (switch for switch in fabric.packet_switches.values() if switch.is_ours)
             names = lab.interface("smoother", 1), lab.interface("smoother", 2)
             self._carrier = Carrier(
                 {lab.bridge(switch.name): switch.dpid for switch in ours},
                 fast_path,
-                names if self._carries_all() else None,
+                names if self._all_carried else None,
                 lab.link_group,
             )
         self._nodes: dict[str, ShellLess] = {}
@@ -208,11 +212,6 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._ends: dict[Port, End] = {}
         self._counted: dict[Port, Counts] = {}
         self._lock = threading.RLock()
-
-    def _carries_all(self) -> bool:
-        """Whether no switch that packets may meet is Open vSwitch alone, given a fast path."""
-        optical = self.fabric.optical_switches.values()
-        return not self.fabric.foreign_switches and all(switch.driver != "openflow" for switch in optical)
 
     # -- the fixed part
 
@@ -531,10 +530,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._impaired.pop(link, None)
             if now != NONE:
                 self._impaired[link] = now
-            for near, cable in self._cables.items():
-                if near.number == 0:
-                    self._send_plain_frames(cable.intf2.node)
+            if self._impaired:
+                self._choose_offloads()
             self._impair_ends(link)
+            if not self._impaired:
+                self._choose_offloads()
 
     def impaired_counts(self) -> list[dict[str, Any]]:
         """What each direction of a link that is or was impaired has counted, by its two ends."""
@@ -599,10 +599,19 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Whether it is a GPU's NIC, which comes with its worker."""
         return port.node in self.fabric.gpus and port.node not in self.fabric.onics
 
-    def _send_plain_frames(self, host: WorkerHost | IdleHost) -> None:
-        """Frames as they are on the link, with their checksums: bursts would be lost and delayed as one."""
-        if host.namespace is not None:
-            netlink.in_namespace(host.namespace, lambda: netlink.set_checksum_offload_off(NIC))
+    def _choose_offloads(self) -> None:
+        """For the hosts that are plugged in, as they would be plugged in now."""
+        for near, cable in self._cables.items():
+            host = cable.intf2.node
+            if near.number == 0 and host.namespace is not None:
+                wanted = self._offloads(near.node)
+                netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
+
+    def _offloads(self, gpu: str) -> bool:
+        """Whether a host may leave checksums to be computed and bursts to be cut up: not where a link is
+        impaired, which would lose and delay a burst as one, nor where Open vSwitch alone reads its frames."""
+        read = gpu not in self.fabric.onics and not has_kernel_datapath() and not self._all_carried
+        return not self._impaired and not read
 
     def _inside(self, node: ShellLess, function: Callable[[], T]) -> T:
         """Run ``function`` where the node's interfaces are."""
@@ -707,7 +716,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
         own_onic = self.fabric.onics.get(gpu.name)
         standing = own_onic is not None and own_onic.standing
-        offloads = self._carrier is not None and self._carries_all() and not self._impaired
+        offloads = self._offloads(gpu.name)
 
         def inside() -> None:
             netlink.configure_namespace(
@@ -718,10 +727,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 index = netlink.index_of(own, NIC)
                 if not onic:
                     netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
-                    segments = netlink.segments_at(rate) if offloads else 1
+                    segments = netlink.segments_at(rate) if offloads and self._all_carried else 1
                     netlink.set_single_frames(own, index, segments)
-                if self._impaired or (not onic and not has_kernel_datapath() and not offloads):
-                    netlink.set_checksum_offload_off(NIC)
+                if not offloads:
+                    netlink.set_checksum_offload(NIC, False)
                 if own_onic is not None and own_onic.transmitters == "array":
                     netlink.set_single_frames(own, index)
                 netlink.set_up(own, NIC)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import random
 import re
@@ -27,6 +29,8 @@ from ringlight.experiments.language.expand import load
 from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
+from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.lab import OVS_LABEL, new_lab
 from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
@@ -43,6 +47,7 @@ LAST_PORT = 9
 LAST_TYPE = 0x88B6
 CARRIED, PLAIN = "carried", "plain"
 _OUTGOING = 4
+SIOCETHTOOL, ETHTOOL_GTXCSUM = 0x8946, 0x16
 
 
 def ofctl(*words: str, told: str = "") -> str:
@@ -531,6 +536,20 @@ def test_a_port_that_forwards_nothing_is_open_vswitchs(rig: Rig) -> None:
     sent_until(rig, frame, [2])
 
 
+def test_what_goes_out_by_a_port_that_is_left_is_open_vswitchs(rig: Rig) -> None:
+    frame = ethernet(0x0800, ipv4(6, tcp(1, 2)))
+    rig.write(["priority=5,ip,actions=output:2"], [])
+
+    def carried() -> int:
+        return sum(flow[2] for flow in rig.ask("counts 1")["flows"])
+
+    for left, count in (((), 1), ((rig.carried.ports[2],), 1), ((rig.carried.ports[3],), 2)):
+        rig.carrier.leave(left)
+        assert out_ports(rig, 1, frame) == [2]
+        assert carried() == count
+    rig.carrier.leave(())
+
+
 def test_captures_see_what_is_carried(rig: Rig) -> None:
     frame = ethernet(0x0800, ipv4(6, tcp(1, 2, b"seen")))
     rig.write(["priority=5,ip,actions=output:2"], [])
@@ -551,16 +570,29 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
 FILE = Path(__file__).resolve().parents[2] / "scenarios" / "examples" / "packet_switches.yaml"
 
 
+def leaves_checksums(namespace: str) -> bool:
+    """Whether a GPU's host leaves checksums to be computed by its NIC."""
+    value = ctypes.create_string_buffer(struct.pack("=II", ETHTOOL_GTXCSUM, 0))
+    with entered(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+        fcntl.ioctl(there, SIOCETHTOOL, struct.pack("16sP", b"eth0", ctypes.addressof(value)))
+    return bool(struct.unpack("=II", value.raw[:8])[1])
+
+
+def pour(api: Api) -> None:
+    """Have two GPUs send to each other as fast as they can."""
+    request = {"name": "pour", "ranks": ["g0", "g1"], "workload": "linktest",
+               "linktest": {"seconds": 0.5, "to": [1, 0]}}  # fmt: skip
+    job = api.post("/v1/jobs", request)["id"]
+    until(lambda: api.get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED"), 40)
+    assert api.get(f"/v1/jobs/{job}")["state"] == "SUCCEEDED"
+
+
 def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
     setting = next(plan.setting for plan in load(FILE).plans if plan.arm == "slow")
     addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     built = processes_of(setting, "namespace", addresses, fast_path=True, logs=tmp_path)
     with built as processes, Api(addresses.rest) as api:
-        request = {"name": "pour", "ranks": ["g0", "g1"], "workload": "linktest",
-                   "linktest": {"seconds": 0.5, "to": [1, 0]}}  # fmt: skip
-        job = api.post("/v1/jobs", request)["id"]
-        until(lambda: api.get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED"), 40)
-        assert api.get(f"/v1/jobs/{job}")["state"] == "SUCCEEDED"
+        pour(api)
         bridge = processes.lab.bridge("tor0")
         own = {line: int(line.split("n_packets=")[1].split(",")[0])
                for line in ofctl("dump-flows", bridge).splitlines()[1:]}  # fmt: skip
@@ -578,4 +610,19 @@ def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
         (together,) = api.post("/stats/aggregateflow/1", {"match": {"dl_type": 0x0800}})["1"]
         assert together["packet_count"] >= sum(flow["packet_count"] for flow in flows)
         assert api.get("/stats/table/1")["1"][0]["matched_count"] >= together["packet_count"]
+        # And what an impaired link does to frames it does to all of them.
+        with FaultClient(processes.inventory["agent"]) as faults:
+            fault = faults.impair("g1:0", "tor0:2", {"delay_s": 0.001, "loss": 0.002})
+            until(lambda: faults.fault(fault).state == "in force", 20)
+            pour(api)
+            there, back = faults.impaired()
+            # A worker that has ended has none.
+            hosts = [host["namespace"] for host in faults.hosts(fill=True) if host["namespace"]]
+            assert hosts
+            assert not any(map(leaves_checksums, hosts))
+            faults.restore("link g1:0 tor0:2")
+            until(lambda: faults.fault(fault).state == "over", 20)
+            assert all(map(leaves_checksums, hosts))
+        assert {there["to"], back["to"]} == {"g1:0", "tor0:2"}
+        assert min(there["frames"], back["frames"]) > 0.5 * max(there["frames"], back["frames"]) > 20
     assert traces(processes.lab) == []

@@ -44,7 +44,7 @@ class Cable:
         with IPRoute() as here:
             index = netlink.set_up(here, "e0")
             here.addr("add", index=index, address=f"10.9.0.{number + 1}", prefixlen=24)
-        netlink.set_checksum_offload_off("e0")
+        netlink.set_checksum_offload("e0", False)
 
     def socket(self, number: int) -> socket.socket:
         def made() -> socket.socket:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,13 @@ import yaml
 
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.crosscheck.blind import explained, run_blind, spread_of
 from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
 from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import read_json
 from ringlight.experiments.runner.progress import Reporter
 
@@ -106,6 +111,15 @@ def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same
     assert "two-ocs" in page
 
     assert blind(run)[1]["blind"]["predicted_sha256"] == sha256
+
+    class Interrupting(SimulationBackend):
+        def open(self, setting: Setting, emit: Callable[[Record], None]) -> SimulatedLab:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_blind(1, 5, Interrupting(), SimulationBackend(), tmp_path, Told(), limit_percent=10)
+    assert re.search("go on with: ringlight crosscheck --random 1 --seed 5 --resume .*-blind-5", said[-1])
+
     environment = read_json(run / "environment.json")
     (run / "environment.json").write_text(json.dumps(environment | {"predicted_sha256": "0" * 64}))
     with pytest.raises(ScenarioError, match="its predictions have SHA-256 0000"):

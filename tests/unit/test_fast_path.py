@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import socket
 import struct
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from ringlight.testbed.emulation.fastpath import openflow
+from ringlight.testbed.emulation.fastpath.datapath import SwitchMaps
 from ringlight.testbed.emulation.fastpath.openflow import Bucket, Flow, Group, Reader, Told
 from ringlight.testbed.emulation.fastpath.table import (
     SUBTABLES,
@@ -18,6 +23,7 @@ from ringlight.testbed.emulation.fastpath.table import (
     read_match,
     select,
 )
+from ringlight.testbed.emulation.optical.ebpf import EbpfError
 
 IN_PORT, ETH_TYPE, IP_DST, ARP_OP, VLAN, TTL = 0, 5, 12, 21, 6, 44
 IPV4 = (ETH_TYPE, b"\x08\x00")
@@ -200,3 +206,36 @@ def test_nonsense_is_refused() -> None:
     ):
         with pytest.raises(openflow.MalformedError):
             list(Reader().feed(stream))
+
+
+class SmallMap(dict[bytes, bytes]):
+    """A map of the kernel with room for so many elements."""
+
+    room = 1000
+
+    def update(self, key: bytes, value: bytes) -> None:  # type: ignore[override]
+        if key not in self and len(self) >= self.room:
+            raise EbpfError(errno.E2BIG, "full")
+        self[key] = value
+
+    def delete(self, key: bytes) -> None:
+        del self[key]
+
+
+def test_the_maps_say_what_the_table_says_also_after_they_were_full() -> None:
+    maps = {name: SmallMap() for name in ("ports", "tables", "rules", "groups", "counters", "extras")}
+    numbers = itertools.count(1)
+    kernel = SimpleNamespace(maps=maps, number=lambda: next(numbers))
+    switch, interfaces = SwitchMaps(cast(Any, kernel), 0), {1: 11, 2: 12}
+
+    def write(out: int, *more: str) -> None:
+        flows = [Flow(0, 9, match(IPV4, to(ip)), apply(output(out))) for ip in ("10.0.0.1", *more)]
+        switch.write(compile_table(flows, (), interfaces), interfaces)
+
+    write(1)
+    before = {name: dict(maps[name]) for name in ("tables", "rules")}
+    maps["rules"].room = 1
+    with pytest.raises(EbpfError):
+        write(2, "10.0.0.2")
+    write(1)
+    assert {name: dict(maps[name]) for name in before} == before

@@ -177,10 +177,11 @@ def _draw_fabric(axis: Axes, run: Run, circuits: Sequence[Pair], was: set[frozen
             way = (*ways[first], *reversed(ways[second]))
             _light(axis, way, colour, frozenset((a, b)) not in was)
     _servers(axis, fabric, gpus)
+    wide, size = min(0.9, 0.9 * _WIDTH / len(gpus)), 9 if len(gpus) <= _MOST_GPUS / 2 else 6.5
     for gpu, x in gpus.items():
         colour = colours.get(owner.get(gpu, ""), QUIET)
-        box(axis, x - 0.45, _LOW - 0.3, 0.9, 0.55, colour, colour)
-        centred(axis, x, _LOW - 0.04, gpu, 9, color="white", weight="bold")
+        box(axis, x - wide / 2, _LOW - 0.3, wide, 0.55, colour, colour)
+        centred(axis, x, _LOW - 0.04, gpu, size, color="white", weight="bold")
     _packet_switches(axis, run, circuits, switches)
     axis.set(xlim=(-0.1, _WIDTH + 0.1), ylim=(-0.05, _HIGH + 0.9))
     axis.axis("off")
@@ -200,14 +201,18 @@ def _spots(fabric: Fabric, gpus: Places, switches: Places) -> dict[Port, Spot]:
 def _packet_switches(axis: Axes, run: Run, circuits: Sequence[Pair], switches: Places) -> None:
     setting, crossing = run.plan.setting, ring_edges_crossing(run, circuits)
     said = f"{crossing} ring edges each way" if crossing else "no ring crosses"
+    middles: dict[str, list[float]] = {}
     for link in setting.fabric.links:
         if link.a.node in switches and link.b.node in switches:
             ends = sorted((switches[link.a.node], switches[link.b.node]))
             axis.plot(ends, [_HIGH] * 2, color=INK, linewidth=1 + 1.6 * crossing, zorder=2)
-            rate = format_rate(link.rate_bps / setting.scale.rate)
-            centred(axis, sum(ends) / 2, _HIGH + 0.42, f"{rate}, {said}", 8, va="bottom")
+            middles.setdefault(format_rate(link.rate_bps / setting.scale.rate), []).append(sum(ends) / 2)
+    # Links that are alike say it once: beside each other their words would meet.
+    for rate, at in middles.items():
+        centred(axis, statistics.fmean(at), _HIGH + 0.42, f"{rate}, {said}", 8, va="bottom")
+    wide = min(2.7, 0.9 * _WIDTH / len(switches))
     for name, x in switches.items():
-        box(axis, x - 1.35, _HIGH - 0.3, 2.7, 0.6, FACE, INK)
+        box(axis, x - wide / 2, _HIGH - 0.3, wide, 0.6, FACE, INK)
         centred(axis, x, _HIGH, name, 9)
 
 

@@ -210,7 +210,7 @@ class Carrier:
             with IPRoute() as here:
                 netlink.create_veth(here, near, far, group=self._group)
                 netlink.set_single_frames(here, netlink.index_of(here, near))
-                netlink.set_checksum_offload_off(near)
+                netlink.set_checksum_offload(near, False)
                 self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -318,7 +318,10 @@ class Carrier:
             self._read(table)
             if table.connection is None or not table.asked or time.monotonic() > deadline:
                 return
-            select.select([table.connection], [], [], SETTLE_S)
+            # Not select(), which knows no descriptor beyond 1023: a lab of many bridges has some.
+            poll = select.poll()
+            poll.register(table.connection, select.POLLIN)
+            poll.poll(SETTLE_S * 1e3)
 
     def _act(self) -> None:
         with self._lock:

@@ -129,10 +129,12 @@ class SwitchMaps:
             for key, value in entries.items():
                 if there.get(key) != value:
                     self._maps[name].update(key, value)
+                    there[key] = value
         for name in ("rules", "groups"):
-            for key in self._contents[name].keys() - wanted[name].keys():
+            there = self._contents[name]
+            for key in there.keys() - wanted[name].keys():
                 self._maps[name].delete(key)
-        self._contents = wanted
+                del there[key]
         self._subtables = {place: self._subtables[place] for place in table.subtables}
         self._groups = {group: self._groups[group] for group in table.groups}
         for number in outdated:

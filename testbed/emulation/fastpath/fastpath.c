@@ -28,6 +28,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "maps.h"
 
 #define MAX_PORTS 8192
 #define MAX_SWITCHES 1024
@@ -132,16 +133,6 @@ struct decision {
 	struct outputs outputs;
 };
 
-#define MAP(name, kind, flags, entries, key_type, value_type) \
-	struct { \
-		__uint(type, kind); \
-		__uint(map_flags, flags); \
-		__uint(max_entries, entries); \
-		__type(key, key_type); \
-		__type(value, value_type); \
-	} name SEC(".maps")
-#define HASH(name, entries, key, value) MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, entries, key, value)
-
 HASH(ports, MAX_PORTS, __u32, struct port); /* by interface */
 HASH(tables, MAX_SWITCHES, __u32, struct table);
 HASH(rules, MAX_RULES, struct key, struct rule);
@@ -149,7 +140,7 @@ HASH(groups, MAX_GROUPS, __u32, struct group);
 HASH(counters, MAX_COUNTERS, __u32, struct count);
 HASH(extras, MAX_PORTS, __u32, struct extra); /* by interface */
 /* One element: the near end of the extra pair, 0 where there is none. */
-MAP(smoother, BPF_MAP_TYPE_ARRAY, 0, 1, __u32, __u32);
+ARRAY(smoother, 1, __u32);
 MAP(decisions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, __u32, struct decision);
 
 #define SMOOTH 0x524c0001 /* mark of what has been through the extra pair */

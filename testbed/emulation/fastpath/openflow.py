@@ -8,7 +8,7 @@ forwarding), and for the ports. Sections are those of the OpenFlow Switch Specif
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -90,13 +90,21 @@ class Port:
     config: int
 
 
+Kind = Literal["echo", "error", "barrier", "flows", "groups", "ports", "ports gone", "group changed", "lost"]
+#: Messages that are taken as they are.
+_PLAIN: Mapping[int, Kind] = {
+    ERROR: "error",
+    ECHO_REQUEST: "echo",
+    BARRIER_REPLY: "barrier",
+    REQUEST_FORWARD: "group changed",
+}
+
+
 @dataclass(frozen=True)
 class Told:
     """What one message said; ``kind`` says which of the other fields means something."""
 
-    kind: Literal[
-        "hello", "echo", "error", "barrier", "flows", "groups", "ports", "ports gone", "group changed", "lost"
-    ]
+    kind: Kind
     xid: int = 0
     body: bytes = b""
     put: tuple[Flow, ...] = ()
@@ -173,23 +181,14 @@ class Reader:
 
 
 def _told(kind: int, xid: int, body: bytes) -> Told | None:
-    match kind:
-        case 0:
-            return Told("hello", xid)
-        case 1:
-            return Told("error", xid, body)
-        case 2:
-            return Told("echo", xid, body)
-        case 21:
-            return Told("barrier", xid)
-        case 32:
-            return Told("group changed", xid)
-        case 12:
-            gone = body[0] == _PORT_REMOVED
-            return Told("ports gone" if gone else "ports", xid, ports=tuple(_ports(body[8:])), more=True)
-        case 19:
-            what, flags = _MULTIPART.unpack_from(body)
-            return _answer(what, xid, body[_MULTIPART.size :], bool(flags & _MORE))
+    if (plain := _PLAIN.get(kind)) is not None:
+        return Told(plain, xid, body)
+    if kind == PORT_STATUS:
+        gone = body[0] == _PORT_REMOVED
+        return Told("ports gone" if gone else "ports", xid, ports=tuple(_ports(body[8:])), more=True)
+    if kind == MULTIPART_REPLY:
+        what, flags = _MULTIPART.unpack_from(body)
+        return _answer(what, xid, body[_MULTIPART.size :], bool(flags & _MORE))
     return None
 
 
@@ -203,68 +202,65 @@ def _answer(what: int, xid: int, body: bytes, more: bool) -> Told | None:
     return None
 
 
+def _parts(body: bytes, what: str, least: int, place: int = 0) -> Iterator[bytes]:
+    """Cut bytes into parts of at least so many, each of which has its length at a place in it."""
+    at = 0
+    while at < len(body):
+        (length,) = struct.unpack_from("!H", body, at + place)
+        if length < least:
+            raise MalformedError(f"{what} of {length} bytes")
+        yield body[at : at + length]
+        at += length
+
+
 def _updates(xid: int, body: bytes) -> Told:
     put: dict[tuple[int, int, bytes], Flow] = {}
     removed: dict[tuple[int, int, bytes], None] = {}
-    at = 0
-    while at < len(body):
-        length, event = struct.unpack_from("!HH", body, at)
-        if length < 8:
-            raise MalformedError(f"a flow update of {length} bytes")
+    for part in _parts(body, "a flow update", 8):
+        (event,) = struct.unpack_from("!H", part, 2)
         if event in (_PAUSED, _RESUMED):
             return Told("lost", xid)
         if event in (_INITIAL, _ADDED, _REMOVED, _MODIFIED):
-            _, _, table, _, idle, hard, priority, _ = _UPDATE.unpack_from(body, at)
-            start = at + _UPDATE.size
-            end = start + (struct.unpack_from("!H", body, start + 2)[0] + 7) // 8 * 8
-            flow = Flow(table, priority, body[start:end], body[end : at + length], idle, hard)
+            _, _, table, _, idle, hard, priority, _ = _UPDATE.unpack_from(part)
+            start = _UPDATE.size
+            end = start + _padded(struct.unpack_from("!H", part, start + 2)[0])
+            flow = Flow(table, priority, part[start:end], part[end:], idle, hard)
             if event == _REMOVED:
                 put.pop(flow.key, None)
                 removed[flow.key] = None
             else:
                 put[flow.key] = flow
                 removed.pop(flow.key, None)
-        at += length
     return Told("flows", xid, put=tuple(put.values()), removed=tuple(removed))
 
 
 def _groups(body: bytes) -> Iterator[Group]:
-    at = 0
-    while at < len(body):
-        length, kind, number, buckets = _GROUP.unpack_from(body, at)
-        if length < _GROUP.size:
-            raise MalformedError(f"a group of {length} bytes")
-        start = at + _GROUP.size
-        chosen = length > _GROUP.size + buckets
-        yield Group(number, kind, tuple(_buckets(body[start : start + buckets])), chosen)
-        at += length
+    for part in _parts(body, "a group", _GROUP.size):
+        length, kind, number, buckets = _GROUP.unpack_from(part)
+        end = _GROUP.size + buckets
+        yield Group(number, kind, tuple(_buckets(part[_GROUP.size : end])), chosen=length > end)
 
 
 def _buckets(body: bytes) -> Iterator[Bucket]:
-    at = 0
-    while at < len(body):
-        length, actions, _ = _BUCKET.unpack_from(body, at)
-        if length < _BUCKET.size:
-            raise MalformedError(f"a bucket of {length} bytes")
-        start = at + _BUCKET.size
+    for part in _parts(body, "a bucket", _BUCKET.size):
+        _, actions, _ = _BUCKET.unpack_from(part)
+        place = end = _BUCKET.size + actions
         weight, watched = 1, False
-        place = start + actions
-        while place < at + length:
-            kind, size = struct.unpack_from("!HH", body, place)
+        while place < len(part):
+            kind, size = struct.unpack_from("!HH", part, place)
             if kind == 0:
-                (weight,) = struct.unpack_from("!H", body, place + 4)
+                (weight,) = struct.unpack_from("!H", part, place + 4)
             else:
-                watched = watched or struct.unpack_from("!I", body, place + 4)[0] != _ANY
-            place += max(8, (size + 7) // 8 * 8)
-        yield Bucket(weight, body[start : start + actions], watched)
-        at += length
+                watched = watched or struct.unpack_from("!I", part, place + 4)[0] != _ANY
+            place += max(8, _padded(size))
+        yield Bucket(weight, part[_BUCKET.size : end], watched)
 
 
 def _ports(body: bytes) -> Iterator[Port]:
-    at = 0
-    while at < len(body):
-        number, length, _, name, config, _ = _PORT.unpack_from(body, at)
-        if length < _PORT.size:
-            raise MalformedError(f"a port of {length} bytes")
+    for part in _parts(body, "a port", _PORT.size, place=4):
+        number, _, _, name, config, _ = _PORT.unpack_from(part)
         yield Port(number, name[:_LONGEST_NAME].rstrip(b"\0").decode("utf-8", "replace"), config)
-        at += length
+
+
+def _padded(size: int) -> int:
+    return (size + 7) // 8 * 8

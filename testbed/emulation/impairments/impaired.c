@@ -16,6 +16,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "maps.h"
 #include "survival.h"
 
 #define DELAYED 0x88b5	  /* an EtherType for local experiments, IEEE 802 */
@@ -53,21 +54,9 @@ struct tail {
 	__u64 mark;
 };
 
-/* Not an array: its one element is replaced as a whole. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
+HASH(settings, 1, __u32, struct settings); /* its one element is replaced as a whole */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counts);
-} counts SEC(".maps");
+ARRAY(counts, 1, struct counts);
 
 enum fate { PASSES, DIES, WAITS };
 

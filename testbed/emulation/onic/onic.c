@@ -25,6 +25,7 @@
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "maps.h"
 
 #define FIBRES 32
 #define QUEUES 0x10000 /* major number of the classes of a port's or a peer's queues */
@@ -33,18 +34,8 @@
 #define WORDS 0xc0 /* type of service of what is not for the light */
 enum port { HOST = FIBRES, CONTROL, QUEUE, PORTS }; /* fibres come before these */
 
-/* A map whose entries are made as they are needed, and an array of those that are always there. */
-#define MAP(name, kind, flags, entries, key_type, value_type) \
-	struct { \
-		__uint(type, kind); \
-		__uint(map_flags, flags); \
-		__uint(max_entries, entries); \
-		__type(key, key_type); \
-		__type(value, value_type); \
-	} name SEC(".maps")
-#define TABLE(name, key_type, value_type) \
-	MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, 4096, key_type, value_type)
-#define ARRAY(name, entries, value_type) MAP(name, BPF_MAP_TYPE_ARRAY, 0, entries, __u32, value_type)
+/* A map whose entries are made as they are needed. */
+#define TABLE(name, key, value) HASH(name, 4096, key, value)
 
 struct counters {
 	__u64 control_tx_packets; /* of the GPU, over the control network */

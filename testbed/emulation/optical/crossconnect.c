@@ -10,6 +10,7 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
+#include "maps.h"
 #include "survival.h"
 
 #define MAX_PORTS 8193 /* user space sets the real size before loading */
@@ -57,19 +58,6 @@ struct counters {
 	__u64 error_drops; /* it leaves little, and the frame had a bit error */
 };
 
-#define MAP(name, kind, flags, entries, key_type, value_type) \
-	struct { \
-		__uint(type, kind); \
-		__uint(map_flags, flags); \
-		__uint(max_entries, entries); \
-		__type(key, key_type); \
-		__type(value, value_type); \
-	} name SEC(".maps")
-/* Hashes without preallocation: an element is replaced as a whole, so that a packet never sees a new
- * egress with an old ready time, as it could with an array. */
-#define HASH(name, entries, key, value) MAP(name, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, entries, key, value)
-#define ARRAY(name, entries, key, value) MAP(name, BPF_MAP_TYPE_ARRAY, 0, entries, key, value)
-
 HASH(port_of_ifindex, MAX_PORTS, __u32, __u32);
 
 HASH(cross_connects, MAX_PORTS, struct light, struct cross_connect);
@@ -85,7 +73,7 @@ HASH(dim, MAX_PORTS, struct light, struct dim);
 
 HASH(ports, MAX_PORTS, __u32, struct port);
 
-ARRAY(counters, MAX_PORTS, __u32, struct counters);
+ARRAY(counters, MAX_PORTS, struct counters);
 
 /* What a tunable transmitter does; of the whole lab, written by the O-NICs and read by every WSS. */
 
@@ -104,7 +92,7 @@ struct source {
 	__u64 audited_ns; /* ready_ns of its light when it was last looked whom it meets */
 };
 
-ARRAY(sources, 1, __u32, struct source); /* a WSS: its ingress ports and one */
+ARRAY(sources, 1, struct source); /* a WSS: its ingress ports and one */
 
 /* The two maps below are the device's memory over a restart; the program does not read them. */
 
@@ -122,7 +110,7 @@ struct identity {
 	char name[64];
 };
 
-ARRAY(identity, 1, __u32, struct identity);
+ARRAY(identity, 1, struct identity);
 
 #define COUNT(field, n) __sync_fetch_and_add(&(field), (n))
 
