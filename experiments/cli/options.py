@@ -27,10 +27,11 @@ REST = "127.0.0.1:8080"
 def _for_json_alone(wanted: bool) -> bool:
     """Keep standard output for what Python prints. Libraries of C print past it, and often only at the end:
     the solver HiGHS has a line that no option turns off. Theirs goes to standard error."""
-    if wanted and sys.stdout and sys.stderr and sys.stdout is sys.__stdout__:
-        own = os.dup(sys.stdout.fileno())
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    out, err = sys.stdout, sys.stderr
+    if wanted and out is sys.__stdout__ and out and err:
+        own = os.dup(out.fileno())
+        os.dup2(err.fileno(), out.fileno())
+        sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
     return wanted
 
 
