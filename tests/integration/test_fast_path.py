@@ -14,7 +14,7 @@ import struct
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -548,6 +548,22 @@ def test_what_goes_out_by_a_port_that_is_left_is_open_vswitchs(rig: Rig) -> None
         assert out_ports(rig, 1, frame) == [2]
         assert carried() == count
     rig.carrier.leave(())
+
+
+def test_a_new_process_of_open_vswitch_is_awaited_until_it_has_its_sockets(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, attach = [], openvswitch.filter_received
+
+    def filter_received(interfaces: Collection[str], program: int) -> None:
+        asked.append(set(interfaces))
+        if len(asked) < 3:
+            raise openvswitch.OpenVSwitchError("Open vSwitch does not receive from them yet")
+        attach(interfaces, program)
+
+    monkeypatch.setattr(openvswitch, "filter_received", filter_received)
+    rig.carrier.open_vswitch_is_back()
+    assert asked == [set(rig.carried.ports.values())] * 3
 
 
 def test_captures_see_what_is_carried(rig: Rig) -> None:

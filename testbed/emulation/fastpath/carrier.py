@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 #: Pause before a bridge that does not answer is tried again, seconds.
 RETRY_S = 0.1
 STOP_S = 5.0
+#: Longest wait for Open vSwitch's sockets once its process is back, seconds.
+BACK_S = 10.0
 #: Longest wait for Open vSwitch's answer about groups while somebody waits, seconds.
 SETTLE_S = 0.5
 _READ_BYTES = 1 << 18
@@ -260,10 +262,17 @@ class Carrier:
             log.warning("the fast path has not left what it should within %g s", STOP_S)
 
     def open_vswitch_is_back(self) -> None:
-        """Attach the filter to the sockets of another process of Open vSwitch."""
-        there = {name for _, name in socket.if_nameindex()}
-        self._interfaces &= there
-        openvswitch.filter_received(self._interfaces, self._datapath.decide)
+        """Attach the filter to the sockets of another process of Open vSwitch, as soon as it has opened them:
+        until then what hosts leave to be computed never is. Raises OpenVSwitchError."""
+        deadline = time.monotonic() + BACK_S
+        while True:
+            self._interfaces &= {name for _, name in socket.if_nameindex()}
+            try:
+                openvswitch.filter_received(self._interfaces, self._datapath.decide)
+                return
+            except openvswitch.OpenVSwitchError:
+                if time.monotonic() > deadline or self._stop.wait(RETRY_S):
+                    raise
 
     # -- the thread
 
