@@ -203,6 +203,20 @@ class Cluster:
                 found.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
         return found
 
+    def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
+        """The same of a ring through GPUs in order, of which each is on one of ``leaves``: as many GPUs'
+        rates as the ring has edges out of a part."""
+        found: list[tuple[int, float]] = []
+        for first, parts in zip(self.first_link, self.parts, strict=True):
+            leave = Counter(a for a, _ in _edges([parts[leaf] for leaf in leaves]))
+            found += [(first + part, float(edges)) for part, edges in leave.items()]
+        return found
+
+
+def _edges(ring: Sequence[int]) -> list[tuple[int, int]]:
+    """The edges of a ring that lead from one part to another."""
+    return [(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
+
 
 @dataclass(frozen=True)
 class LitCluster(Cluster):
@@ -248,15 +262,20 @@ class LitCluster(Cluster):
             return found
         total, parts = sum(placed.values()), list(inside)
         if once_round:
-            # Of two parts, each sends to the other: one GPU's rate each way.
-            edges = dict.fromkeys(
-                (min(a, b), max(a, b)) for a, b in zip(parts, [*parts[1:], parts[0]], strict=True)
-            )
-            return found + [(self._number[edge], 1.0) for edge in edges]
+            return found + self._on_circuits(parts)
         return found + [
             (self._number[a, b], inside[a] * inside[b] / (total - 1))
             for a, b in itertools.combinations(parts, 2)
         ]
+
+    def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
+        return super().ring_loads(leaves) + self._on_circuits([self.joined[leaf] for leaf in leaves])
+
+    def _on_circuits(self, ring: Sequence[int]) -> list[tuple[int, float]]:
+        """What a ring puts on circuits, which carry as much each way: the more of both ways."""
+        edges = Counter(_edges(ring))
+        pairs = dict.fromkeys((min(edge), max(edge)) for edge in edges)
+        return [(self._number[a, b], float(max(edges[a, b], edges[b, a]))) for a, b in pairs]
 
 
 def leaves_of(fabric: Fabric) -> dict[str, str]:

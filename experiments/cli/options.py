@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,24 @@ if TYPE_CHECKING:
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST = "127.0.0.1:8080"
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, last, on standard output.")]
+
+def _for_json_alone(wanted: bool) -> bool:
+    """Keep standard output for what Python prints. Libraries of C print past it, and often only at the end:
+    the solver HiGHS has a line that no option turns off. Theirs goes to standard error."""
+    out, err = sys.stdout, sys.stderr
+    if wanted and out is sys.__stdout__ and out and err:
+        own = os.dup(out.fileno())
+        os.dup2(err.fileno(), out.fileno())
+        sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
+    return wanted
+
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print the result as JSON, last, on standard output.", callback=_for_json_alone
+    ),
+]
 Runtime = Annotated[
     str, typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts.")
 ]

@@ -242,7 +242,8 @@ class TraceSpec(Strict):
             return None
         if any(one.pattern != "ring" for one in self.sends):
             raise ValueError("jobs.trace.sends: what trains reduces in rings; give pattern: ring")
-        link = fabric.link_at[Port(next(iter(fabric.gpus)), 0)]
+        if (link := fabric.link_at.get(Port(next(iter(fabric.gpus)), 0))) is None:
+            raise ValueError("jobs.trace.trains: jobs train where GPUs are plugged in")
         return TrainsPlan(
             of.iteration * scale.time, of.batch, of.seed, of.learning_rate,
             link.rate_bps / scale.rate * payload_share(mtu_bytes),
@@ -344,6 +345,18 @@ def _fits_cluster(policies: Policies, cluster: Cluster, has_faults: bool) -> Non
             )
         if policies.light == "none" and not all(cluster.lit):
             raise ValueError("jobs.trace.light: none: some switches have no circuit to some others")
+    if policies.placement == "controller" and (lattice is None or not lattice.needed):
+        if not cluster.names:
+            raise ValueError("jobs.trace.placement: controller: it places jobs on packet switches")
+        if policies.light not in ("none", "controller", "ideal"):
+            raise ValueError(
+                f"jobs.trace.light: {policies.light}: where the controller places jobs, light is its own "
+                "(controller), none or ideal"
+            )
+        if has_faults:
+            raise ValueError(
+                "jobs.trace.faults: where the controller places jobs, GPUs are lost by events (do: lose)"
+            )
     if lattice is None:
         if policies.placement == "blocks":
             raise ValueError("jobs.trace.placement: blocks are of a torus, a grid or a ring")

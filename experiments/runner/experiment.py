@@ -167,7 +167,7 @@ def _spread(
     began = last = time.monotonic()
     done, count = 0, sum(map(_runs_of, tasks))
     try:
-        with TemporaryDirectory(prefix="ringlight-progress-") as written:
+        with TemporaryDirectory(prefix="ringlight-progress-", ignore_cleanup_errors=True) as written:
             notes = Notes(Path(written))
             code = code_version()
             under_way = {executor.submit(one_elsewhere, backend, task, code, notes): task for task in tasks}

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -78,11 +79,12 @@ class Notes:
 
     def note(self, title: str, share: float) -> None:
         """How much of the run of this process is done."""
-        if time.monotonic() - self._last >= NOTE_EVERY_S and self._folder.is_dir():
+        if time.monotonic() - self._last >= NOTE_EVERY_S:
             self._last = time.monotonic()
             partly = self._folder / f"{os.getpid()}.part"
-            partly.write_text(f"{share:.4f} {title}")
-            partly.rename(self._folder / str(os.getpid()))
+            with suppress(FileNotFoundError):
+                partly.write_text(f"{share:.4f} {title}")
+                partly.rename(self._folder / str(os.getpid()))
 
     def clear(self) -> None:
         """The run of this process is over."""
@@ -90,6 +92,11 @@ class Notes:
 
     def read(self) -> list[str]:
         """What is under way, and how far."""
-        notes = [path.read_text() for path in sorted(self._folder.iterdir()) if not path.suffix]
-        found = [note.partition(" ") for note in notes]
-        return [f"{title} {float(share):.0%}" for share, _, title in found]
+        found = []
+        for path in sorted(self._folder.iterdir()):
+            # A run may end meanwhile, and its note go.
+            with suppress(FileNotFoundError):
+                if not path.suffix:
+                    share, _, title = path.read_text().partition(" ")
+                    found.append(f"{title} {float(share):.0%}")
+        return found

@@ -120,6 +120,27 @@ def test_hands_in_a_lab_load_only_what_they_need(tmp_path: Path) -> None:
     assert loaded_by(prompt) & heavy <= {"mininet"}
 
 
+def test_json_is_alone_on_standard_output() -> None:
+    """Libraries of C print past Python, and when they like: the solver HiGHS has a line of its own."""
+    code = (
+        "import ctypes, sys\n"
+        "from ringlight.experiments.cli import app\n"
+        "from ringlight.experiments.runner import command\n"
+        "load = command.load_checked\n"
+        "def prints(*words, **more):\n"
+        "    ctypes.CDLL(None).printf(b'HighsMipSolverData\\n')\n"
+        "    return load(*words, **more)\n"
+        "command.load_checked = prints\n"
+        "sys.argv = ['ringlight', 'check', 'scenarios/examples/trace_jobs.yaml', '--json']\n"
+        "app.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout)["name"] == "trace-jobs"
+    assert done.stderr == "HighsMipSolverData\n"
+
+
 def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys, ringlight.experiments.cli.app as c\n"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ringlight.containers.image import ROOT
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
@@ -20,7 +21,7 @@ from ringlight.testbed.simulation.cluster.breaking import Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
 from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.replay import replay
-from ringlight.workloads.job_traces import generated
+from ringlight.workloads.job_traces import JobTrace, generated
 
 
 def lit(switches: int, each: int, spare: int, uplink: str = "5 Gbit/s") -> dict[str, object]:
@@ -119,6 +120,39 @@ def test_a_spare_of_another_switch_makes_the_ring_cross() -> None:
     assert gpus.placed(0) == {0: 2, 1: 2}
 
 
+def test_a_gpu_that_is_lost_while_its_job_begins() -> None:
+    """The job comes at 0 and begins after ten seconds; four of them are over when it starts once more."""
+    fabric = built(2, 4, 0)
+    cluster, trace = cluster_of(fabric), generated(1, 1, 100, {4: 1}, 0, durations="constant")
+    gpus, losses = Gpus(fabric, cluster, [0.0]), Losses(((4.0, "g0"),), 30.0, 7.0)
+    trace = replace(trace, arrival_s=np.zeros(1))
+    found = replay(
+        cluster, trace, np.zeros(1), np.ones(1, dtype=np.bool_), Policies(placement="controller"),
+        start_up_s=10.0, by_gpu=gpus, losses=losses,
+    )  # fmt: skip
+    assert found.end_s.tolist() == [4 + 7 + 100]
+    assert found.done[-1] == pytest.approx(4 * 100)
+
+
+@pytest.mark.parametrize("at_s", [49.0, 51.0])
+def test_a_gpu_that_is_lost_while_its_job_is_dark(at_s: float) -> None:
+    """It loses what it did since its last checkpoint, as if its light had not moved at 50 s."""
+    fabric = built(2, 4, 0)
+    cluster = cluster_of(fabric)
+    # The second job's GPUs are on both switches until the third comes, and the first has left.
+    trace = JobTrace(np.array([0.0, 0, 0, 50]), np.array([3, 3, 2, 1]), np.array([40.0, 200, 200, 9]))
+    gpus = Gpus(fabric, cluster, [1.0] * 4)
+    losses = Losses(((at_s, "g3"),), 30.0, 0.0)
+    policies = Policies(placement="controller", light="controller", dark_s=5.0)
+    found = replay(
+        cluster, trace, np.zeros(4), np.ones(4, dtype=np.bool_), policies, by_gpu=gpus, losses=losses
+    )
+    assert found.hit == 1
+    assert found.done[-1] == pytest.approx(trace.work)
+    # From 30 s on once more, after what it was dark.
+    assert found.end_s[2] == pytest.approx(200 + (at_s if at_s < 50 else 50) - 30 + (5 if at_s < 50 else 1))
+
+
 SCENARIO = """
 name: trace-and-light
 description: Jobs of a made-up trace on six GPUs whose fibres the controller moves.
@@ -175,6 +209,57 @@ def test_light_of_the_controller_goes_with_its_placement() -> None:
     fabric, trace, nothing = built(2, 3, 0), generated(2, 1, 1, {1: 1}, 0), np.zeros(2)
     with pytest.raises(ValueError, match="GPU by GPU"):
         replay(cluster_of(fabric), trace, nothing, nothing > 0, Policies(placement="controller"))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "more", "said"),
+    [
+        ("tree", "light: when-it-pays", "jobs.trace.light: when-it-pays: where the controller places jobs"),
+        ("tree", "faults: {file: infinitehbd_faults.json, servers: 400}", "jobs.trace.faults: where the"),
+        ("ideal", "seed: 1", "jobs.trace.placement: controller: it places jobs on packet switches"),
+        ("ideal", "trains: {iteration: 1 s}", "jobs.trace.trains: jobs train where GPUs are plugged in"),
+    ],
+)
+def test_what_the_controller_does_not_decide_is_refused(fabric: str, more: str, said: str) -> None:
+    fabrics = {
+        "tree": "leaf_spine: {leaves: 4, spines: 2, gpus_per_leaf: 8, gpu: g, rate: 10 Gbit/s}",
+        "ideal": "interconnect: {kind: ideal, gpus: 8, gpu: g, rate: 100 Gbit/s}",
+    }
+    text = f"""
+name: refused
+description: Policies that do not go together.
+fabric: {{{fabrics[fabric]}}}
+jobs:
+  trace:
+    generate: {{jobs: 4, gap: 20 s, duration: 300 s, sizes: {{2: 1}}}}
+    sends: {{share: 0.3, pattern: ring}}
+    placement: {"pack" if "trains" in more else "controller"}
+    {more}
+"""
+    with pytest.raises(ScenarioError) as error:
+        parse(text, str(ROOT / "scenarios/traces/refused.yaml"))
+    assert said in str(error.value)
+
+
+def test_rings_of_named_gpus_over_circuits() -> None:
+    """Its ranks are on the switches 0, 0, 1 and, once one is lost, 0, 2, 1."""
+    spec = {
+        "optical_switches": {"ocs0": {"size": 9, "profile": "mems"}},
+        "leaf_spine": {
+            "leaves": 3, "spines": 3, "gpus_per_leaf": 2, "gpu": "g", "rate": "10 Gbit/s", "core": "ocs0",
+        },
+    }  # fmt: skip
+    fabric = build_fabric(FabricSpec.model_validate(spec))
+    cluster = cluster_of(fabric)
+    gpus = Gpus(fabric, cluster, [1.0])
+    placed = gpus.take(0, 3)
+    assert placed == {0: 2, 1: 1}
+    # Each pair's circuits are one link; the ring goes there and back.
+    assert gpus.loads(0) == cluster.loads(placed, once_round=True) == [(0, 1.0)]
+    gpus.take(1, 1)
+    assert gpus.lose("g1") == 0
+    assert gpus.replace(0) == 1
+    assert sorted(gpus.loads(0)) == [(0, 1.0), (1, 1.0), (2, 1.0)]
 
 
 def test_order_of_ranks_decides_how_often_a_ring_crosses() -> None:

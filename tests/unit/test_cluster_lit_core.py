@@ -10,9 +10,11 @@ import pytest
 
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.fabric.clusters import LitCluster, Policies
+from ringlight.fabric.clusters import FaultPolicies, LitCluster, Policies
+from ringlight.testbed.simulation.cluster.breaking import Faults
 from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
+from ringlight.workloads.fault_traces import FaultTrace
 from ringlight.workloads.job_traces import JobTrace, Sending, generated, shares_of
 
 TEXT = """
@@ -82,6 +84,20 @@ def test_light_is_divided_by_what_jobs_send() -> None:
     third = ran(on, jobs((0, 6, 600), (0, 6, 600), (9, 4, 100)), Policies(light="at-arrival", dark_s=5))
     assert third.dark_s.tolist() == [0, 0, 5]
     assert third.end_s[2] == pytest.approx(9 + 5 + 100, rel=0.2)
+
+
+@pytest.mark.parametrize("policy", ["wait", "restart", "spare"])
+def test_a_job_that_stood_still_gets_light_again(policy: Any) -> None:
+    """A server of its first switch fails; meanwhile another job gets all circuits of its second."""
+    trace = jobs((0, 6, 600), (0, 4, 3000), (150, 6, 600))
+    outage = FaultTrace(np.array([0]), np.array([100.0]), np.array([200.0]), 4, 1e4)
+    faults = Faults(outage, FaultPolicies(policy, "switch", 4, 4, checkpoint_s=10, restart_s=0))
+    found = ran(cluster(4, 3), trace, Policies(light="at-arrival", dark_s=5), faults=faults)
+    assert found.hit == 1
+    assert np.all(np.isfinite(found.end_s))
+    assert found.done[-1] == pytest.approx(trace.work, rel=1e-9)
+    if policy != "restart":
+        assert found.dark_s.tolist() == [5, 0, 5]
 
 
 @pytest.mark.parametrize("light", ["none", "at-arrival", "at-intervals", "ideal"])

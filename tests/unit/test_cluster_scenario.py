@@ -20,7 +20,7 @@ from ringlight.experiments.record.events import TraceReplayed, read_records
 from ringlight.experiments.report.sections.traces import occupied, times
 from ringlight.experiments.runner import experiment as experiment_module
 from ringlight.experiments.runner import progress
-from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 
@@ -71,6 +71,8 @@ def test_from_a_file_to_its_report(tmp_path: Path) -> None:
     assert max(_values(result, "little_gap").values()) < 1e-9
     assert _values(result, "jobs_dropped")["packed"] > 0
     page = (folder / "report.html").read_text()
+    assert "it is what the file assumes" in page
+    assert "trace.json" not in page
     for words in ("Jobs of a trace", "Who gains", "are larger than allowed", "came while the cluster filled"):
         assert words in page
     assert "Times are real ones" in page
@@ -294,6 +296,12 @@ def test_a_cross_check_simulates_the_jobs_flow_by_flow(tmp_path: Path) -> None:
         f"job j{n}" for n in range(4)
     }
     assert not [r for r in read_records(folder / "events.jsonl") if isinstance(r, TraceReplayed)]
+    # Nothing of its page is that of a replay, also where it is made from the file.
+    result = finish(folder)
+    page = (folder / "report.html").read_text()
+    assert "it is what the file assumes" not in page
+    assert "trace.json" in page
+    assert [row["value"] for row in result["rows"] if row["metric"] == "iterations"] == [10] * 4
 
 
 def test_a_gpu_is_lost_by_name_where_the_controller_places_jobs() -> None:

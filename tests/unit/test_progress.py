@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.progress import Notes, Reporter
 
 LINE = re.compile(r" *[0-9]+\.[0-9] s  (?P<text>.+)")
 
@@ -65,3 +66,24 @@ def test_where_there_is_no_terminal_lines_are_plain(capsys: pytest.CaptureFixtur
     reporter.say("[event] /x/y.yaml", style="yellow")
     reporter.end_run()
     assert [LINE.fullmatch(line) is not None for line in capsys.readouterr().err.splitlines()] == [True, True]
+
+
+def test_a_note_may_go_while_notes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes(tmp_path)
+    notes.note("a long one", 0.25)
+    assert notes.read() == ["a long one 25%"]
+    text_of = Path.read_text
+
+    def ends_meanwhile(path: Path) -> str:
+        notes.clear()
+        return text_of(path)
+
+    monkeypatch.setattr(Path, "read_text", ends_meanwhile)
+    assert notes.read() == []
+
+
+def test_nothing_is_noted_once_the_folder_has_gone(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "gone")
+    notes.note("a long one", 0.25)
+    notes.clear()
+    assert not list(tmp_path.iterdir())

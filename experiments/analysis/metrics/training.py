@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ringlight.experiments.analysis.metrics import Context, metric
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.analysis.statistics import median
+from ringlight.experiments.record.events import TraceReplayed
 from ringlight.experiments.record.runs import JobRun
 
 
@@ -25,7 +26,7 @@ def jct(_: Context, job: JobRun) -> float | None:
 @metric("count", of="job")
 def iterations(context: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done."""
-    if context.simulated and context.run.plan.trace is not None:
+    if context.run.of(TraceReplayed):
         # A replay knows of none.
         return None
     return len(job.by_index) if job.timed is None and job.plan.container is None else None

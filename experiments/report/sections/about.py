@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlight.experiments.language.spec import ParameterSpec
+from ringlight.experiments.record.events import TraceReplayed
 from ringlight.experiments.report.page import assumptions, folded, listing, row, table, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
@@ -48,7 +49,7 @@ def limits(view: View, draw: Draw) -> str:
     paper = view.experiment.spec.paper
     about = {} if paper is None else paper.limits
     if _is_replay(view):
-        return listing(_of_replay())
+        return listing(_of_replay(view))
     points = [
         *(_of_simulation(view) if view.simulated else _of_emulation(view)),
         *_of_light(view),
@@ -59,12 +60,14 @@ def limits(view: View, draw: Draw) -> str:
 
 
 def _is_replay(view: View) -> bool:
-    """Whether the jobs are those of a trace."""
-    return any(plan.trace is not None for plan in view.plans.values())
+    """Whether a trace was replayed; its jobs may also be emulated, or simulated flow by flow."""
+    return any(run.of(TraceReplayed) for run in view.runs)
 
 
-def _of_replay() -> Iterator[str]:
-    yield "<b>Nothing here was measured: every figure was computed in virtual time. Times are real ones.</b>"
+def _of_replay(view: View) -> Iterator[str]:
+    real = all(plan.setting.scale.time == 1 for plan in view.plans.values())
+    seconds = "Times are real ones." if real else "Seconds are those of the emulation."
+    yield f"<b>Nothing here was measured: every figure was computed in virtual time. {seconds}</b>"
     yield "What jobs send, and when, is not in a trace: it is what the file assumes (<code>sends</code>)."
     yield "Durations are taken as those at ideal speed. A job has one rate, that of its slowest flow."
     yield "Links are shared max-min fair, and packets spread evenly over them: no TCP, no queues, no loss."

@@ -31,7 +31,7 @@ _WHY = {
     "too_short": "are shorter than allowed",
     "too_long": "are longer than allowed",
     "after_the_first": "come after the first that were asked for",
-    "no_block": "have no block of the torus",
+    "no_block": "fit in no block",
     "after_days": "come later than what was asked for",
     "left_out": "left out at random, for the load",
     "cut": "cut to the largest size that is allowed",

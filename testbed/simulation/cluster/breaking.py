@@ -91,8 +91,12 @@ class Losing(Sound):
         run.hit += 1
         if job not in run.stalled:
             placed, left = run.placed[job], run.halt(job)
+            if job in run.pausing:
+                # What is left of the pause nobody waits for: the restart comes in its place.
+                run.wait_s(job, -left)
+                left = run.pausing.pop(job)
             again_s = run.lost_s(job, left, self._losses.checkpoint_s)
-            run.stall(job, placed, run.pausing.pop(job, left) + run.wait_s(job, again_s))
+            run.stall(job, placed, left + run.wait_s(job, again_s))
         self.freed()
 
     def freed(self) -> None:
@@ -106,10 +110,13 @@ class Losing(Sound):
 
 
 class Failing(Sound):
-    """Units fail and are repaired."""
+    """Units fail and are repaired. ``goes_on`` is called with a job that stood still, once it does not."""
 
-    def __init__(self, run: Running, holding: InUnits, queue: Queue, faults: Faults) -> None:
+    def __init__(
+        self, run: Running, holding: InUnits, queue: Queue, faults: Faults, goes_on: Callable[[int], None]
+    ) -> None:
         self._run, self._queue, self._faults, self._policies = run, queue, faults, faults.policies
+        self._goes_on = goes_on
         self._units, self._free = holding.units, holding.free
         self._kept = kept_units(run.cluster.gpus, self._policies)
         self._pool = list(self._kept)
@@ -168,6 +175,7 @@ class Failing(Sound):
                     break
             else:
                 self._run.go(job, *self._run.revived(job))
+                self._goes_on(job)
 
     def _swap(self, job: int, unit: Unit, count: int) -> bool:
         """Light puts spares in the place of a job's GPUs; its switch, and so what it shares, stays."""

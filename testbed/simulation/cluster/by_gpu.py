@@ -48,17 +48,11 @@ class Gpus:
         return [found[leaf] for leaf in range(len(self._leaf))]
 
     def loads(self, job: int, once_round: bool = True) -> list[tuple[int, float]]:
-        """The links that a job shares, and how many GPUs' rates it puts on each while it sends: of a ring as
-        many as it has edges there. Otherwise as :meth:`fabric.clusters.Cluster.loads`."""
+        """The links that a job shares, and how many GPUs' rates it puts on each while it sends: of a ring in
+        the order of its ranks. Otherwise as :meth:`fabric.clusters.Cluster.loads`."""
         if not once_round:
             return self._cluster.loads(self.placed(job), once_round)
-        leaves = [self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]]
-        found: list[tuple[int, float]] = []
-        for first, parts in zip(self._cluster.first_link, self._cluster.parts, strict=True):
-            at = [parts[leaf] for leaf in leaves]
-            leave = Counter(a for a, b in zip(at, [*at[1:], at[0]], strict=True) if a != b)
-            found += [(first + part, float(edges)) for part, edges in leave.items()]
-        return found
+        return self._cluster.ring_loads([self._leaf[self._switch_of[gpu]] for gpu in self._ranks[job]])
 
     def lose(self, gpu: str) -> int | None:
         """A GPU is lost: the job that has it, None where it was free."""

@@ -24,7 +24,7 @@ class Still:
         return placed
 
     def began(self, job: int) -> None:
-        """A job has started."""
+        """A job has started, or goes on after it stood still."""
 
     def at_interval(self) -> None:
         """So much time has passed."""

@@ -127,7 +127,7 @@ def replay(
         if isinstance(cluster, LitCluster):
             light = Dividing(run, cluster, policies)
     if faults is not None and isinstance(holding, InUnits):
-        breaking = Failing(run, holding, queue, faults)
+        breaking = Failing(run, holding, queue, faults, light.began)
     breaks = deque(breaking.events())
     regroup_at = light.every_s
     arrivals: list[float] = [*trace.arrival_s.tolist(), math.inf]

@@ -155,7 +155,7 @@ class Running:
 
     def lost_s(self, job: int, left_s: float, checkpoint_s: float) -> float:
         """Work of a job, which has so much left, since its last checkpoint."""
-        done = 0.0 if job in self.pausing else self.work_s[job] - left_s
+        done = self.work_s[job] - self.pausing.get(job, left_s)
         return done % checkpoint_s if done > 0 else 0.0
 
     def wait_s(self, job: int, seconds: float) -> float:
