@@ -10,8 +10,8 @@ much light for each, on as many ports:
 - steps: set anew for each step of a collective that sends to others than the one before, and for each
   message; at the begin of a collective always. A pair then has all light of both its GPUs.
 
-For the transformer, static and regrouped light have ring all-reduces. Phases and steps have the faster of
-rings and of halving and doubling. Experts exchange pair by pair in steps, all at once elsewhere.
+All-reduces are rings; in steps the faster of rings and of halving and doubling, whose partners change from
+step to step. Experts exchange pair by pair in steps, all at once elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import functools
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +29,10 @@ import numpy as np
 
 from benchmarks.harness import most_memory_mib, show, tell
 from ringlight.fabric.allocation.circuits import check_degree, single_shot
+from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.allocation.dividing import PlanesDivider
 from ringlight.fabric.allocation.one_shot import circuits, one_shot
+from ringlight.fabric.planes.divided.lightpaths import Division
 from ringlight.fabric.planes.divided.planes import ParallelOcs
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
 from ringlight.fabric.planes.wholes.torus import Torus
@@ -61,6 +65,23 @@ SHAPES: Mapping[int, tuple[tuple[int, ...], tuple[int, int, int]]] = {
     1024: ((16, 8, 8), (32, 8, 4)),
 }
 STRATEGIES = ("static", "regrouped", "phases", "steps")
+
+
+class KnownDivisions:
+    """Divides as the product does, each demand once: groups that are alike have the same."""
+
+    def __init__(self) -> None:
+        self._divider = PlanesDivider(ParallelOcs(PORTS, RATE_BPS))
+        self._known: dict[bytes, Division] = {}
+
+    def division(self, demand: FloatArray) -> Division:
+        key = demand.tobytes()
+        if key not in self._known:
+            self._known[key] = self._divider.division(demand)
+        return self._known[key]
+
+
+KNOWN = KnownDivisions()
 
 
 class Case(NamedTuple):
@@ -117,7 +138,7 @@ def phases_s(case: Case, dark_s: float, all_reduce: str) -> float:
     execution = Execution(engine, network, names(case), made, fidelity="classes")
     light = PhasedLight(
         engine, execution, network, _phases(case, all_reduce), 1, range(case.gpus),
-        PlanesDivider(ParallelOcs(PORTS, RATE_BPS)), RATE_BPS / PORTS, PhaseLight(0.0, dark_s),
+        KNOWN, RATE_BPS / PORTS, PhaseLight(0.0, dark_s),
     )  # fmt: skip
     light.begin()
     execution.begin()
@@ -141,9 +162,11 @@ def steps_s(case: Case, dark_s: float, all_reduce: str) -> float:
 def row(case: Case, dark: Sequence[float]) -> dict[str, Any]:
     """Seconds of an iteration by strategy; of those that set light while the job runs, for each dark time."""
     began = time.perf_counter()
-    algorithms = ("ring", "halving-doubling")
     found: dict[str, Any] = {"static": static_s(case), "regrouped": regrouped_s(case)}
-    for name, run in (("phases", phases_s), ("steps", steps_s)):
+    for name, run, algorithms in (
+        ("phases", phases_s, ("ring",)),
+        ("steps", steps_s, ("ring", "halving-doubling")),
+    ):
         found[name] = [min(run(case, dark_s, algorithm) for algorithm in algorithms) for dark_s in dark]
     took = time.perf_counter() - began
     tell(f"{case.model}, {case.gpus} GPUs, {case.tokens} tokens: {took:.1f} s")
@@ -179,11 +202,16 @@ def phases_study(
     gpus: list[int] = [*SHAPES],
     tokens: list[int] = [*TOKENS],
     models: list[str] = ["llama2-7b", "mixtral-8x7b"],
+    processes: int = 2,
     picture: Path | None = None,
 ) -> dict[str, Any]:
-    """``picture``: a PNG file to draw which is the fastest into."""
+    """``processes``: that compute side by side. ``picture``: a PNG file to draw which is the fastest into."""
     cases = [Case(*one) for one in itertools.product(models, gpus, tokens)]
-    rows = [row(case, DARK_S) for case in cases]
+    # The largest first, so that none is left to one process at the end.
+    ordered = sorted(cases, key=lambda case: -case.gpus)
+    with ProcessPoolExecutor(processes, mp_context=get_context("forkserver")) as pool:
+        found = dict(zip(ordered, pool.map(row, ordered, [DARK_S] * len(cases)), strict=True))
+    rows = [found[case] for case in cases]
     show(
         ["model", "GPUs", "layer sends", "static", "regrouped", "phases pay up to", "steps pay up to",
          *(format_time(dark_s) for dark_s in DARK_S)],

@@ -89,6 +89,7 @@ def code_files() -> dict[str, Path]:
         "collectives",
         "gathers",
         "kinds",
+        "phases",
         "schedules",
         "steps",
         "verify",

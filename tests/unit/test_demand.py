@@ -732,7 +732,7 @@ def test_circuits_that_vanish_in_a_turn_are_made_again(
     stage.light(PHASES)
     stood = stage.stand()
     stage.switches["q0"].device.submit(time.monotonic_ns(), Rewire(only=True))
-    stage.wait(lambda: stage.stand() == stood)
+    stage.wait(lambda: stage.decisions() and stage.stand() == stood)
 
 
 def test_light_of_other_planes_cannot_follow_phases(stack: ExitStack) -> None:
