@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Longest wait for a worker's word before it is looked whether the controller is to end, seconds.
 WORD_S = 0.5
+#: Pause in which other ranks' words may come, seconds: they end an operation some milliseconds apart.
+GATHER_S = 0.015
 
 
 def first_paths(phased: Phased) -> Paths:
@@ -60,6 +62,11 @@ class PhaseLoop(DemandLoop):
             self._note(str(error))
             return RETRY_S, at_once
         over, ready = self._heard(told)
+        if over and not at_once:
+            # A driver makes one change at a time: what ends together shall not wait for each other.
+            time.sleep(GATHER_S)
+            more = self._heard(self._agent.turns(self._known, 0.0))
+            over, ready = over + more[0], [turn for turn in ready + more[1] if turn in self._active]
         if at_once:
             # What the O-NICs and the switches have is not known, or is not all that it should be.
             ready, self._setting = sorted(self._active), {}
