@@ -187,7 +187,8 @@ class DemandLoop:
                 written = time.monotonic()
                 time.sleep(max(0.0, held + self.light.dark_s - written))
             lit = passed(self._fabric, lit, self.lights.carries) if problems else lit
-            self._tell(lit, nodes)
+            if lit != kept:
+                self._tell(lit, nodes)
             shone = time.monotonic()
         except ControllerError as error:
             problems.insert(0, str(error))

@@ -58,15 +58,14 @@ class PhaseLoop(DemandLoop):
         """Wait for a worker's word, and set the light of turns that may have it since then."""
         try:
             told = self._agent.turns(self._known, 0.0 if at_once else WORD_S)
+            if not at_once and any(self._known.get(node, n) != n for node, n in told.items()):
+                # A driver makes one change at a time: what ends together shall not wait for each other.
+                time.sleep(GATHER_S)
+                told = self._agent.turns(self._known, 0.0)
         except ControllerError as error:
             self._note(str(error))
             return RETRY_S, at_once
         over, ready = self._heard(told)
-        if over and not at_once:
-            # A driver makes one change at a time: what ends together shall not wait for each other.
-            time.sleep(GATHER_S)
-            more = self._heard(self._agent.turns(self._known, 0.0))
-            over, ready = over + more[0], [turn for turn in ready + more[1] if turn in self._active]
         if at_once:
             # What the O-NICs and the switches have is not known, or is not all that it should be.
             ready, self._setting = sorted(self._active), {}
@@ -83,8 +82,10 @@ class PhaseLoop(DemandLoop):
         over, ready = [], []
         for rank, node in enumerate(self.light.nodes):
             # A worker is not trusted: it ends no more turns than it has.
-            while self._known[node] < told.get(node, 0) and self._turns.present(rank) is not None:
-                self._known[node] += 1
+            before, self._known[node] = self._known[node], told.get(node, 0)
+            for _ in range(before, self._known[node]):
+                if self._turns.present(rank) is None:
+                    break
                 ended, free = self._turns.ended(rank)
                 over += [] if ended is None else [ended]
                 ready += free
