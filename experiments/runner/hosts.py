@@ -23,8 +23,9 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
-from ringlight.testbed.hosts.cluster import Cluster, LabError, lost, this_worker
+from ringlight.testbed.hosts.cluster import Cluster, lost, this_worker
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
+from ringlight.testbed.lab import LabError
 
 #: Of each log of a lab so many bytes come back, its last.
 _LOG_BYTES = 1 << 20

@@ -21,6 +21,7 @@ from ringlight.testbed.hosts.certificates import make_certificates
 ROOT = Path(__file__).resolve().parents[2]
 HEAD_IP, PORT = "10.99.0.254", 8786
 SCHEDULER = f"tls://{HEAD_IP}:{PORT}"
+_REGISTERED = "Registered to"
 #: What a machine has after its boot, and no more: who starts labs there finds no others.
 _BOOT = """
 mount --make-rprivate / && mount -t proc proc /proc
@@ -57,6 +58,8 @@ class Hosts:
     folder: Path
     head: int
     hosts: list[NamespaceHost] = field(default_factory=list)
+    #: By their hosts.
+    workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -113,6 +116,32 @@ class Hosts:
                 host.command(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
 
+    def start(self, host: NamespaceHost, *options: str) -> None:
+        """A host's worker, which has registered."""
+        heard = self.folder / f"{host.name}.log"
+        before = heard.read_text().count(_REGISTERED) if heard.exists() else 0
+        self.workers[host.name] = self.worker(host, *options)
+        _until(
+            lambda: heard.exists() and heard.read_text().count(_REGISTERED) > before, f"worker of {host.name}"
+        )
+
+    def limit(self, host: NamespaceHost, mtu: int = 9000, rate: str = "") -> None:
+        """What a host's link lets through, both ways; without ``rate`` as much as it can."""
+        ends = (host.command(["ip", "link", "set", "eth0"]), [*self.inside, "ip", "link", "set", host.name])
+        for end in ends:
+            _run([*end, "mtu", str(mtu)])
+        for where, device in ((host.command([]), "eth0"), (self.inside, host.name)):
+            if rate:
+                shaped = f"tc qdisc add dev {device} root tbf rate {rate} burst 64kb latency 50ms"
+                _run([*where, *shaped.split()])
+            else:
+                _run([*where, "tc", "qdisc", "del", "dev", device, "root"])
+
+    @property
+    def inside(self) -> list[str]:
+        """Words before a command of ``head``."""
+        return ["nsenter", f"--target={self.head}", "--net", "--"]
+
 
 @contextmanager
 def hosts(folder: Path, count: int = 2, workers: bool = True) -> Iterator[Hosts]:
@@ -155,10 +184,7 @@ def hosts(folder: Path, count: int = 2, workers: bool = True) -> Iterator[Hosts]
         )
         if workers:
             for host in found.hosts:
-                undo.callback(_end, found.worker(host))
-            for host in found.hosts:
-                heard = folder / f"{host.name}.log"
-                _until(lambda heard=heard: "Registered to" in heard.read_text(), f"worker of {host.name}")
+                found.start(host)
         yield found
 
 

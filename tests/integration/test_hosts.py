@@ -104,6 +104,41 @@ def test_the_folder_is_like_that_of_one_machine(
     assert read(alone, "environment.json").keys() | {"hosts"} == read(spread, "environment.json").keys()
 
 
+def test_each_pair_of_hosts_is_probed(rig: Hosts) -> None:
+    done = rig.ringlight("hosts", "check", *ON_HOSTS, "--mtu", "9000", "--rate", "100 Mbit/s", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [host["name"] for host in found["hosts"]] == ["h1", "h2"]
+    assert [(way["a"], way["b"], way["mtu_bytes"]) for way in found["ways"]] == [
+        ("h1", "h2", 9000),
+        ("h2", "h1", 9000),
+    ]
+
+
+def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts) -> None:
+    """One host behind a link of 1,500 bytes and 20 Mbit/s, with a clock that is three seconds ahead."""
+    host = rig.hosts[1]
+    shifted = rig.folder / "shifted.py"
+    shifted.write_text("import time\nreal = time.time\ntime.time = lambda: real() + 3\n")
+    kill(rig.workers.pop("h2"))
+    rig.start(host, "--preload", str(shifted))
+    try:
+        rig.limit(host, mtu=1500, rate="20mbit")
+        done = rig.ringlight("hosts", "check", *ON_HOSTS, "--rate", "400 Mbit/s")
+    finally:
+        rig.limit(host)
+        kill(rig.workers.pop("h2"))
+        rig.start(host)
+    assert done.returncode == 1
+    said = done.stderr.replace("ringlight: ", "").splitlines()
+    for way in ("h1 to h2", "h2 to h1"):
+        (mtu, rate, clock) = (line for line in said if line.startswith(way))
+        assert mtu.endswith("packets of 1550 bytes do not arrive whole, the largest that do have 1500 (MTU)")
+        assert "Mbit/s, and 400 Mbit/s is needed (rate)" in rate
+        which = "h2 is 3.0" if way == "h1 to h2" else "h1 is 3.0"
+        assert f"the clock of {which}" in clock or f"the clock of {which[:2]} is 2.9" in clock
+
+
 def test_bench_measures_on_some_host(rig: Hosts) -> None:
     done = rig.ringlight(
         "bench", MINI, "--arm", "fragmented", "--sizes", "1MiB", "--calls", "1", "--json", *ON_HOSTS

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ringlight.testbed.hosts.certificates import make_certificates
 from ringlight.testbed.hosts.cluster import Host, hosts_of, name_of, open_doors
+from ringlight.testbed.hosts.probe import Needs, Way, measure, misfits, rounds, start_answering
 from ringlight.testbed.lab import LabError
 
 
@@ -73,3 +75,51 @@ def test_certificates_are_for_their_owner_and_bind_all_of_dask(tmp_path: Path) -
         )
     with pytest.raises(LabError, match="it is there already"):
         make_certificates(tmp_path / "trial")
+
+
+FITTING = Way("a", "b", 9000, 2e9, 1e-4, 0.01, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"mtu_bytes": 1500},
+            "a to b: packets of 1550 bytes do not arrive whole, the largest that do have 1500 (MTU)",
+        ),
+        ({"rate_bps": 5e7}, "a to b: 50 Mbit/s, and 1 Gbit/s is needed (rate)"),
+        ({"round_trip_s": 0.01}, "a to b: a round trip takes 10 ms, and may take 2 ms"),
+        ({"clock_s": 3.0}, "a to b: the clock of b is 3.000 s ahead, and may be off by 1 s"),
+        ({"clock_s": -3.0}, "a to b: the clock of b is 3.000 s behind, and may be off by 1 s"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_with_the_pair_and_the_figure(
+    changed: dict[str, float], said: str
+) -> None:
+    assert list(misfits(FITTING, Needs())) == []
+    assert list(misfits(replace(FITTING, **changed), Needs())) == [said]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 64])
+def test_pairs_go_in_rounds_in_which_nobody_is_twice(count: int) -> None:
+    found = list(rounds(count))
+    for pairs in found:
+        assert len({host for pair in pairs for host in pair}) == 2 * len(pairs)
+    assert len(found) <= count
+    every = sorted(tuple(sorted(pair)) for pairs in found for pair in pairs)
+    assert every == [(a, b) for a in range(count) for b in range(a + 1, count)]
+
+
+def test_a_way_is_measured_by_who_has_the_token() -> None:
+    token = b"t" * 16
+    ports = start_answering("127.0.0.1", token)
+    assert measure("127.0.0.1", (ports[0], ports[1]), b"w" * 16) == (
+        f"no answer from 127.0.0.1, UDP port {ports[0]}; is it closed between the hosts?"
+    )
+    found = measure("127.0.0.1", ports, token)
+    assert not isinstance(found, str)
+    assert found["mtu_bytes"] == 9216
+    assert found["rate_bps"] > 1e8
+    assert 0 < found["round_trip_s"] < 0.05
+    assert abs(found["clock_s"]) <= found["clock_error_s"] + 1e-3
+    assert found["clock_error_s"] < 0.05
