@@ -16,7 +16,7 @@ from ringlight.fabric.cost import byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.grid.wavelengths import LightUse
-from ringlight.fabric.planes.wholes.interconnect import Built, Division
+from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
@@ -73,6 +73,11 @@ class Plane:
     @property
     def division(self) -> Division | None:
         """How often light is divided anew, if it is."""
+        return None
+
+    @property
+    def phases(self) -> PhaseLight | None:
+        """What it takes to set light for a phase of a job, where it can be set so."""
         return None
 
     @property
