@@ -142,9 +142,9 @@ def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts) -> 
 
 
 def test_clean_removes_labs_of_all_hosts_and_nothing_else(rig: Hosts) -> None:
-    """Of a lab whose testbed was killed; what is not ours stays."""
+    """One that somebody left up, as a living lab; what is not ours stays."""
     host = rig.hosts[1]
-    for line in ("ip netns add other", "ip link add rlx-1 type dummy", "ovs-vsctl add-br other0"):
+    for line in ("ip netns add other", "ip link add rlx-1 type bridge", "ovs-vsctl add-br other0"):
         subprocess.run(host.command(line.split()), check=True, timeout=20)
     up = [sys.executable, "-m", "ringlight.experiments.cli.app", "up", MINI, "--arm", "fragmented"]
     command = host.command([*up, "--runtime", "namespace", "--json"])
