@@ -82,7 +82,8 @@ class PhaseLoop(DemandLoop):
         over, ready = [], []
         for rank, node in enumerate(self.light.nodes):
             # A worker is not trusted: it ends no more turns than it has.
-            before, self._known[node] = self._known[node], told.get(node, 0)
+            before = self._known[node]
+            self._known[node] = max(before, told.get(node, 0))
             for _ in range(before, self._known[node]):
                 if self._turns.present(rank) is None:
                     break

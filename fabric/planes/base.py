@@ -120,7 +120,8 @@ class Plane:
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
         """Seconds of an all-reduce with every port, or every lightpath, at its full rate and no waiting."""
         rate_bps = min(self.rate_bps(gpu) for gpu in ranks)
-        return vector_bytes * byte_time(collective, len(ranks), lightpaths=self.lightpaths) / rate_bps
+        per_byte = byte_time(collective, len(ranks), lightpaths=self.lightpaths, at_once=self.standing)
+        return vector_bytes * per_byte / rate_bps
 
     def alone_s(
         self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects

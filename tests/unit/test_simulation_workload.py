@@ -405,10 +405,11 @@ def test_unequal_parts_take_what_the_largest_takes() -> None:
     assert in_bytes(collective_steps("all-to-all-v", "pairwise", 3), matrix_bounds(sizes)).chunks == 1_035_000
     for how in HOWS:
         found = simulate_workload(ideal(3), names(3), one_collective(what, 3, 3, 0), fidelity=how)
-        # Steps: to the next rank, then to the one after it. Rank 2 is early with its second one, which takes
-        # 5 kB of what rank 1 is still to receive from rank 0 in the first; in lock-step it waits.
-        early = 5_000 if how == "exact" else 0
-        assert found.total_s == pytest.approx(8 * (900_000 + early + 100_000) / RATE)
+        # Steps: to the next rank, then to the one after it. Rank 0 sends its second one beside the first, so
+        # rank 1 has all of the first when rank 0 has sent everything, and then sends its own, 10 kB; in
+        # lock-step nobody sends beside the first.
+        last = 10_000 if how == "exact" else 0
+        assert found.total_s == pytest.approx(8 * (900_000 + 100_000 + last) / RATE)
         assert found.link_bytes.reshape(3, 2)[:, 0].tolist() == [1_000_000, 20_000, 10_000]
 
 
@@ -473,11 +474,12 @@ def test_classes_differ_by_what_early_ranks_do_before_the_last_has_come(workload
 def test_both_ways_are_near_each_other_where_ranks_of_a_class_are_not_alike(
     workload: Workload, place: Sequence[int]
 ) -> None:
-    """Trees, and spines that are shared unequally: a class waits for its slowest rank, too."""
+    """Trees, and spines that are shared unequally: a class waits for its slowest rank, too, and passes on no
+    parts of chunks, as the ranks of a tree do."""
     fabric = leaf_spine(2, 4, RATE, spines=2, oversubscription=2.0).fabric()
     gpus = [list(fabric.gpus)[number] for number in place]
     exact, classes = (simulate_workload(PacketNetwork(fabric), gpus, workload, fidelity=how) for how in HOWS)
-    assert 0.5 * exact.total_s <= classes.total_s <= 1.5 * exact.total_s
+    assert 0.5 * exact.total_s <= classes.total_s <= 3.0 * exact.total_s
     assert exact.link_bytes == pytest.approx(classes.link_bytes, rel=1e-9)
 
 
