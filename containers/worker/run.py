@@ -72,7 +72,8 @@ def run(
             lines = payload.lines() | _message_lines(graph)
         except ValueError as error:
             raise BadSpec(f"{FILE}: {error}") from None
-        deadline = time.monotonic() + spec.connect_timeout_s
+        prepared = time.monotonic()
+        deadline = prepared + spec.connect_timeout_s
         with listen(spec, deadline) as listener:
             connections = connect_all(spec, lines, listener)
         for connection in connections.values():
@@ -80,7 +81,7 @@ def run(
         by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
         with payload.over(connections), Beacons(spec) as beacons:
             rank = _Rank(spec, graph, payload, connections, events)
-            events.write("ready", local=spec.address, connections=describe(by_rank))
+            events.write("ready", local=spec.address, prepared=prepared, connections=describe(by_rank))
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
             before = carried()

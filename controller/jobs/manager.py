@@ -34,7 +34,7 @@ from ringlight.controller.jobs.job import (
     progress,
 )
 from ringlight.controller.jobs.light_provider import Light, LightProvider
-from ringlight.controller.jobs.losses import go_on, lose, note_release, pending_losses
+from ringlight.controller.jobs.losses import go_on, lose, note_release, note_start, pending_losses
 from ringlight.controller.jobs.reservation import placed, planes_for, reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
@@ -460,6 +460,7 @@ class JobManager:
         try:
             if (provider := self._lit_by(job)) is not None:
                 provider.light(job.id, self._lights[job.id])
+            lit = time.monotonic()
             if graph is not None:
                 agent.put_workload(graph, self.workloads.read(graph))
             if not job.state.ended:
@@ -471,6 +472,7 @@ class JobManager:
         with self._lock:
             if error is None:
                 job.started = True
+                note_start(job, lit, time.monotonic())
                 self._save()
             elif not job.state.ended and not self._stop.is_set():
                 job.error = f"not started: {error}"
@@ -502,6 +504,7 @@ class JobManager:
             ]
             with ThreadPoolExecutor(max_workers=8) as pool:
                 list(pool.map(self._remove_worker, there))
+            stopped = time.monotonic()
             if lost:
                 self._clear_light(job, _CLEAR_S)
             if lost and not self._stop.is_set():
@@ -509,7 +512,7 @@ class JobManager:
                 with self._submitting:
                     gpus, lit = self._gpus_after(job, lost)
                     with self._lock:
-                        go_on(job, gpus, iteration, time.monotonic())
+                        go_on(job, gpus, iteration, stopped, time.monotonic())
                         if lit is not None:
                             self._lights[job.id], job.switches = lit[1], list(lit[1].switches)
                         self._save()
