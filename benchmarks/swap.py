@@ -72,7 +72,7 @@ def _told(rounds: int) -> Iterator[int]:
 def _once(api: httpx.Client, faults: FaultClient, spares: list[str]) -> dict[str, float]:
     """Seconds of each step, once."""
     beside = _submit(api, "blue", BESIDE, iterations=2000)
-    job = _submit(api, "red", RANKS, iterations=60, on_loss="swap", spares=spares)
+    job = _submit(api, "red", RANKS, iterations=24, on_loss="swap", spares=spares)
     until(lambda: len(_events(api, job, "iteration")) >= 8 * len(RANKS), "no iterations")
     fault = faults.lose(f"gpu {LOST}")
     until(lambda: _job(api, job)["state"] == "SUCCEEDED", "the job does not end")

@@ -285,6 +285,19 @@ class ScriptedAgent:
         with self.lock:
             self.alive.pop(worker, None)
 
+    def halt(self, job: str) -> None:
+        assert self.stuck.wait(10)
+        with self.lock:
+            self.alive = {name: worker for name, worker in self.alive.items() if worker["job"] != job}
+
+    def start_spares(self, job: str, gpus: Sequence[str]) -> None:
+        self.asked += [(job, "spare", gpu) for gpu in gpus]
+
+    def ends(self, known: int, wait_s: float) -> int:
+        time.sleep(0.01)
+        with self.lock:
+            return sum(event["event"] == "exited" for event in self.events)
+
     def choose_state(self, job: str, without: Sequence[int]) -> int:
         if [worker for worker in self.alive.values() if worker["job"] == job]:
             raise ConflictError(f"job {job}: a worker has not been removed")
