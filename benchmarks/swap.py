@@ -38,13 +38,18 @@ RANKS, SPARES, BESIDE = ["g0", "g1", "g3"], ["g5"], ["g2", "g4"]
 
 
 def swap(
-    rounds: int = 20, runtime: Literal["docker", "namespace"] = "docker", spare: bool = True
+    rounds: int = 20,
+    runtime: Literal["docker", "namespace"] = "docker",
+    spare: bool = True,
+    on_loss: Literal["swap", "shrink"] = "swap",
 ) -> dict[str, Any]:
-    """``spare``: the job names its spare, which waits for it; otherwise any free GPU takes the place."""
+    """``spare``: the job names its spare, which waits for it; otherwise any free GPU takes the place.
+    ``on_loss``: with shrink it goes on with one rank less."""
+    more = {"on_loss": on_loss, "spares": SPARES if spare and on_loss == "swap" else []}
     with lab_up(SCENARIO, runtime) as lab, contextlib.ExitStack() as stack:
         api = stack.enter_context(httpx.Client(base_url=lab["url"], timeout=20.0, trust_env=False))
         faults = stack.enter_context(FaultClient.of_inventory(Path(lab["state"]) / "inventory.json"))
-        found = [_once(api, faults, SPARES if spare else []) for _ in _told(rounds)]
+        found = [_once(api, faults, more) for _ in _told(rounds)]
     steps = {name: [one[name] for one in found] for name in found[0]}
     whole = statistics.median(steps["fault to end of the next iteration"])
     show(
@@ -69,17 +74,18 @@ def _told(rounds: int) -> Iterator[int]:
         yield number
 
 
-def _once(api: httpx.Client, faults: FaultClient, spares: list[str]) -> dict[str, float]:
+def _once(api: httpx.Client, faults: FaultClient, more: dict[str, Any]) -> dict[str, float]:
     """Seconds of each step, once."""
     beside = _submit(api, "blue", BESIDE, iterations=2000)
-    job = _submit(api, "red", RANKS, iterations=24, on_loss="swap", spares=spares)
+    job = _submit(api, "red", RANKS, iterations=24, **more)
     until(lambda: len(_events(api, job, "iteration")) >= 8 * len(RANKS), "no iterations")
     fault = faults.lose(f"gpu {LOST}")
     until(lambda: _job(api, job)["state"] == "SUCCEEDED", "the job does not end")
     document, t_asked = _job(api, job), faults.fault(fault).t_asked
     (loss,) = document["losses"]
     outcomes = {event["parameters_sha256"] for event in _events(api, job, "done")}
-    if len(outcomes) != 1 or [rank["gpu"] for rank in document["ranks"]] != ["g0", "g5", "g3"]:
+    left = ["g0", *(SPARES if more["on_loss"] == "swap" else []), "g3"]
+    if len(outcomes) != 1 or [rank["gpu"] for rank in document["ranks"]] != left:
         raise SystemExit(f"the job went wrong: {document}")
     if _job(api, beside)["state"] != "RUNNING":
         raise SystemExit("the other job was disturbed")

@@ -22,7 +22,7 @@ ORDERS, FIRST = "orders", "first"
 DONE = b"done"
 STOP, RUN = "stop", "run "
 #: Longest wait for an order once a peer was lost, seconds.
-STAY_S = 5.0
+STAY_S = 3.0
 LOST_PEER = 3
 _LONGEST = 64
 _PR_SET_PDEATHSIG = 1

@@ -590,6 +590,7 @@ def test_every_loss_takes_another_spare_until_there_is_none(site: Site) -> None:
 
 def test_named_spares_are_kept(site: Site) -> None:
     site.run("red", ["g0", "g1"], on_loss="swap", spares=["g5", "g4"])
+    site.wait(lambda: {("red", "spare", "g5"), ("red", "spare", "g4")} <= set(map(tuple, site.agent.asked)))
     with pytest.raises(ConflictError, match="GPU g4 is reserved by job red"):
         site.submit("blue", ["g4"])
     with pytest.raises(ConflictError, match="spares: GPU g1 is reserved by job red"):
