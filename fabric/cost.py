@@ -22,7 +22,7 @@ import numpy as np
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, Router
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.steps import Steps
+from ringlight.fabric.steps import Steps, passes_on
 from ringlight.fabric.topology import CrossConnects, Fabric, electrical_graph
 
 Link = TypeVar("Link")
@@ -170,24 +170,33 @@ def predict(fabric: Fabric, cross_connects: CrossConnects, jobs: Iterable[RingJo
 def steps_time(
     fabric: Fabric, cross_connects: CrossConnects, ranks: Sequence[str], steps: Steps, vector_bytes: float
 ) -> float:
-    """Least seconds of a collective over packet switches whose steps follow each other.
+    """Least seconds of a collective over packet switches.
 
     ``ranks``: GPU of each rank. Sum over the steps of the longest that a link needs for all that passes it
-    in the step, ``8 * bytes / rate``; packets take the paths of :class:`fabric.paths.Router`. What a step
-    costs apart from its transfers is left out. Raises ValueError as :meth:`fabric.paths.Router.path`.
+    in the step, ``8 * bytes / rate``, as steps follow each other; where ranks pass on parts of chunks
+    (:func:`fabric.steps.passes_on`) they do not, and it is the longest that a link needs for all steps.
+    Packets take the paths of :class:`fabric.paths.Router`. What a step costs apart from its transfers is left
+    out. Raises ValueError as :meth:`fabric.paths.Router.path`.
     """
     router = Router(fabric, electrical_graph(fabric, cross_connects))
     chunk_bits = 8 * vector_bytes / steps.chunks
-    total = 0.0
+    total, at_once = 0.0, passes_on(steps)
+    chunks: dict[Hop, int] = {}
     for step in steps:
-        chunks: dict[Hop, int] = {}
+        if not at_once:
+            total += _longest_s(chunks, chunk_bits)
+            chunks = {}
         for source, destination, count in zip(
             step.sources.tolist(), step.destinations.tolist(), step.count.tolist(), strict=True
         ):
             for hop in router.path(ranks[source], ranks[destination]):
                 chunks[hop] = chunks.get(hop, 0) + count
-        total += max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
-    return total
+    return total + _longest_s(chunks, chunk_bits)
+
+
+def _longest_s(chunks: Mapping[Hop, int], chunk_bits: float) -> float:
+    """Seconds of the hop that needs longest for its chunks."""
+    return max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
 
 
 def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, lightpaths: bool = False) -> float:
@@ -211,6 +220,16 @@ def all_reduce_time(steps: Steps, vector_bytes: float, rate_bps: float, *, light
 
 
 @lru_cache
-def byte_time(collective: str, ranks: int, *, lightpaths: bool = False) -> float:
-    """:func:`all_reduce_time` of one byte at one bit per second."""
-    return all_reduce_time(steps_named(collective, ranks), 1.0, 1.0, lightpaths=lightpaths)
+def byte_time(collective: str, ranks: int, *, lightpaths: bool = False, at_once: bool = False) -> float:
+    """:func:`all_reduce_time` of one byte at one bit per second.
+
+    ``at_once``: where ranks pass on parts of chunks, it is what a port needs for all steps together.
+    """
+    steps = steps_named(collective, ranks)
+    if not (at_once and passes_on(steps)):
+        return all_reduce_time(steps, 1.0, 1.0, lightpaths=lightpaths)
+    sent, received = np.zeros(ranks), np.zeros(ranks)
+    for step in steps:
+        sent += np.bincount(step.sources, step.count, ranks)
+        received += np.bincount(step.destinations, step.count, ranks)
+    return 8 / steps.chunks * float(max(sent.max(), received.max()))

@@ -536,22 +536,29 @@ class ServersSpec(_InterconnectSpec):
 class ParallelOcsSpec(_InterconnectSpec):
     """``switches`` optical circuit switches, a port of each GPU on each, set once for the jobs' demand; with
     ``interval`` and ``dark`` again and again for what is still to be sent, each time decided in
-    ``decision``."""
+    ``decision``; with ``dark`` alone, and perhaps a ``guard``, also for each phase of a job."""
 
     kind: Literal["parallel-ocs"]
     switches: int = Field(ge=1, le=1024)
     interval: Duration | None = None
     dark: Duration | None = None
     decision: Duration | None = None
+    guard: Duration | None = None
 
     def made(self) -> Interconnect:
-        if (self.interval is None) != (self.dark is None):
-            given, other = ("interval", "dark") if self.dark is None else ("dark", "interval")
-            raise ValueError(f"{given}: it goes with {other}; without both, light is set once")
-        if self.interval is None or self.dark is None:
+        if self.interval is None:
             if self.decision is not None:
                 raise ValueError("decision: it goes with interval and dark; without them, light is set once")
-            return ParallelOcs(self.switches, self.rate)
+            if self.guard is not None and self.dark is None:
+                raise ValueError("guard: it goes with dark; without it, light is set once")
+            phased = self.dark is not None
+            return ParallelOcs(
+                self.switches, self.rate, dark_s=self.dark or 0.0, guard_s=self.guard or 0.0, phased=phased
+            )
+        if self.dark is None:
+            raise ValueError("interval: it goes with dark; without both, light is set once")
+        if self.guard is not None:
+            raise ValueError("guard: it is of light that is set for phases, and goes with no interval")
         _check_interval(self.interval)
         return ParallelOcs(self.switches, self.rate, self.interval, self.dark, self.decision or 0.0)
 

@@ -62,6 +62,25 @@ class Steps:
         return self.make()
 
 
+def passes_on(steps: Steps) -> bool:
+    """Whether ranks gain time by passing on parts of chunks before they have the whole of a step.
+
+    They do not in a schedule of exchanges, nor where each has as much for the same one in every step, as on a
+    ring: there whole chunks arrive no later.
+    """
+    if steps.step_by_step:
+        return False
+    first = None
+    for step in steps:
+        first = first or step
+        ends = (step.sources, step.destinations, step.count)
+        if not all(map(np.array_equal, ends, (first.sources, first.destinations, first.count))):
+            return True
+    return first is not None and any(
+        len(np.unique(ends)) < len(ends) for ends in (first.sources, first.destinations)
+    )
+
+
 #: Source, destination, first chunk and count of a transfer.
 Row = tuple[int, int, int, int]
 

@@ -2,7 +2,8 @@
 
 Over packet switches jobs with a ring all-reduce share links by the all-send model of ``fabric.cost``, which
 bounds the time neither way; other collectives, and what goes through light of its own, take their steps one
-after another, each job as if alone. All times are emulated seconds.
+after another, each job as if alone, but those whose ranks pass on parts of chunks take as long as the busiest
+link. All times are emulated seconds.
 """
 
 from __future__ import annotations

@@ -15,11 +15,14 @@ All times are seconds of the lab's own clock: CLOCK_MONOTONIC of an emulation, v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.folder import RunFolder
 
 #: All that a backend may be able to do (``EventPlan.capability``), with what it is called in an error.
 CAPABILITIES: Mapping[str, str] = {
@@ -132,6 +135,38 @@ class BatchBackend(Backend, Protocol):
         """All records of the runs of a batch, one run after the other; of one that cannot be made, a
         ``RunFailed``. ``told`` is called now and then with the title of a long run and the share of it that
         is done."""
+        ...
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of a task: its records, and a line for each failure. Of a run on another host also facts of
+    its labs, and files that they left, by name."""
+
+    records: list[Record]
+    failures: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@runtime_checkable
+class RemoteBackend(Backend, Protocol):
+    """One whose runs are made by copies of it on other machines, in labs of their own."""
+
+    def make(self, plan: RunPlan) -> Made:
+        """Make a run where this copy is."""
+        ...
+
+    def executor(self) -> Executor:
+        """What has copies of it make runs."""
+        ...
+
+    def alone(self, plan: RunPlan) -> Made:
+        """Have one run made, of which no folder is kept."""
+        ...
+
+    def take(self, plan: RunPlan, made: Made, folder: RunFolder) -> None:
+        """Keep what came back of a run besides its records."""
         ...
 
 

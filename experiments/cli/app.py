@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from ringlight.experiments.cli import bench, experiments, hands, look, machine, rest, view, workload
+from ringlight.experiments.cli import bench, experiments, hands, hosts, look, machine, rest, view, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
 from ringlight.testbed.descriptors import too_few
@@ -36,6 +36,7 @@ bench.register(app)
 workload.register(app)
 machine.register(app)
 hands.register(app)
+hosts.register(app)
 look.register(app)
 view.register(app)
 rest.register(app)

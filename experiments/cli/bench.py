@@ -8,6 +8,7 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say, show_json, table
+from ringlight.experiments.cli.emulated import emulation
 
 Kind = Annotated[
     str, typer.Option("--collective", help="Kind of collective; default: that of a file, or all-reduce.")
@@ -49,19 +50,20 @@ def bench(
     calls: Calls = 5,
     skew: Skew = 0.0,
     simulate: Simulated = False,
+    dask: options.Dask = None,
     *,
+    context: typer.Context,
     lab: options.Lab,
     as_json: options.Json = False,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
+    from contextlib import nullcontext
     from dataclasses import asdict
 
-    from ringlight.experiments.backends.emulation.backend import EmulationBackend
-    from ringlight.experiments.backends.protocol import Backend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.runner import bench as benching
     from ringlight.experiments.runner.command import load_checked
-    from ringlight.experiments.runner.experiment import one_alone
+    from ringlight.experiments.runner.experiment import made_alone
 
     try:
         chosen = benching.parse_sizes(sizes, factor)
@@ -77,16 +79,14 @@ def bench(
         fail(f"--ranks: {error}", 2)
     except ValueError as error:
         fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
-    backend: Backend = SimulationBackend()
-    if not simulate:
-        backend = EmulationBackend(
-            options.check_runtime(lab.runtime), lab.addresses(), fast_path=lab.fast_path
-        )
-    if (why := backend.refuses(plan)) is not None:
-        fail(f"{scenario}: {why}", 2)
-    backend.check_ready()
-    backend.prepare([plan.setting], None, say, {})
-    records, failures = one_alone(backend, plan)
+    if simulate and dask is not None:
+        fail("--dask: not with --simulate", 2)
+    with nullcontext(SimulationBackend()) if simulate else emulation(lab, context, dask) as backend:
+        if (why := backend.refuses(plan)) is not None:
+            fail(f"{scenario}: {why}", 2)
+        backend.check_ready()
+        backend.prepare([plan.setting], None, say, {})
+        records, failures = made_alone(backend, plan)
     if failures:
         fail(failures[0])
     found = list(benching.measured(plan, records, chosen, calls))

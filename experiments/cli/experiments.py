@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +11,9 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.applications import with_applications
 from ringlight.experiments.cli.common import answer, fail, say, show_json
+from ringlight.experiments.cli.emulated import emulation, refuse
 
 if TYPE_CHECKING:
-    from ringlight.experiments.backends.emulation.backend import EmulationBackend
     from ringlight.experiments.backends.protocol import Backend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.language.expand import Experiment
@@ -32,6 +31,7 @@ Latency = Annotated[
 
 @options.with_groups
 def demo(
+    context: typer.Context,
     lab: options.Lab,
     repeat: options.Repeat = None,
     runs: options.RunsFolder = options.RUNS,
@@ -41,32 +41,36 @@ def demo(
     from ringlight.testbed.setup import ensure_ready
 
     ensure_ready(say, runtime=options.check_runtime(lab.runtime))
-    _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json)
+    _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json, context)
 
 
 @options.with_groups
 def run(
+    context: typer.Context,
     scenario: options.ScenarioFile,
     which: options.Runs,
     lab: options.OpenLab,
+    dask: options.Dask = None,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
-    _run(scenario, which, lab, runs, as_json)
+    _run(scenario, which, lab, runs, as_json, context, dask)
 
 
-def _run(scenario: Path, which: options.Runs, lab: options.OpenLab, runs: Path, as_json: bool) -> None:
-    backend = _emulation(lab, lab.app or [])
-    experiment = with_applications(which.load(scenario), lab)
-    lab.tell_view()
-    _carry_out(experiment, backend, which, runs, as_json)
-
-
-def _emulation(lab: options.Lab, apps: Sequence[Path] = ()) -> EmulationBackend:
-    from ringlight.experiments.backends.emulation.backend import EmulationBackend
-
-    return EmulationBackend(options.check_runtime(lab.runtime), lab.addresses(), apps, lab.fast_path)
+def _run(
+    scenario: Path,
+    which: options.Runs,
+    lab: options.OpenLab,
+    runs: Path,
+    as_json: bool,
+    context: typer.Context,
+    dask: str | None = None,
+) -> None:
+    with emulation(lab, context, dask, lab.app or []) as backend:
+        experiment = with_applications(which.load(scenario), lab)
+        lab.tell_view()
+        _carry_out(experiment, backend, which, runs, as_json)
 
 
 @options.with_groups
@@ -105,14 +109,6 @@ def _carry_out(
         experiment, backend, runs, arms=arms, points=points, resume=which.resume, watched=True, **more
     )
     _show(result, done, as_json)
-
-
-def _refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """Fails, naming the first of these options that was given, whatever its value."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            fail(f"--{name}: {why}", 2)
 
 
 def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
@@ -158,6 +154,7 @@ def crosscheck(
     ] = 10.0,
     mtu: Mtu = None,
     latency: Latency = "0 s",
+    dask: options.Dask = None,
     *,
     lab: options.Lab,
     runs: options.RunsFolder = options.RUNS,
@@ -173,39 +170,41 @@ def crosscheck(
     from ringlight.experiments.runner.progress import Reporter
 
     if random is not None:
-        _refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
-        folder, found = run_blind(
-            random,
-            seed,
-            _emulation(lab),
-            _simulation(mtu, latency),
-            runs,
-            Reporter(),
-            resume=resume,
-            limit_percent=limit,
-        )
+        refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
+        with emulation(lab, context, dask) as backend:
+            folder, found = run_blind(
+                random,
+                seed,
+                backend,
+                _simulation(mtu, latency),
+                runs,
+                Reporter(),
+                resume=resume,
+                limit_percent=limit,
+            )
         answer(found, as_json, lambda found: show(found, folder))
         if not found["within_limit"]:
             raise typer.Exit(1)
         return
-    _refuse(context, ("seed", "resume"), "only with --random")
+    refuse(context, ("seed", "resume"), "only with --random")
     if scenario is None:
         fail("give a SCENARIO, or --random N", 2)
 
     if emulated is not None:
-        names = ("arm", "iterations", "runtime", "rest", "openflow")
-        _refuse(context, names, "without effect on a run made before (--emulated)")
-    folder, found = run_crosscheck(
-        scenario,
-        _emulation(lab),
-        _simulation(mtu, latency),
-        runs,
-        Reporter(),
-        arms=arm or (),
-        iterations=iterations,
-        emulated=emulated,
-        limit_percent=limit,
-    )
+        names = ("arm", "iterations", "runtime", "rest", "openflow", "dask")
+        refuse(context, names, "without effect on a run made before (--emulated)")
+    with emulation(lab, context, dask) as backend:
+        folder, found = run_crosscheck(
+            scenario,
+            backend,
+            _simulation(mtu, latency),
+            runs,
+            Reporter(),
+            arms=arm or (),
+            iterations=iterations,
+            emulated=emulated,
+            limit_percent=limit,
+        )
     answer(found, as_json, lambda found: show(found, folder))
     if not found["within_limit"]:
         raise typer.Exit(1)

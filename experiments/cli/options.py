@@ -63,6 +63,14 @@ Repeat = Annotated[
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
 RUNS = Path("runs")
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Build labs on hosts: workers of this Dask scheduler (tls://HOST:PORT) with the resource HOST.",
+    ),
+]
 
 
 def check_runtime(runtime: str) -> str:

@@ -275,8 +275,8 @@ def which_is_off(entry: Mapping[str, Any]) -> str:
 
     The emulation's: links and timers below what the scenario says, and the time of kernel, software switches,
     workers and agents, which share this machine's processors and stand for hardware. The simulation's: what
-    the scenario has and it leaves out, TCP and the controller, and steps that it lets overlap less. Where the
-    emulation says of itself that its links or processors failed it, it is off.
+    the scenario has and it leaves out, TCP and the controller. Where the emulation says of itself that its
+    links or processors failed it, it is off.
     """
     near = zip(JUDGED, (AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT), strict=True)
     if all(abs(entry[figure]["difference_percent"]) < most for figure, most in near):
@@ -332,11 +332,9 @@ def _waited(causes: Mapping[str, Any]) -> str:
 def _rest(causes: Mapping[str, Any]) -> str:
     """Explain the rest of a difference that neither timers nor links cause."""
     if causes["rest_s"] < 0:
-        slower = "; another job, slower than simulated, left it more of what they share"
-        return (
-            "what the simulation makes wait and the emulation does not: a worker passes on the part of a "
-            f"chunk that it has{slower if causes['contended'] else ''}"
-        )
+        if causes["contended"]:
+            return "a share of links above the fair one: another job, slower than simulated, left it more"
+        return "what the simulation makes wait and the emulation does not"
     again = causes["retransmits_per_rank_and_iteration"]
     found = []
     if again >= MANY_RETRANSMITS:

@@ -363,6 +363,7 @@ class Builder:
                     iterations=iterations,
                     training=loop,
                     workload=workload,
+                    phases=job.workload is not None and job.workload.light == "phases",
                     container=container,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
                     on_loss=loss_rule(
@@ -408,7 +409,7 @@ class Builder:
             self.files |= dict.fromkeys(files_of(found, ranks, self._directory))
             return made
 
-        key = ("workload", found.model_dump_json(exclude={"iterations"}), ranks)
+        key = ("workload", found.model_dump_json(exclude={"iterations", "light"}), ranks)
         return self._once((*key, scale), lambda: emulated(self._once(key, make), scale))
 
     def _training(self, where: str, common: Any, own: Mapping[str, Any], parameters: Any) -> TrainingSpec:

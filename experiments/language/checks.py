@@ -16,9 +16,11 @@ from ringlight.experiments.language.spec import FileSpec, PublishedSpec, SweepSp
 from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
+from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
+from ringlight.fabric.phases import phase_paths
 from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps
@@ -28,6 +30,7 @@ from ringlight.fabric.topology import (
     electrical_graph,
     optical_neighbour,
 )
+from ringlight.workloads.phases import phases_of
 from ringlight.workloads.traffic import sent
 
 #: What each event is done to: the kinds of target, the first in an example.
@@ -102,7 +105,9 @@ def check_run(run: Draft, looked_at: set[Any]) -> None:
     planes = {job.name: job.plane(fabric) for job in run.jobs}
     _check_whole(run, planes)
     for job in run.jobs:
-        if (degree := planes[job.name].degree) is not None:
+        if job.phases:
+            _check_phases(run, job, planes[job.name])
+        elif (degree := planes[job.name].degree) is not None:
             what = job.loop.collective if job.workload is None else job.workload
             once(
                 ("degree", degree, job.ranks, what),
@@ -139,6 +144,35 @@ def _check_whole(run: Draft, planes: Mapping[str, Plane]) -> None:
                 raise ValueError(
                     f"events.{event.name}.do: {run.where} is described as a whole, without parts"
                 )
+
+
+def _check_phases(run: Draft, job: JobPlan, plane: Plane) -> None:
+    """Whether light can be set for each phase of a job."""
+    where = f"jobs.{job.name}.workload.light"
+    if plane.phases is None:
+        on = f"{run.where}.interconnect" if plane.standing and not plane.shared else str(plane)
+        raise ValueError(
+            f"{where}: phases need optical circuit switches of their own whose dark time is known "
+            f"(an interconnect of kind parallel-ocs with dark and without interval), not {on}"
+        )
+    if len(run.jobs) > 1:
+        raise ValueError(f"{where}: {len(run.jobs)} jobs, and light follows the phases of one")
+    assert job.workload is not None
+    if job.gpus > MOST_JOINED:
+        return
+    with at(where):
+        plan, circuits = phases_of(job.workload), divider(run.fabric)
+        for phase in plan.phases:
+            try:
+                phase_paths(circuits, phase, range(job.gpus))
+            except ValueError as error:
+                what = str(error).removeprefix("demand: ")
+                raise ValueError(f"a phase of ranks {_few(phase.ranks)}: {what}") from None
+
+
+def _few(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown}, …" if len(ranks) > 8 else shown
 
 
 def _check_degree(run: Draft, job: JobPlan, switches: int) -> None:

@@ -147,7 +147,7 @@ class JobPlan:
     any free one when empty. ``stragglers``: rank to the factor by which its computing takes longer.
     ``recovery_s``: in a simulation, from a loss to going on, None for its default; ``start_up_s``: there,
     from when a job that comes later has its GPUs until its workers are ready. ``may_fail``: that it fails is
-    expected.
+    expected. ``phases``: light is set for each phase of its workload, and not once.
     """
 
     name: str
@@ -157,6 +157,7 @@ class JobPlan:
     iterations: int
     training: Loop | None = None
     workload: Workload | None = None
+    phases: bool = False
     container: Container | None = None
     start: Start = Start()
     on_loss: OnLoss = "fail"

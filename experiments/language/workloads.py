@@ -87,6 +87,7 @@ class WorkloadSpec(Strict):
     """
 
     iterations: Count = 1
+    light: Literal["once", "phases"] = "once"
     model: str | None = None
     dp: Ranks = 1
     tp: Ranks = 1
@@ -156,17 +157,18 @@ class WorkloadSpec(Strict):
         return self
 
 
+_OF_ALL = ("iterations", "light")
 _OF_FILES = {"files", "groups", "model_ranks", "shape"}
 _OF_COLLECTIVES = {"collective", "algorithm", "size"}
 _OF_PLACED = {
     "placed", "mp", "batch", "window", "partners", "gradient", "all_reduce", "takes", "quantum",
 }  # fmt: skip
 _KEYS = {
-    "files": {"iterations", "device", "efficiency", *_OF_FILES},
-    "collective": {"iterations", "split", *_OF_COLLECTIVES},
+    "files": {*_OF_ALL, "device", "efficiency", *_OF_FILES},
+    "collective": {*_OF_ALL, "split", *_OF_COLLECTIVES},
     "model": WorkloadSpec.model_fields.keys() - _OF_FILES - _OF_COLLECTIVES - _OF_PLACED,
     "placed": {
-        *("iterations", "dp", "sequence", "element_bytes", "device", "efficiency", "algorithm"), *_OF_PLACED,
+        *_OF_ALL, *("dp", "sequence", "element_bytes", "device", "efficiency", "algorithm"), *_OF_PLACED,
     },
 }  # fmt: skip
 

@@ -166,6 +166,15 @@ class LightGiven(Record, event="light_given"):
     divisions: list[Mapping[str, Any]]
 
 
+class LightTurns(Record, event="light_turns"):
+    """How light followed the phases of a job. Of each of ``turns``, which is a phase in an iteration:
+    ``iteration``, ``phase``, when its circuits began to be ``set`` and when they were ``lit``, seconds of the
+    lab's clock, and whether any circuit was ``moved`` for it."""
+
+    job: str
+    turns: list[Mapping[str, Any]]
+
+
 class CollectiveTimed(Record, event="collective"):
     """An all-reduce that was all of a job: ``total_s``, of it ``set_up_s`` and ``reduce_s`` to add what came.
     ``wavelengths``: channels that it used in each direction, None without a ring of wavelengths."""

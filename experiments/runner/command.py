@@ -14,7 +14,7 @@ from typing import Any
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.result import analyse, document, label_of, read_result
 from ringlight.experiments.analysis.rows import Row, as_csv, from_json
-from ringlight.experiments.backends.protocol import Backend
+from ringlight.experiments.backends.protocol import Backend, RemoteBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.language.text import ScenarioError, read_text
@@ -151,6 +151,8 @@ def _pool(
     runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
 ) -> AbstractContextManager[Executor] | None:
     asked = [option for option in (processes, dask, executor) if option is not None]
+    if isinstance(backend, RemoteBackend):
+        return nullcontext(backend.executor())
     if not isinstance(backend, SimulationBackend):
         if asked:
             raise ScenarioError("only a simulation is spread over processes: an emulation has one machine")

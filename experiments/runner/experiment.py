@@ -12,7 +12,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ringlight.experiments.backends.protocol import Backend, BackendError, BatchBackend, Told
+from ringlight.experiments.backends.protocol import (
+    Backend,
+    BackendError,
+    BatchBackend,
+    Made,
+    RemoteBackend,
+    Told,
+    untold,
+)
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import ScenarioError
@@ -25,9 +33,12 @@ from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Repor
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.schema import under
+from ringlight.testbed.hosts.cluster import lost
 
 #: Least time between two lines of a sweep's progress, seconds.
 _LINE_S = 5.0
+#: The same while runs on other machines are under way.
+_REMOTE_LINE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -106,9 +117,9 @@ def carry_out(
             failures += _spread(backend, [*batches, *plans], folder, reporter, executor)
     else:
         for batch in batches:
-            records, failed = _one(backend, batch, reporter.computed)
-            folder.write(records)
-            failures += failed
+            made = _one(backend, batch, reporter.computed)
+            folder.write(made.records)
+            failures += made.failures
         for setting in _settings(plans):
             group = [plan for plan in plans if plan.setting is setting]
             for outcome in run_group(backend, group, folder.write, reporter, repeats):
@@ -124,28 +135,36 @@ def _settings(plans: Sequence[RunPlan]) -> list[Setting]:
     return list({id(plan.setting): plan.setting for plan in plans}.values())
 
 
-def one_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
+def one_alone(
+    backend: Backend, plan: RunPlan, reporter: Reporter | None = None, repeats: Repeats | None = None
+) -> tuple[list[Record], tuple[str, ...]]:
     """Make one run by itself: its records and failures. A run that cannot be made is a record."""
     records: list[Record] = []
     try:
-        (outcome,) = run_group(backend, [plan], records.extend, Reporter(quiet=True))
+        (outcome,) = run_group(backend, [plan], records.extend, reporter or Reporter(quiet=True), repeats)
     except BackendError as error:
         return [RunFailed(t=0.0, run=plan.name, arm=plan.arm, reason=str(error))], (str(error),)
     return records, outcome.failures
 
 
-def _one(backend: Backend, task: Any, told: Told) -> tuple[list[Record], tuple[str, ...]]:
+def made_alone(backend: Backend, plan: RunPlan) -> tuple[list[Record], tuple[str, ...]]:
+    """The same, on another host where the backend has some."""
+    made = backend.alone(plan) if isinstance(backend, RemoteBackend) else _one(backend, plan, untold)
+    return made.records, made.failures
+
+
+def _one(backend: Backend, task: Any, told: Told) -> Made:
     """The same of a plan, or of all runs of a batch."""
+    if isinstance(backend, RemoteBackend):
+        return backend.make(task)
     if isinstance(task, RunPlan):
-        return one_alone(backend, task)
+        return Made(*one_alone(backend, task))
     assert isinstance(backend, BatchBackend)
     records = backend.compute(task, told)
-    return records, tuple(record.reason for record in records if isinstance(record, RunFailed))
+    return Made(records, tuple(record.reason for record in records if isinstance(record, RunFailed)))
 
 
-def one_elsewhere(
-    backend: Backend, task: Any, code: str, notes: Notes
-) -> tuple[list[Record], tuple[str, ...]]:
+def one_elsewhere(backend: Backend, task: Any, code: str, notes: Notes) -> Made:
     """The same on a worker, which must have the code that the sweep began with. Raises BackendError."""
     if code_version() != code:
         raise BackendError(
@@ -166,6 +185,8 @@ def _spread(
     """
     began = last = time.monotonic()
     done, count = 0, sum(map(_runs_of, tasks))
+    # Of a run on another machine nothing is heard before its end.
+    quiet_s = _REMOTE_LINE_S if isinstance(backend, RemoteBackend) else COMPUTED_EVERY_S
     try:
         with TemporaryDirectory(prefix="ringlight-progress-", ignore_cleanup_errors=True) as written:
             notes = Notes(Path(written))
@@ -174,19 +195,23 @@ def _spread(
             while under_way:
                 ended, _ = wait(under_way, COMPUTED_EVERY_S, FIRST_COMPLETED)
                 for future in ended:
-                    records, failures = future.result()
-                    folder.write(records)
-                    yield from failures
-                    done += _runs_of(under_way.pop(future))
+                    made, task = future.result(), under_way.pop(future)
+                    folder.write(made.records)
+                    yield from made.failures
+                    done += _runs_of(task)
+                    if isinstance(backend, RemoteBackend):
+                        backend.take(task, made, folder)
                 now = time.monotonic()
-                if now - last >= (_LINE_S if ended else COMPUTED_EVERY_S) or not under_way:
+                if now - last >= (_LINE_S if ended else quiet_s) or not under_way:
                     last = now
                     left_s = (now - began) / done * (count - done) if done else None
                     reporter.say(_how_far(done, count, left_s, notes.read()))
-    except (BrokenExecutor, BackendError) as error:
+    except (BrokenExecutor, BackendError, *lost()) as error:  # type: ignore[misc]  # as many as there are
         why = "a process that computed runs was killed; was there too little memory?"
         if isinstance(error, BackendError):
             why = f"a worker was refused: {error}; give it the same."
+        elif not isinstance(error, BrokenExecutor):
+            why = f"Dask lost runs that were under way: {error or 'its scheduler is gone'}."
         raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
 
 

@@ -16,7 +16,7 @@ from ringlight.fabric.cost import byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.grid.wavelengths import LightUse
-from ringlight.fabric.planes.wholes.interconnect import Built, Division
+from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
@@ -76,6 +76,11 @@ class Plane:
         return None
 
     @property
+    def phases(self) -> PhaseLight | None:
+        """What it takes to set light for a phase of a job, where it can be set so."""
+        return None
+
+    @property
     def outcome(self) -> Mapping[str, Any]:
         """What decides what a training ends with, besides what is asked of the workers."""
         return {}
@@ -115,7 +120,8 @@ class Plane:
     def ideal_s(self, ranks: Sequence[str], collective: str, vector_bytes: float) -> float:
         """Seconds of an all-reduce with every port, or every lightpath, at its full rate and no waiting."""
         rate_bps = min(self.rate_bps(gpu) for gpu in ranks)
-        return vector_bytes * byte_time(collective, len(ranks), lightpaths=self.lightpaths) / rate_bps
+        per_byte = byte_time(collective, len(ranks), lightpaths=self.lightpaths, at_once=self.standing)
+        return vector_bytes * per_byte / rate_bps
 
     def alone_s(
         self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects

@@ -26,18 +26,25 @@ INSTANT = 1e-13
 class Flow:
     """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second."""
 
-    __slots__ = ("done", "entered", "left", "links", "over", "rate", "round", "since_s", "version")
+    __slots__ = ("done", "entered", "left", "links", "more", "over", "rate", "round", "since_s", "version")
 
-    def __init__(self, links: tuple[int, ...], size: float, done: Callable[[], None]) -> None:
+    def __init__(
+        self, links: tuple[int, ...], size: float, done: Callable[[], None], more: More | None = None
+    ) -> None:
         self.links = links
         self.left = size
         self.done = done
+        self.more = more
         self.rate = 0.0
         self.since_s = 0.0
         #: Counts changes of rate: an end that was worked out before the last one is void.
         self.version = 0
         self.entered = self.over = False
         self.round = 0
+
+
+#: Called when a flow's last byte has passed; gives the bytes that follow it at once, 0 for none.
+More = Callable[[Flow], float]
 
 
 class Passed(NamedTuple):
@@ -154,10 +161,16 @@ class Engine:
     # Flows.
 
     def start(
-        self, links: Sequence[int], size: float, done: Callable[[], None], latency_s: float = 0.0
+        self,
+        links: Sequence[int],
+        size: float,
+        done: Callable[[], None],
+        latency_s: float = 0.0,
+        more: More | None = None,
     ) -> Flow:
-        """A flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end."""
-        flow = Flow(tuple(links), size, done)
+        """A flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end, which
+        is when ``more`` has no more for it."""
+        flow = Flow(tuple(links), size, done, more)
         if latency_s > 0:
             self.at(self.now_s + latency_s, lambda: self._enter(flow))
         else:
@@ -229,8 +242,10 @@ class Engine:
                 if isinstance(act, Flow):
                     if act.version == version:
                         self.events += 1
+                        if act.more is not None and self._goes_on(act, act.more):
+                            continue
                         self._leave(act)
-                        act.over = True
+                        act.over, act.more = True, None
                         done, act.done = act.done, _nothing  # no cycles are left for the collector
                         done()
                 else:
@@ -239,6 +254,20 @@ class Engine:
             self._share()
         if until_s < math.inf and not self._paused:
             self.now_s = max(self.now_s, until_s)
+
+    def _goes_on(self, flow: Flow, more: More) -> bool:
+        """Whether a flow that has passed goes on with more bytes, at the same rate, or was given up."""
+        self._count(flow)
+        size = more(flow)
+        if flow.over:
+            return True
+        if size <= 0 or flow.rate <= 0:
+            return False
+        flow.left = size
+        flow.version += 1
+        end_s = self.now_s + size / flow.rate
+        heapq.heappush(self._queue, (end_s, next(self._number), flow, flow.version))
+        return True
 
     def _share(self) -> None:
         """New rates for all flows that the changes of this instant can concern."""

@@ -97,9 +97,12 @@ def together(demands: Iterable[Demand], gpus: int) -> Demand:
 
 def interconnect_network(
     one: Interconnect, gpus: Sequence[str], demand_of: DemandOf, *,
-    latency_s: float = 0.0, share: float = 1.0,
+    latency_s: float = 0.0, share: float = 1.0, phases: bool = False,
 ) -> Network:  # fmt: skip
-    """``demand_of`` is called where one is built for a demand. Raises ValueError where that cannot be."""
+    """``demand_of`` is called where one is built for a demand; ``phases``: its light is set for each phase of
+    a job. Raises ValueError where that cannot be."""
+    if phases:
+        return _divided(one, gpus, demand_of, latency_s=latency_s, share=share)
     return _NETWORKS[type(one)](one, gpus, demand_of, latency_s=latency_s, share=share)
 
 

@@ -1,9 +1,10 @@
 """Simulates training jobs that compute and all-reduce in turn, and events under them.
 
-A rank begins a step of the collective when it has sent and received all of its own step before, as the
-workers do but for their overlap of neighbouring steps; it waits for nobody else, so a straggler holds up
-only who depends on it. With ``synchronised`` steps all ranks begin each step together, as light that is set
-anew for each step makes them; then steps that are alike are computed once.
+Ranks take the steps of the collective as workers do: in a schedule of exchanges, and with light that is asked
+for, a rank begins a step when it has sent and received all of its own step before, otherwise it passes on at
+once what it has. It waits for nobody else, so a straggler holds up only who depends on it. With
+``synchronised`` steps all ranks begin each step together, as light that is set anew for each step makes them;
+then steps that are alike are computed once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.steps import Step, Steps, check_ranks
+from ringlight.fabric.steps import Step, Steps, check_ranks, passes_on
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.engine import Engine, Flow
+from ringlight.testbed.simulation.engine import Engine, Flow, More
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations, plan_of
+from ringlight.testbed.simulation.passing import Part, Passing, PassingOn
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 from ringlight.workloads.graph import data_parallel_loop
 
@@ -381,9 +383,10 @@ class LoopRun:
         self.flows: dict[Flow, tuple[int, int]] = {}
         self.opened: dict[Hashable, None] = {}
         #: Transfers that have no way for now.
-        self.stranded: list[tuple[StepPlan, int, Callable[[], None]]] = []
+        self.stranded: list[Callable[[], None]] = []
         self.plan: list[StepPlan] = []
-        self.exchanges: dict[int, Exchange] = {}
+        self.passing: Passing | None = None
+        self.exchanges: dict[int, Exchange | PassingOn] = {}
         self.left = 0
         self.whole: tuple[Network, float] | None = None
         ranks = len(job.ranks)
@@ -424,6 +427,10 @@ class LoopRun:
                 )
         chunk_bytes = self.job.vector_bytes / self.job.steps.chunks
         self.plan = plan_steps(self.job.steps, chunk_bytes, self.job.cost, self)
+        # Light that is set up, or asked for, waits for all that goes through it.
+        lit = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
+        if not lit and passes_on(self.job.steps):
+            self.passing = Passing(self.plan, len(self.job.ranks))
 
     def routes(self, step: Step, number: int) -> Routes:
         return self.run.network.routes(self.job.ranks, step, number)
@@ -527,11 +534,16 @@ class LoopRun:
             return
         exchange = self.exchanges.get(iteration)
         if exchange is None:
-            exchange = self.exchanges[iteration] = Exchange(
-                self.run.engine, self.plan, len(self.job.ranks), self.job.cost.set_up_s, self._transfer,
-                self._reduced,
-            )  # fmt: skip
+            exchange = self.exchanges[iteration] = self._exchange()
         exchange.begin(row)
+
+    def _exchange(self) -> Exchange | PassingOn:
+        engine, ranks, cost = self.run.engine, len(self.job.ranks), self.job.cost
+        if self.passing is None:
+            return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, self._reduced)
+        return PassingOn(
+            engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, self._reduced
+        )
 
     def _reduced(self, row: int = 0) -> None:
         if not self.over:
@@ -566,14 +578,22 @@ class LoopRun:
             return
         self.opened[handle[0]] = None
 
-    def _flow(self, plan: StepPlan, k: int, done: Callable[[], None]) -> None:
+    def _pass_on(self, part: Part, waited_s: float, more: More, done: Callable[[], None]) -> None:
+        self._flow(self.plan[part.number], part.k, done, size=part.size, waited_s=waited_s, more=more)
+
+    def _flow(
+        self, plan: StepPlan, k: int, done: Callable[[], None], *,
+        size: float | None = None, waited_s: float = 0.0, more: More | None = None,
+    ) -> None:  # fmt: skip
+        """Start ``size`` bytes of transfer ``k``, by default all of it, which could have gone ``waited_s``
+        ago."""
         if self.over:
             return
         try:
             links, latency_s = plan.way(k)
         except ValueError as error:
             if self.run.patient:
-                self.stranded.append((plan, k, done))
+                self.stranded.append(lambda: self._flow(plan, k, done, size=size, more=more))
             else:
                 self.fail(str(error))
             return
@@ -583,7 +603,8 @@ class LoopRun:
             del self.flows[flow]
             done()
 
-        flow = self.run.engine.start(links, float(plan.sizes[k]), end, latency_s)
+        size = float(plan.sizes[k]) if size is None else size
+        flow = self.run.engine.start(links, size, end, max(0.0, latency_s - waited_s), more)
         self.flows[flow] = (plan.number, k)
 
     # Ranks in step.
@@ -648,5 +669,5 @@ class LoopRun:
                 return
             self.run.engine.reroute(flow, links)
         stranded, self.stranded = self.stranded, []
-        for plan, k, done in stranded:
-            self._flow(plan, k, done)
+        for start in stranded:
+            start()

@@ -32,6 +32,20 @@ def in_bytes(steps: Steps, bounds: IntArray) -> Steps:
     return replace(steps, chunks=int(bounds[-1]), make=make)
 
 
+def travelling(steps: Steps) -> Steps:
+    """The schedule without what a rank has for itself."""
+
+    def make() -> Iterator[Step]:
+        for step in steps:
+            away = np.flatnonzero(step.sources != step.destinations)
+            yield step if len(away) == len(step) else Step(
+                frozen(step.sources[away]), frozen(step.destinations[away]),
+                frozen(step.first[away]), frozen(step.count[away]), step.op,
+            )  # fmt: skip
+
+    return replace(steps, make=make)
+
+
 def merged_steps(steps: Sequence[Steps], groups: Sequence[IntArray], ranks: int) -> Steps:
     """Merge the schedules of groups that communicate at once into one schedule of ``ranks`` ranks.
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.steps import Step, frozen
+from ringlight.fabric.steps import Step, frozen, passes_on
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.calls import Calls, End, ends_of
-from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.engine import Engine, Flow, More
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
-from ringlight.testbed.simulation.merged_steps import merged_steps
+from ringlight.testbed.simulation.merged_steps import merged_steps, travelling
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
+from ringlight.testbed.simulation.passing import Part, Passing, PassingOn
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.workloads.graph import Workload
 
@@ -32,14 +34,21 @@ class _Ways:
         return tuple(locals_)
 
 
+class _Plan(NamedTuple):
+    """The steps of a collective, and what waits for what where ranks pass on parts of chunks."""
+
+    steps: list[StepPlan]
+    passing: Passing | None
+
+
 class _Meeting:
     """A collective under way on a communicator: its parts, and by group rank who has come to it."""
 
     __slots__ = ("left", "operation_of", "parts", "plan")
 
-    def __init__(self, plan: list[StepPlan], ranks: int) -> None:
+    def __init__(self, plan: _Plan, ranks: int) -> None:
         self.plan, self.left = plan, ranks
-        self.parts: list[Exchange] = []
+        self.parts: list[Exchange | PassingOn] = []
         self.operation_of: dict[int, tuple[int, int]] = {}
 
 
@@ -63,7 +72,7 @@ class RankByRank:
         self._ends = [ends_of(workload, rank) for rank in range(workload.ranks)]
         self._called: Counter[tuple[int, int, int]] = Counter()
         self._meetings: dict[tuple[int, int, int, int], _Meeting] = {}
-        self._plans: dict[tuple[int, int, int], list[StepPlan]] = {}
+        self._plans: dict[tuple[int, int, int], _Plan] = {}
         #: Ends of messages whose other end nobody has come to, by iteration.
         self._waiting: dict[tuple[End, int], tuple[int, int]] = {}
         self._between: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
@@ -120,24 +129,44 @@ class RankByRank:
                 del self._meetings[key]
             self.operations.ended(*meeting.operation_of[place])
 
+        steps, passing = meeting.plan
+
         def transfer(step: int, k: int, done: Callable[[], None]) -> None:
-            plan = meeting.plan[step]
-            self._flow(*plan.way(k), float(plan.sizes[k]), done)
+            self._flow(*steps[step].way(k), float(steps[step].sizes[k]), done)
 
-        meeting.parts.append(
-            Exchange(self._engine, meeting.plan, ranks, self._cost.set_up_s, transfer, ended)
-        )
+        def pass_on(part: Part, waited_s: float, more: More, done: Callable[[], None]) -> None:
+            links, latency_s = steps[part.number].way(part.k)
 
-    def _plan(self, collective: int, size: int, group: int, ordinal: int, iteration: int) -> list[StepPlan]:
+            def counted(flow: Flow) -> float:
+                size = more(flow)
+                self._sent[links] += size
+                return size
+
+            self._flow(links, max(0.0, latency_s - waited_s), part.size, done, counted)
+
+        if passing is None:
+            one: Exchange | PassingOn = Exchange(
+                self._engine, steps, ranks, self._cost.set_up_s, transfer, ended
+            )
+        else:
+            one = PassingOn(self._engine, steps, passing, ranks, self._cost.reduce_s_per_byte, pass_on, ended)
+        meeting.parts.append(one)
+
+    def _plan(self, collective: int, size: int, group: int, ordinal: int, iteration: int) -> _Plan:
         key = (collective, size, group)
         plan = self._plans.get(key)
         if plan is None:
             ranks = len(self._place[group])
             call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
-            steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
-            plan = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
-            for step in plan:
+            passing = not self._cost.set_up_s and passes_on(call.steps)
+            if passing:
+                steps = travelling(call.steps)
+            else:
+                steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
+            found = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
+            for step in found:
                 step.route()
+            plan = _Plan(found, Passing(found, ranks) if passing else None)
             if not call.once:
                 self._plans[key] = plan
         return plan
@@ -169,9 +198,12 @@ class RankByRank:
             self._between[source, destination] = way
         return way
 
-    def _flow(self, links: tuple[int, ...], latency_s: float, size: float, done: Callable[[], None]) -> None:
+    def _flow(
+        self, links: tuple[int, ...], latency_s: float, size: float, done: Callable[[], None],
+        more: More | None = None,
+    ) -> None:  # fmt: skip
         self._sent[links] = self._sent.get(links, 0.0) + size
-        self._engine.start(links, size, done, latency_s)
+        self._engine.start(links, size, done, latency_s, more)
 
 
 #: From the first of two ranks to the second.

@@ -39,6 +39,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "own_algorithm": {"jobs.train.workload.iterations": 1, "jobs.train.workload.size": "20 MB"},
     "packet_switches": {"training.iterations": 2},
     "parallel_16": {"scale.time": 1, "scale.payload": 20000},
+    "phases": {"jobs.llm.workload.iterations": 1, "jobs.llm.workload.micro_batch": 1},
     "queue": {"training.iterations": 8},
     "sonic_ocs": {"training.iterations": 12},
     "spare": {"training.iterations": 14},

@@ -312,8 +312,12 @@ def test_a_training_loop_on_parallel_switches_has_a_patience() -> None:
             "fabric.interconnect.decision: it goes with interval and dark; without them, light is set once",
         ),
         (
-            f"{{kind: parallel-ocs, {GPUS}, switches: 4, dark: 20 us}}",
-            "fabric.interconnect.dark: it goes with interval; without both, light is set once",
+            f"{{kind: parallel-ocs, {GPUS}, switches: 4, interval: 20 us}}",
+            "fabric.interconnect.interval: it goes with dark; without both, light is set once",
+        ),
+        (
+            f"{{kind: parallel-ocs, {GPUS}, switches: 4, guard: 20 us}}",
+            "fabric.interconnect.guard: it goes with dark; without it, light is set once",
         ),
         (
             f"{{kind: rotor, {GPUS}, ports: 4, slot: 1 us, dark: 2 us}}",

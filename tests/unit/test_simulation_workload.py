@@ -473,11 +473,12 @@ def test_classes_differ_by_what_early_ranks_do_before_the_last_has_come(workload
 def test_both_ways_are_near_each_other_where_ranks_of_a_class_are_not_alike(
     workload: Workload, place: Sequence[int]
 ) -> None:
-    """Trees, and spines that are shared unequally: a class waits for its slowest rank, too."""
+    """Trees, and spines that are shared unequally: a class waits for its slowest rank, too, and passes on no
+    parts of chunks, as the ranks of a tree do."""
     fabric = leaf_spine(2, 4, RATE, spines=2, oversubscription=2.0).fabric()
     gpus = [list(fabric.gpus)[number] for number in place]
     exact, classes = (simulate_workload(PacketNetwork(fabric), gpus, workload, fidelity=how) for how in HOWS)
-    assert 0.5 * exact.total_s <= classes.total_s <= 1.5 * exact.total_s
+    assert 0.5 * exact.total_s <= classes.total_s <= 3.0 * exact.total_s
     assert exact.link_bytes == pytest.approx(classes.link_bytes, rel=1e-9)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from ringlight.controller.errors import UnavailableError
 from ringlight.controller.openflow.messages import PortStats
+from ringlight.controller.packets import stats
 from ringlight.controller.packets.stats import Statistics
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.parts import Port
@@ -87,5 +88,34 @@ def test_counters_that_cannot_be_used_do_not_end_the_polls() -> None:
     statistics.start()
     try:
         _wait(lambda: len(asked) > 3 * len(FABRIC.packet_switches))
+    finally:
+        statistics.stop()
+
+
+def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats, "_QUIET_S", 0.2)
+    asked: list[float] = []
+    carried = [0]
+
+    def port_stats(*_: object, **__: object) -> list[PortStats]:
+        asked.append(time.monotonic())
+        return [PortStats(1, 0, 0, carried[0], 0, 0, 0, 0, 0)]
+
+    def polls(seconds: float) -> int:
+        before = len(asked)
+        time.sleep(seconds)
+        return (len(asked) - before) // len(FABRIC.packet_switches)
+
+    plane: Any = SimpleNamespace(port_stats=port_stats)
+    statistics = Statistics(FABRIC, plane, dict)
+    statistics.start()
+    try:
+        time.sleep(0.5)
+        idle = polls(1.0)
+        monkeypatch.setattr(stats, "_QUIET_S", 60.0)
+        carried[0] = 1500
+        _wait(lambda: statistics.counters()["tor0"][1].rx_bytes == 1500)
+        assert 0 < idle <= 5
+        assert polls(1.0) > 2 * idle
     finally:
         statistics.stop()

@@ -83,19 +83,19 @@ class EmulationBackend:
                 return f"{where}.image: it needs containers, and the runtime is {self.runtime}"
             if (why := problem_of(wanted)) is not None:
                 return under(where, why)
-            if not self._has_image(wanted.image):
+            if (lacking := self._lacks_image(wanted.image)) is not None:
                 remedy = "build it, load it, or make one of Debian packages: ringlight image NAME PACKAGE…"
-                return f"{where}.image: Docker has no image {wanted.image} here; {remedy}"
+                return f"{where}.image: {lacking}; {remedy}"
         return None
 
-    def _has_image(self, name: str) -> bool:
-        """Whether an image is present; true if Docker does not answer, which is reported elsewhere."""
+    def _lacks_image(self, name: str) -> str | None:
+        """That an image is missing; nothing if Docker does not answer, which is reported elsewhere."""
         if name not in self._images:
             try:
                 self._images[name] = name == OWN_IMAGE or image_present(name)
             except ImageError:
-                return True
-        return self._images[name]
+                return None
+        return None if self._images[name] else f"Docker has no image {name} here"
 
     def check_ready(self) -> None:
         with ending_runs():

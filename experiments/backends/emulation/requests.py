@@ -168,6 +168,8 @@ def only_simulated(plan: RunPlan) -> str | None:
         if plane.division is not None and (why := _too_fast(plan.setting, plane.division)) is not None:
             return why
     for job in plan.jobs:
+        if job.phases:
+            return f"jobs.{job.name}.workload.light: phases are only simulated"
         if (why := _beyond_workers(job)) is not None:
             return why
         if job.container is not None:

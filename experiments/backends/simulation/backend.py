@@ -34,9 +34,7 @@ _CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent"
 _LEFT_OUT = (
     "TCP: no loss but on links that lose frames, no retransmission but there and where links flap, no time "
     "to find the fair rate, no acknowledgements in the way of payload going the other way.",
-    "The workers' software: no late timers, no time in the kernel or in software switches. A rank begins a "
-    "step when it has sent and received all of the one before; a worker may begin with the part of a chunk "
-    "that it has.",
+    "The workers' software: no late timers, no time in the kernel or in software switches.",
     "The controller: light that it moves takes the command and dark times of the optical switch's profile "
     "and nothing more, and the packet switches' rules change at once. No beacons are sent.",
     "What is trained: no gradient is computed, so there are no losses, no accuracy and no parameters.",

@@ -126,7 +126,7 @@ class Carrier:
         return job
 
     def divide(self, run: WorkloadRun) -> None:
-        """Where light is divided anew: for what a workload has yet to send."""
+        """Where light is divided anew: for what a workload has yet to send, or for each of its phases."""
 
     def asked(self, steps: Steps) -> Mapping[int, int]:
         """How often each rank asks for light in an all-reduce."""
@@ -342,6 +342,7 @@ class WholeCarrier(Carrier):
             lambda: demand_of_jobs(self.plan.jobs, gpus),
             latency_s=self.latency_s,
             share=self.share,
+            phases=any(job.phases for job in self.plan.jobs),
         )
 
     def cost(self) -> StepCost:
@@ -351,6 +352,8 @@ class WholeCarrier(Carrier):
     def divide(self, run: WorkloadRun) -> None:
         if self.plane.division is not None:
             run.divide(self.plane.interconnect, self.plane.division, self.share)
+        if run.phased:
+            run.follow_phases(self.plane.fabric, self.plane.phases, self.share)
 
 
 def networks_tried(fabric: Fabric, **where: Any) -> Iterator[NetworkTried]:

@@ -14,10 +14,13 @@ from ringlight.experiments.record.events import (
     Iteration,
     JobState,
     LightGiven,
+    LightTurns,
     Operations,
 )
-from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect
+from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, PhaseLight
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.interconnects import (
@@ -28,11 +31,13 @@ from ringlight.testbed.simulation.interconnects import (
     together,
 )
 from ringlight.testbed.simulation.networks import Network
+from ringlight.testbed.simulation.phased import PhasedLight
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.testbed.simulation.reallocation import Reallocation
 from ringlight.testbed.simulation.workload import Execution, Fidelity
 from ringlight.testbed.simulation.zoo import CircuitNetwork
 from ringlight.workloads.graph import Kind, covered_s
+from ringlight.workloads.phases import phases_of
 
 #: More ranks are not followed one by one, but in classes that are in lock-step.
 MOST_RANKS = 128
@@ -81,6 +86,7 @@ class WorkloadRun:
         self._recorded = job.workload.operations * job.iterations <= MOST_RECORDED
         self._network, self._failed = network, False
         self._reallocation: Reallocation | None = None
+        self._phased: PhasedLight | None = None
         self._lightpath_bps = math.nan
         self._execution = Execution(
             engine, network, gpus, job.workload, iterations=job.iterations, fidelity=fidelity_of(job),
@@ -104,7 +110,25 @@ class WorkloadRun:
             decision_s=when.decision_s, trace=not classes,
         )  # fmt: skip
 
+    @property
+    def phased(self) -> bool:
+        """Whether light follows the job's phases."""
+        return self._job.phases
+
+    def follow_phases(self, fabric: Fabric, takes: PhaseLight | None, share: float) -> None:
+        """The network is of ``fabric``, whose light is set for each phase of the job. Raises ValueError."""
+        assert isinstance(self._network, CircuitNetwork)
+        assert takes is not None
+        number = {gpu: index for index, gpu in enumerate(self._network.gpus)}
+        circuits = divider(fabric)
+        self._phased = PhasedLight(
+            self._engine, self._execution, self._network, phases_of(self._workload), self._job.iterations,
+            [number[gpu] for gpu in self._gpus], circuits, circuits.rate_bps * share, takes,
+        )  # fmt: skip
+
     def begin(self) -> None:
+        if self._phased is not None:
+            self._phased.begin()
         if self._reallocation is not None:
             self._reallocation.begin()
         self._execution.begin()
@@ -140,6 +164,13 @@ class WorkloadRun:
             self._tell(Divisions, decisions=light.decisions, dark_s=light.dark_s)
             if light.made is not None:
                 self._tell_given(light.made)
+        if self._phased is not None:
+            turns = [
+                {"iteration": one.turn.iteration, "phase": one.turn.phase, "set": one.set_s,
+                 "lit": one.lit_s, "moved": one.moved}
+                for one in self._phased.made
+            ]  # fmt: skip
+            self._tell(LightTurns, turns=turns)
         self._tell(JobState, state=state, gpus=[*self._gpus], reason=reason)
 
     def _tell_given(self, made: Sequence[tuple[float, FloatArray, FloatArray]]) -> None:

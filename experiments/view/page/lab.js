@@ -35,7 +35,15 @@ export function Live({ Page, viewOf }) {
       setRefused(token || failure.status !== 401 ? `${failure.message}` : "");
     });
     window.ringlightLab = one;
-    return () => one.end();
+    // A page that the browser keeps for its "back" button would go on to read the stream.
+    const away = () => one.end(), back = (event) => { if (event.persisted) location.reload(); };
+    addEventListener("pagehide", away);
+    addEventListener("pageshow", back);
+    return () => {
+      removeEventListener("pagehide", away);
+      removeEventListener("pageshow", back);
+      one.end();
+    };
   }, [token]);
   const give = (given) => {
     try { sessionStorage.setItem(KEPT, given); } catch { /* It is asked for again then. */ }

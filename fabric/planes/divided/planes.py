@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, OpticalSwitch
-from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, of_circuits
+from ringlight.fabric.planes.wholes.interconnect import (
+    Built,
+    Division,
+    Interconnect,
+    PhaseLight,
+    of_circuits,
+)
 
 if TYPE_CHECKING:
     from ringlight.fabric.planes.divided.lightpaths import Paths
@@ -22,6 +28,10 @@ class ParallelOcs(Interconnect):
     They are set once for the demand of the jobs, or, where ``interval_s`` is given, again and again for what
     the GPUs still have to send: a division holds for so many seconds; before it, all light is dark for
     ``dark_s`` seconds. It is decided in ``decision_s`` seconds, in which light shines on as before.
+
+    Where they are ``phased``, they may also be set for each phase of a job (``fabric.phases``), circuit by
+    circuit: one that is set is dark for ``dark_s`` seconds, and begins to be set ``guard_s`` seconds after
+    the last byte has passed what it takes the place of.
     """
 
     kind: ClassVar[str] = "parallel-ocs"
@@ -31,6 +41,8 @@ class ParallelOcs(Interconnect):
     interval_s: float | None = None
     dark_s: float = 0.0
     decision_s: float = 0.0
+    guard_s: float = 0.0
+    phased: bool = False
 
     @property
     def built(self) -> Built:
@@ -39,6 +51,10 @@ class ParallelOcs(Interconnect):
     @property
     def division(self) -> Division | None:
         return None if self.interval_s is None else Division(self.interval_s, self.dark_s, self.decision_s)
+
+    @property
+    def phases(self) -> PhaseLight | None:
+        return PhaseLight(self.guard_s, self.dark_s) if self.phased else None
 
     @property
     def partners(self) -> int | None:

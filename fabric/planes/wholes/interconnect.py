@@ -28,6 +28,14 @@ class Division(NamedTuple):
     decision_s: float
 
 
+class PhaseLight(NamedTuple):
+    """What setting circuits for a phase takes, seconds: ``guard_s`` before the first is taken, then
+    ``dark_s`` until all are lit."""
+
+    guard_s: float
+    dark_s: float
+
+
 class Interconnect:
     """What joins n GPUs, and at which rates."""
 
@@ -54,6 +62,11 @@ class Interconnect:
     @property
     def division(self) -> Division | None:
         """How often light is divided anew, if it is."""
+        return None
+
+    @property
+    def phases(self) -> PhaseLight | None:
+        """How long light takes that is set for a phase of a job, where it can be."""
         return None
 
     @property

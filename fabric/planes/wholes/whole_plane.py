@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.planes.base import Plane
-from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect
+from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, PhaseLight
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
 
@@ -36,6 +36,10 @@ class WholePlane(Plane):
     @property
     def division(self) -> Division | None:
         return self.interconnect.division
+
+    @property
+    def phases(self) -> PhaseLight | None:
+        return self.interconnect.phases
 
     @property
     def degree(self) -> int | None:

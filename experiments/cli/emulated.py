@@ -1,0 +1,52 @@
+"""The backend of commands that emulate: on this machine, or on the hosts of a Dask scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import fail, say
+
+if TYPE_CHECKING:
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+
+#: Without effect where each host chooses for its labs, or bound to files and addresses of one machine.
+_OF_ONE_MACHINE = (
+    *("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure"),
+    *("app", "app_all", "app_openflow", "app_rest", "view"),
+)
+
+
+@contextmanager
+def emulation(
+    lab: options.Lab, context: typer.Context, dask: str | None, apps: Sequence[Path] = ()
+) -> Iterator[EmulationBackend]:
+    """Raises UserError, and LabError for hosts that cannot be had."""
+    from ringlight.experiments.backends.emulation.backend import EmulationBackend
+
+    runtime = options.check_runtime(lab.runtime)
+    if dask is None:
+        yield EmulationBackend(runtime, lab.addresses(), apps, lab.fast_path)
+        return
+    refuse(context, _OF_ONE_MACHINE, "without effect on labs of other hosts (--dask)")
+    from ringlight.experiments.runner.hosts import HostsBackend
+    from ringlight.testbed.hosts.cluster import hosts_of
+
+    with hosts_of(dask) as cluster:
+        places = sum(host.labs for host in cluster.hosts)
+        named = ", ".join(host.name for host in cluster.hosts)
+        say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
+        yield HostsBackend(runtime, cluster, lab.fast_path)
+
+
+def refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """Fails, naming the first of these options that was given, whatever its value."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            fail(f"--{name.replace('_', '-')}: {why}", 2)

@@ -1,0 +1,147 @@
+"""Emulated runs on several hosts: each run is a lab on whichever host has a place for one.
+
+The command that asks needs neither root nor Docker. What a run leaves comes back to it, into one run folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.protocol import BackendError, Made
+from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.environment import describe_machine
+from ringlight.experiments.record.events import RunFailed
+from ringlight.experiments.record.folder import RunFolder
+from ringlight.experiments.record.version import code_version
+from ringlight.experiments.record.writing import write_whole
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.repeats import Repeats
+from ringlight.testbed.hosts.cluster import Cluster, lost, this_worker
+from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
+from ringlight.testbed.lab import LabError
+
+#: Of each log of a lab so many bytes come back, its last.
+_LOG_BYTES = 1 << 20
+
+
+class HostsBackend(EmulationBackend):
+    """The emulated testbed on the hosts of a cluster; its copies make the runs there and have no cluster."""
+
+    def __init__(self, runtime: str, cluster: Cluster | None, fast_path: bool = False) -> None:
+        super().__init__(runtime, fast_path=fast_path)
+        self._cluster = cluster
+        self._machines: dict[str, Mapping[str, Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HostsBackend, (self.runtime, None, self._fast_path)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Raises BackendError on a host."""
+        if self._cluster is None:
+            raise BackendError("a host knows no other hosts")
+        return self._cluster
+
+    def _lacks_image(self, name: str) -> str | None:
+        there = self._asked(image_present, name)
+        lacking = ", ".join(host for host, has in there.items() if not has)
+        return f"Docker has no image {name} on {lacking}" if lacking else None
+
+    def check_ready(self) -> None:
+        code = code_version()
+        for host, other in self._asked(code_version).items():
+            if other != code:
+                raise BackendError(
+                    f"host {host}: it has other code of Ringlight ({other}) than this machine ({code})"
+                )
+        for host, why in self._asked(why_not_ready, self.runtime).items():
+            if why is not None:
+                raise BackendError(f"host {host}: {why}")
+        self._machines = self._asked(describe_machine, False)
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        try:
+            return self.cluster.ask(function, *arguments)
+        except LabError as error:
+            raise BackendError(str(error)) from None
+
+    def facts(self) -> Mapping[str, Any]:
+        # What was measured, was measured on a host.
+        first = next(iter(self._machines.values()), {})
+        return {**first, **super().facts(), "hosts": self._machines}
+
+    def executor(self) -> Executor:
+        return self.cluster.executor()
+
+    def alone(self, plan: RunPlan) -> Made:
+        """One run on some host, for which no folder is kept. Raises BackendError."""
+        try:
+            made: Made = self.executor().submit(self.make, plan, again=False).result()
+        except lost() as error:
+            raise BackendError(f"Dask lost the run: {error or 'its scheduler is gone'}") from None
+        return made
+
+    def make(self, plan: RunPlan, again: bool = True) -> Made:
+        """On a host: build a lab, make the run, once more where it was disturbed and ``again`` is true, and
+        remove the lab. A run that cannot be made is a record."""
+        name, unwanted = this_worker()
+        reporter = _Wanted(unwanted)
+        with TemporaryDirectory(prefix="ringlight-run-") as folder:
+            logs = Path(folder)
+            backend = EmulationBackend(self.runtime, free_addresses(), fast_path=self._fast_path)
+            backend.prepare([plan.setting], logs, reporter.say, {})
+            repeats = Repeats(reporter, Foreteller()) if again else None
+            records, failures = one_alone(backend, plan, reporter, repeats)
+            facts = {**backend.facts(), "host": name}
+            files = {str(file.relative_to(logs)): _tail(file) for file in logs.rglob("*") if file.is_file()}
+        records = [_named(record, name) if isinstance(record, RunFailed) else record for record in records]
+        return Made(records, failures, facts, files)
+
+    def take(self, plan: RunPlan, made: Made, folder: RunFolder) -> None:
+        """Keep what came back of a run besides its records."""
+        host = made.facts["host"]
+        clock = {"wall_clock_minus_monotonic_s": self._machines[host]["wall_clock_minus_monotonic_s"]}
+        logs = self._folder(plan.setting) if made.files else None
+        for name, content in made.files.items():
+            assert logs is not None
+            write_whole(logs / Path(name).name, content.decode(errors="replace"))
+        self._labs += [{**lab, "host": host, **clock} for lab in made.facts["labs"]]
+        folder.describe(**self.facts())
+        ended = "could not be made" if any(isinstance(r, RunFailed) for r in made.records) else "is over"
+        self._say(f"  {plan.name} {ended} (host {host})")
+
+
+def _named(record: RunFailed, host: str) -> RunFailed:
+    return RunFailed(t=record.t, run=record.run, arm=record.arm, reason=f"host {host}: {record.reason}")
+
+
+class _Wanted(Reporter):
+    """Says nothing, and ends a run that nobody wants any more: its command was interrupted, or is gone."""
+
+    def __init__(self, unwanted: Callable[[], bool]) -> None:
+        super().__init__(quiet=True)
+        self._unwanted = unwanted
+
+    def say(self, text: str, style: str | None = None) -> None:
+        self._check()
+
+    def advance(self, done: Mapping[str, int]) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        if self._unwanted():
+            raise BackendError("nobody wants it any more")
+
+
+def _tail(file: Path) -> bytes:
+    """The last of a log, bytes."""
+    with file.open("rb") as log:
+        log.seek(max(0, file.stat().st_size - _LOG_BYTES))
+        return log.read()

@@ -1,0 +1,173 @@
+"""Hosts: machines that build labs, each a Dask worker that offers the resource ``HOST``.
+
+A worker does as root whatever it is told, so Dask's processes must speak TLS wherever another machine can
+reach them. Their certificates are those of Dask's own configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from ringlight.testbed.lab import LabError
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
+
+Answer = TypeVar("Answer")
+
+#: What a worker offers for each lab that its machine may have at once.
+RESOURCE = "HOST"
+#: Seconds that a scheduler has to answer.
+ANSWER_S = 30.0
+_TLS = "give Dask's processes TLS; for a trial: ringlight hosts certificates DIR"
+
+
+@dataclass(frozen=True)
+class Host:
+    """``name``: as its worker was named, else the address of its worker; ``address``: the worker's;
+    ``labs``: how many labs it may have at once."""
+
+    name: str
+    address: str
+    labs: int
+
+    @property
+    def ip(self) -> str:
+        """Where other hosts reach it."""
+        return urlsplit(self.address).hostname or ""
+
+
+def name_of(given: object, address: str) -> str:
+    """What a host is called: the name that somebody gave its worker, else where the worker is."""
+    named = str(given)
+    return address.partition("://")[2] if "://" in named else named
+
+
+def open_doors(addresses: Sequence[str]) -> list[str]:
+    """Addresses of Dask's processes that other machines can reach, and that ask nobody for a certificate."""
+    found = []
+    for address in addresses:
+        parts = urlsplit(address)
+        if parts.scheme not in ("tls", "inproc") and not _is_loopback(parts.hostname or ""):
+            found.append(address)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Cluster:
+    """The hosts of a Dask scheduler. Methods raise LabError, one line naming the host."""
+
+    def __init__(self, client: Client, address: str, hosts: Sequence[Host]) -> None:
+        self._client = client
+        self.address, self.hosts = address, tuple(hosts)
+
+    def ask(
+        self, function: Callable[..., Answer], *arguments: Any, hosts: Sequence[Host] | None = None
+    ) -> dict[str, Answer]:
+        """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
+        waits for none."""
+        asked = self.hosts if hosts is None else hosts
+        found = self._client.run(
+            _in_thread, function, arguments, workers=[host.address for host in asked], on_error="return"
+        )
+        answers = {}
+        for host in asked:
+            answer = found.get(host.address, "its worker is gone")
+            if isinstance(answer, ImportError | AttributeError):
+                raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
+            if isinstance(answer, Exception) or host.address not in found:
+                raise LabError(f"host {host.name}: {answer or type(answer).__name__}")
+            answers[host.name] = answer
+        return answers
+
+    def executor(self) -> Executor:
+        """Makes each call on a host that has a place for a lab."""
+        executor: Executor = self._client.get_executor(pure=False, resources={RESOURCE: 1})
+        return executor
+
+
+async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
+    """A call that leaves the worker's loop to go on."""
+    return await asyncio.to_thread(function, *arguments)
+
+
+@contextmanager
+def hosts_of(address: str) -> Iterator[Cluster]:
+    """The hosts that a scheduler's workers are now.
+
+    Raises LabError where there are none, where no scheduler answers, and where one of Dask's processes
+    can be reached from another machine without TLS.
+    """
+    _refuse_open([address])
+    try:
+        from distributed import Client
+    except ImportError:
+        raise LabError(
+            "--dask: Dask is not installed; install it with: pip install 'ringlight[dask]'"
+        ) from None
+    try:
+        client = Client(address, timeout=ANSWER_S, set_as_default=False)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        # Without certificates Dask raises TypeError.
+        why = "Dask has no certificates here; see docs/hosts.md" if isinstance(error, TypeError) else error
+        raise LabError(f"--dask {address}: it does not answer: {why or type(error).__name__}") from None
+    with client:
+        known = client.scheduler_info()
+        workers = known["workers"]
+        doors = [known["address"], *workers, *(w["nanny"] for w in workers.values() if w.get("nanny"))]
+        _refuse_open(doors)
+        hosts = [
+            Host(name_of(worker["name"], where), where, int(worker["resources"][RESOURCE]))
+            for where, worker in workers.items()
+            if worker["resources"].get(RESOURCE, 0) >= 1
+        ]
+        if not hosts:
+            raise LabError(
+                f"--dask {address}: none of its {len(workers)} workers is a host for labs; start one with: "
+                f"dask worker {address} --resources {RESOURCE}=1 --nthreads 1"
+            )
+        yield Cluster(client, address, sorted(hosts, key=lambda host: host.name))
+
+
+def _refuse_open(addresses: Sequence[str]) -> None:
+    for address in open_doors(addresses):
+        raise LabError(
+            f"--dask: who reaches {address} runs programs as root without showing a certificate; {_TLS}"
+        )
+
+
+def this_worker() -> tuple[str, Callable[[], bool]]:
+    """The name of the host on which a call is made, and whether nobody wants the call's result any more."""
+    from distributed import get_worker
+
+    worker: Worker = get_worker()
+    key = worker.get_current_task()
+
+    def unwanted() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is None or task.state == "cancelled"
+
+    return name_of(worker.name, worker.address), unwanted
+
+
+def lost() -> tuple[type[BaseException], ...]:
+    """What Dask raises for a call whose workers died one after the other, or whose scheduler is gone."""
+    if "distributed" not in sys.modules:
+        return (CancelledError,)
+    from distributed import KilledWorker
+
+    return (CancelledError, KilledWorker)

@@ -1,0 +1,289 @@
+"""What the network between two hosts gives: largest packet, rate, round trip, and how far clocks are apart.
+
+One host answers for a while (:func:`start_answering`), the other asks (:func:`measure`). Only who has the
+token, which the command draws, is answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ringlight.fabric.units import format_rate, format_time
+from ringlight.testbed.hosts.cluster import Cluster, Host
+from ringlight.testbed.lab import LabError
+
+#: Where light between hosts goes: VXLAN's own port is closed in some data centres.
+VXLAN_PORT = 14789
+#: Bytes of an IPv4 packet around a frame's payload: Ethernet, VXLAN, UDP, IP.
+VXLAN_BYTES = 14 + 8 + 8 + 20
+#: Bytes of IP and UDP headers, by family.
+_HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
+#: Bounds of the MTU that is looked for, bytes: what IPv4 must carry, and what the largest Ethernet frames do.
+_LEAST, _MOST = 576, 9216
+#: Seconds for which a host answers, and after which an unanswered datagram counts as lost.
+_ANSWERING_S, _LOST_S = 20.0, 0.1
+#: Seconds of a stream before it counts, and in which it counts.
+_RISE_S, _COUNT_S = 0.1, 0.4
+_PINGS, _TRIES = 20, 3
+#: Values of linux/in.h and linux/in6.h that the module socket does not have.
+_MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
+_PROBE = 3
+_TOKEN_BYTES = 16
+_CLOCK = struct.Struct("=d")
+_STREAM = struct.Struct("=Qd")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a pair of hosts must give: bytes of an IP packet that arrives whole, bit/s one way, and at most so
+    many seconds of round trip and between the clocks."""
+
+    mtu_bytes: int = 1500 + VXLAN_BYTES
+    rate_bps: float = 1e9
+    round_trip_s: float = 2e-3
+    clock_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """What goes from ``a`` to ``b``, both names of hosts. ``clock_s``: how much later the clock of ``b`` is;
+    ``clock_error_s``: how wrong that may be."""
+
+    a: str
+    b: str
+    mtu_bytes: int
+    rate_bps: float
+    round_trip_s: float
+    clock_s: float
+    clock_error_s: float
+
+
+def misfits(way: Way, needs: Needs) -> Iterator[str]:
+    """Why a way does not fit, a line for each figure, with the pair."""
+    pair = f"{way.a} to {way.b}"
+    if way.mtu_bytes < needs.mtu_bytes:
+        yield (
+            f"{pair}: packets of {needs.mtu_bytes} bytes do not arrive whole, the largest that do have "
+            f"{way.mtu_bytes} (MTU)"
+        )
+    if way.rate_bps < needs.rate_bps:
+        yield f"{pair}: {format_rate(way.rate_bps)}, and {format_rate(needs.rate_bps)} is needed (rate)"
+    if way.round_trip_s > needs.round_trip_s:
+        most = format_time(needs.round_trip_s)
+        yield f"{pair}: a round trip takes {format_time(way.round_trip_s)}, and may take {most}"
+    if abs(way.clock_s) > needs.clock_s:
+        off = f"{abs(way.clock_s):.3f} s {'ahead' if way.clock_s > 0 else 'behind'}"
+        yield f"{pair}: the clock of {way.b} is {off}, and may be off by {format_time(needs.clock_s)}"
+
+
+def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
+    """All pairs of so many hosts, in rounds in which each host is in one pair at most (the circle method)."""
+    places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        yield [
+            (a, b)
+            for a, b in zip(places[:half], reversed(places[half:]), strict=True)
+            if a is not None and b is not None
+        ]
+        places = [places[0], places[-1], *places[1:-1]]
+
+
+def probed(cluster: Cluster) -> list[Way]:
+    """Every pair of hosts, both ways; pairs that have no host in common at the same time.
+
+    Raises LabError, one line naming the pair.
+    """
+    hosts = cluster.hosts
+    found: list[Way] = []
+    for pairs in rounds(len(hosts)):
+        ways = [way for a, b in pairs for way in ((hosts[a], hosts[b]), (hosts[b], hosts[a]))]
+        # One way after the other, so that they do not share a link.
+        for turn in (ways[::2], ways[1::2]):
+            with ThreadPoolExecutor(max(1, len(turn))) as pool:
+                found += pool.map(lambda way: _asked(cluster, *way), turn)
+    return found
+
+
+def _asked(cluster: Cluster, a: Host, b: Host) -> Way:
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    (ports,) = cluster.ask(start_answering, b.ip, token, hosts=[b]).values()
+    (found,) = cluster.ask(measure, b.ip, ports, token, hosts=[a]).values()
+    if isinstance(found, str):
+        raise LabError(f"{a.name} to {b.name}: {found}")
+    return Way(a.name, b.name, **found)
+
+
+# -- on a host
+
+
+def start_answering(ip: str, token: bytes) -> tuple[int, int]:
+    """Answer datagrams and one stream for some seconds; the UDP and the TCP port at which."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    datagrams = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        # Where light goes on this host already, the port is the kernel's.
+        datagrams.bind((ip, VXLAN_PORT))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            datagrams.close()
+            raise
+        datagrams.bind((ip, 0))
+    listener = socket.create_server((ip, 0), family=family)
+    until_s = time.monotonic() + _ANSWERING_S
+    for answer, own in ((_answer_datagrams, datagrams), (_answer_stream, listener)):
+        threading.Thread(target=answer, args=(own, token, until_s), daemon=True).start()
+    return datagrams.getsockname()[1], listener.getsockname()[1]
+
+
+def _answer_datagrams(own: socket.socket, token: bytes, until_s: float) -> None:
+    """Tell the time until the stream has come, which is last, or nobody asked for long."""
+    with own:
+        while (left_s := until_s - time.monotonic()) > 0:
+            own.settimeout(left_s)
+            try:
+                asked, caller = own.recvfrom(_MOST)
+            except TimeoutError:
+                return
+            if asked.startswith(token):
+                if asked[len(token) :] == b"end":
+                    return
+                number = asked[len(token) : len(token) + 4]
+                with suppress(OSError):
+                    own.sendto(number + _CLOCK.pack(time.time()), caller)
+
+
+def _answer_stream(listener: socket.socket, token: bytes, until_s: float) -> None:
+    with listener:
+        while (left_s := until_s - time.monotonic()) > 0:
+            listener.settimeout(left_s)
+            # Who is no part of this may come and go.
+            with suppress(OSError):
+                stream, _ = listener.accept()
+                with stream:
+                    stream.settimeout(min(left_s, 5.0))
+                    if stream.recv(len(token), socket.MSG_WAITALL) == token:
+                        stream.sendall(_STREAM.pack(*_counted(stream)))
+                        return
+
+
+def _counted(stream: socket.socket) -> tuple[int, float]:
+    """Bytes that a stream brings once it has risen, and in how many seconds."""
+    buffer, count = bytearray(1 << 20), 0
+    begin_s = now_s = time.monotonic() + _RISE_S
+    while now_s < begin_s + _COUNT_S:
+        got = stream.recv_into(buffer)
+        now_s = time.monotonic()
+        if not got:
+            break
+        if now_s >= begin_s:
+            count += got
+    return count, now_s - begin_s
+
+
+def measure(ip: str, ports: tuple[int, int], token: bytes) -> Mapping[str, Any] | str:
+    """What the way to a host that answers gives, as fields of :class:`Way`; or why it cannot be measured."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with ExitStack() as undo:
+        own = undo.enter_context(socket.socket(family, socket.SOCK_DGRAM))
+        own.setsockopt(*_MTU_DISCOVER[family], _PROBE)
+        own.connect((ip, ports[0]))
+        undo.callback(_ended, own, token)
+        times = [found for number in range(_PINGS) if (found := _ping(own, token, number)) is not None]
+        if not times:
+            return f"no answer from {ip}, UDP port {ports[0]}; is it closed between the hosts?"
+        best = min(times)
+        mtu = _largest(own, token, _HEADERS[family])
+        try:
+            rate_bps = _rate_bps(ip, ports[1], token)
+        except OSError as error:
+            return f"no stream to {ip}, TCP port {ports[1]}: {error}"
+    return {
+        "mtu_bytes": mtu,
+        "rate_bps": rate_bps,
+        "round_trip_s": statistics.median(trip_s for trip_s, _ in times),
+        # Of the quickest answer one knows best when it was given.
+        "clock_s": best[1],
+        "clock_error_s": best[0] / 2,
+    }
+
+
+def _ended(own: socket.socket, token: bytes) -> None:
+    with suppress(OSError):
+        own.send(token + b"end")
+
+
+def _ping(own: socket.socket, token: bytes, number: int, size: int = 0) -> tuple[float, float] | None:
+    """Round trip of a datagram of so many bytes, and how much later the other clock is; None if lost."""
+    told = struct.pack("=I", number)
+    sent_s, began = time.time(), time.monotonic()
+    try:
+        own.send((token + told).ljust(size, b"\0"))
+        while (left_s := began + _LOST_S - time.monotonic()) > 0:
+            own.settimeout(left_s)
+            answer = own.recv(64)
+            trip_s = time.monotonic() - began
+            if answer[:4] == told:
+                (clock_s,) = _CLOCK.unpack(answer[4:])
+                return trip_s, clock_s - (sent_s + trip_s / 2)
+    except OSError:
+        # Too large for the first link (EMSGSIZE), lost, or nobody listens.
+        return None
+    return None
+
+
+def _largest(own: socket.socket, token: bytes, headers: int) -> int:
+    """The largest IP packet that arrives with the don't-fragment bit, bytes."""
+    numbers = iter(range(1 << 16, 1 << 31))
+
+    def passes(mtu: int) -> bool:
+        return any(_ping(own, token, next(numbers), mtu - headers) is not None for _ in range(_TRIES))
+
+    least, most = _LEAST, _MOST + 1
+    # What networks usually have comes first.
+    for usual in (9000, 1500):
+        if least < usual < most:
+            if passes(usual):
+                least = usual
+            else:
+                most = usual
+    while most - least > 1:
+        middle = (least + most) // 2
+        if passes(middle):
+            least = middle
+        else:
+            most = middle
+    return least
+
+
+def _rate_bps(ip: str, port: int, token: bytes) -> float:
+    """Rate of one TCP stream, as its receiver counts. Raises OSError."""
+    with socket.create_connection((ip, port), timeout=5.0) as stream:
+        stream.sendall(token)
+        block, deadline = bytes(1 << 18), time.monotonic() + 10.0
+        told = b""
+        stream.setblocking(False)
+        while len(told) < _STREAM.size:
+            if time.monotonic() > deadline:
+                raise TimeoutError("it takes too long")
+            with suppress(BlockingIOError):
+                if not (more := stream.recv(_STREAM.size - len(told))):
+                    raise ConnectionError("it was closed")
+                told += more
+            if not told:
+                with suppress(BlockingIOError):
+                    stream.send(block)
+            time.sleep(0.0002)
+    count, seconds = _STREAM.unpack(told)
+    return 8 * count / seconds if seconds > 0 else 0.0

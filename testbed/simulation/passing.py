@@ -1,0 +1,292 @@
+"""A collective under way whose ranks pass on what they have of a chunk, as workers do.
+
+A worker (``containers/worker/transport.py``) sends over one connection to each peer, in the order of the
+schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
+So a tree adds and hands down a vector at once, and what two steps send to one peer shares nothing.
+
+Where each rank has as much for the same one in every step, as on a ring, whole chunks arrive no later, and
+:class:`~ringlight.testbed.simulation.exchange.Exchange` takes fewer events; so does a schedule of exchanges
+(``step_by_step``), in which workers do wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ringlight.testbed.simulation.engine import Engine, Flow
+from ringlight.testbed.simulation.exchange import StepPlan
+
+#: Parts of a chunk that is passed on: as the workers' ``SEGMENTS_PER_CHUNK``.
+PARTS = 8
+
+
+@dataclass
+class Part:
+    """A part of transfer ``k`` of step ``number``, ``size`` bytes over connection ``connection``.
+
+    ``sends_after`` and ``counts_after``: how many things must have come about before it may go, and before it
+    counts at its receiver; ``lets_go`` and ``lets_count``: the parts for which it is one of them. ``adds``:
+    whether its receiver adds it to what it has.
+    """
+
+    number: int
+    k: int
+    size: float
+    source: int
+    destination: int
+    connection: int
+    adds: bool
+    sends_after: int = 1
+    counts_after: int = 2
+    lets_go: list[int] = field(default_factory=list)
+    lets_count: list[int] = field(default_factory=list)
+
+
+class _Owners:
+    """By range of a rank's vector the last transfer that was received into it, -1 for none."""
+
+    def __init__(self) -> None:
+        self._starts, self._owners = [0.0], [-1]
+
+    def of(self, begin: float, end: float) -> Iterator[tuple[int, float]]:
+        """The transfers of a range, each with the end of what it has there."""
+        k = bisect_right(self._starts, begin) - 1
+        while k < len(self._starts) and self._starts[k] < end:
+            after = self._starts[k + 1] if k + 1 < len(self._starts) else end
+            if self._owners[k] >= 0:
+                yield self._owners[k], min(after, end)
+            k += 1
+
+    def own(self, begin: float, end: float, owner: int) -> None:
+        first, last = bisect_right(self._starts, begin) - 1, bisect_left(self._starts, end)
+        rest = self._owners[last - 1]
+        starts, owners = [begin], [owner]
+        if self._starts[first] < begin:
+            starts.insert(0, self._starts[first])
+            owners.insert(0, self._owners[first])
+        if last == len(self._starts) or self._starts[last] > end:
+            starts.append(end)
+            owners.append(rest)
+        self._starts[first:last], self._owners[first:last] = starts, owners
+
+
+@dataclass
+class _Transfer:
+    """One of a schedule: its range of the vector in chunks, on whom it waits, and its parts from ``at`` on.
+
+    ``takes``: transfers of which it sends something; ``follows``: those that its receiver applies before.
+    """
+
+    number: int
+    k: int
+    begin: float
+    end: float
+    takes: list[int]
+    follows: list[int]
+    parts: int = 1
+    at: int = 0
+
+    def part_to(self, end: float) -> int:
+        """The part with which all up to ``end`` is there."""
+        share = (min(end, self.end) - self.begin) / (self.end - self.begin)
+        return self.at + max(0, min(self.parts, int(np.ceil(share * self.parts - 1e-9))) - 1)
+
+
+class Passing:
+    """Which part of a plan's transfers waits for which; made once for all executions of the plan."""
+
+    def __init__(self, plan: Sequence[StepPlan], ranks: int) -> None:
+        transfers = _transfers(plan, ranks)
+        for one in reversed(transfers):
+            if one.takes:
+                one.parts = PARTS
+            for other in (*one.takes, *(one.follows if one.parts > 1 else ())):
+                transfers[other].parts = PARTS
+        self.parts: list[Part] = []
+        #: The parts of each connection in order, and by rank those that it sends and receives.
+        self.connections: list[list[int]] = []
+        self.sent: list[list[int]] = [[] for _ in range(ranks)]
+        self.received: list[list[int]] = [[] for _ in range(ranks)]
+        number_of: dict[tuple[int, int], int] = {}
+        for one in transfers:
+            step = plan[one.number].step
+            source, destination = int(step.sources[one.k]), int(step.destinations[one.k])
+            connection = number_of.setdefault((source, destination), len(number_of))
+            if connection == len(self.connections):
+                self.connections.append([])
+            one.at = len(self.parts)
+            size = float(plan[one.number].sizes[one.k]) / one.parts
+            for _ in range(one.parts):
+                self._add(Part(one.number, one.k, size, source, destination, connection, step.op == "reduce"))
+        for one in transfers:
+            for p in range(one.parts):
+                begin = one.begin + (one.end - one.begin) * p / one.parts
+                end = one.begin + (one.end - one.begin) * (p + 1) / one.parts
+                part = self.parts[one.at + p]
+                for other in self._up_to(transfers, one.takes, begin, end):
+                    self.parts[other].lets_go.append(one.at + p)
+                    part.sends_after += 1
+                for other in self._up_to(transfers, one.follows, begin, end):
+                    self.parts[other].lets_count.append(one.at + p)
+                    part.counts_after += 1
+
+    def _add(self, part: Part) -> None:
+        index = len(self.parts)
+        self.parts.append(part)
+        line = self.connections[part.connection]
+        if line:
+            # A worker reads a connection in order.
+            self.parts[line[-1]].lets_count.append(index)
+            part.counts_after += 1
+        line.append(index)
+        self.sent[part.source].append(index)
+        self.received[part.destination].append(index)
+
+    @staticmethod
+    def _up_to(transfers: Sequence[_Transfer], of: Sequence[int], begin: float, end: float) -> Iterator[int]:
+        for other in map(transfers.__getitem__, of):
+            if other.begin < end and other.end > begin:
+                yield other.part_to(end)
+
+
+def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
+    """The transfers of a plan, those of a step in its order; what a rank sends is what it had before the
+    step."""
+    owners = [_Owners() for _ in range(ranks)]
+    found: list[_Transfer] = []
+    for number, one in enumerate(plan):
+        step, before = one.step, len(found)
+        columns = (step.sources, step.destinations, step.first, step.count)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        for k, (source, _, first, count) in enumerate(rows):
+            begin, end = float(first), float(first + count)
+            takes = list(dict.fromkeys(other for other, _ in owners[source].of(begin, end)))
+            found.append(_Transfer(number, k, begin, end, takes, []))
+        for k, (_, destination, first, count) in enumerate(rows):
+            begin, end = float(first), float(first + count)
+            there = owners[destination]
+            found[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
+            there.own(begin, end, before + k)
+    return found
+
+
+class Transferring(Protocol):
+    """Starts a part of a transfer."""
+
+    def __call__(
+        self, part: Part, waited_s: float, more: Callable[[Flow], float], done: Callable[[], None]
+    ) -> None:
+        """Start a flow whose sender had its bytes ``waited_s`` ago; ``more`` and ``done`` as of
+        :meth:`Engine.start`."""
+        ...
+
+
+class PassingOn:
+    """One execution of a plan by ``ranks`` ranks.
+
+    ``ended(rank)`` is called when a rank has all that it receives, and its peers all that it sends.
+    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun.
+    """
+
+    def __init__(
+        self, engine: Engine, plan: Sequence[StepPlan], passing: Passing, ranks: int,
+        reduce_s_per_byte: float, transfer: Transferring, ended: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self.over = False
+        self._engine, self._plan, self._passing = engine, plan, passing
+        self._transfer, self._ended, self._add_s = transfer, ended, reduce_s_per_byte
+        parts = passing.parts
+        self._sends_after = [part.sends_after for part in parts]
+        self._counts_after = [part.counts_after for part in parts]
+        self._ready_s = [0.0] * len(parts)
+        self._next = [0] * len(passing.connections)
+        self._busy = [False] * len(passing.connections)
+        self._adding_until_s = [0.0] * ranks
+        self._left = [
+            len(sent) + len(received) + 1
+            for sent, received in zip(passing.sent, passing.received, strict=True)
+        ]
+
+    def begin(self, rank: int) -> None:
+        """The rank comes to the collective."""
+        for index in self._passing.sent[rank]:
+            self._may_go(index)
+        for index in self._passing.received[rank]:
+            self._may_count(index)
+        self._less(rank)
+
+    def _less(self, rank: int) -> None:
+        self._left[rank] -= 1
+        if self._left[rank] == 0 and not self.over:
+            self._ended(rank)
+
+    def _may_go(self, index: int) -> None:
+        self._sends_after[index] -= 1
+        if self._sends_after[index] == 0:
+            self._ready_s[index] = self._engine.now_s
+            self._send(self._passing.parts[index].connection)
+
+    def _head(self, connection: int) -> int | None:
+        """The next part of a connection, if it may go."""
+        line, place = self._passing.connections[connection], self._next[connection]
+        if self.over or place == len(line) or self._sends_after[line[place]]:
+            return None
+        return line[place]
+
+    def _send(self, connection: int) -> None:
+        index = None if self._busy[connection] else self._head(connection)
+        if index is None:
+            return
+        self._busy[connection] = True
+        waited_s = self._engine.now_s - self._ready_s[index]
+
+        def more(flow: Flow) -> float:
+            """Bytes that follow those which have arrived without a pause."""
+            nonlocal index
+            assert index is not None
+            self._next[connection] += 1
+            self._arrived(index)
+            index = self._head(connection)
+            if index is None:
+                return 0.0
+            part = self._passing.parts[index]
+            try:
+                links, latency_s = self._plan[part.number].way(part.k)
+            except ValueError:
+                return 0.0
+            straight = links == flow.links and self._engine.now_s - self._ready_s[index] >= latency_s
+            return part.size if straight else 0.0
+
+        def done() -> None:
+            self._busy[connection] = False
+            self._send(connection)
+
+        self._transfer(self._passing.parts[index], waited_s, more, done)
+
+    def _arrived(self, index: int) -> None:
+        part = self._passing.parts[index]
+        if not (self._add_s and part.adds):
+            self._may_count(index)
+            return
+        begin_s = max(self._engine.now_s, self._adding_until_s[part.destination])
+        until_s = self._adding_until_s[part.destination] = begin_s + self._add_s * part.size
+        self._engine.at(until_s, lambda: self._may_count(index))
+
+    def _may_count(self, index: int) -> None:
+        counting = [index]
+        while counting and not self.over:
+            index = counting.pop()
+            self._counts_after[index] -= 1
+            if self._counts_after[index]:
+                continue
+            part = self._passing.parts[index]
+            for other in part.lets_go:
+                self._may_go(other)
+            counting += part.lets_count
+            self._less(part.source)
+            self._less(part.destination)

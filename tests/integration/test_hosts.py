@@ -1,0 +1,174 @@
+"""Runs on several hosts: spread, brought back, made again where a worker dies, ended with their command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.hosts_rig import ROOT, SCHEDULER, Hosts, NamespaceHost, hosts, kill
+
+pytest.importorskip("distributed")
+pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+
+#: Four GPUs on two packet switches; the same through the simulator.
+MINI = str(ROOT / "tests/data/mini.yaml")
+ON_HOSTS = ("--runtime", "namespace", "--dask", SCHEDULER)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with hosts(tmp_path_factory.mktemp("hosts")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def spread(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of two arms on two hosts, compared with the simulation by the way."""
+    runs = tmp_path_factory.mktemp("runs")
+    arms = ("--arm", "fragmented", "--arm", "regrouped", "--limit", "1000")
+    done = rig.ringlight("crosscheck", MINI, *arms, *ON_HOSTS, "--runs", str(runs))
+    assert done.returncode == 0, done.stderr
+    (folder,) = (path for path in runs.iterdir() if path.name.endswith("-mini"))
+    return folder
+
+
+def labs(host: NamespaceHost) -> list[str]:
+    """What is left of labs on a host: state, interfaces, bridges, processes."""
+    look = "ls /run/ringlight 2>/dev/null; ip -o link | grep -o 'rl[a-z0-9]*-[^:@]*'; ovs-vsctl list-br; "
+    look += "grep -lz RINGLIGHT_LAB= /proc/[0-9]*/environ 2>/dev/null"
+    done = subprocess.run(host.command(["sh", "-c", look]), capture_output=True, text=True, timeout=20)
+    return done.stdout.split()
+
+
+def until(condition: Any, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def read(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / name).read_text())
+    return found
+
+
+def test_each_run_is_a_lab_on_some_host_at_the_same_time(spread: Path, rig: Hosts) -> None:
+    environment = read(spread, "environment.json")
+    assert sorted(lab["host"] for lab in environment["labs"]) == ["h1", "h2"]
+    assert set(environment["hosts"]) == {"h1", "h2"}
+    records = [json.loads(line) for line in (spread / "events.jsonl").read_text().splitlines()]
+    names = dict.fromkeys(record["run"] for record in records if record["run"])
+    (first, second) = ([record["t"] for record in records if record["run"] == name] for name in names)
+    assert max(first[0], second[0]) < min(first[-1], second[-1])
+    # Each lab has its logs, as on one machine.
+    logs = [{path.name for path in sub.iterdir()} for sub in (spread / "logs").iterdir()]
+    assert len(logs) == 2
+    assert all({"testbed.log", "controller.log"} <= names for names in logs)
+    assert [labs(host) for host in rig.hosts] == [[], []]
+
+
+def test_the_folder_is_like_that_of_one_machine(
+    spread: Path, rig: Hosts, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("one more run; with --long")
+    host = rig.hosts[0]
+    words = ["run", MINI, "--arm", "fragmented", "--runtime", "namespace", "--runs", str(tmp_path)]
+    command = host.command([sys.executable, "-m", "ringlight.experiments.cli.app", *words])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=rig.environment)
+    assert done.returncode == 0, done.stderr
+    (alone,) = tmp_path.iterdir()
+    # A cross-check draws no page of the light.
+    assert {path.name for path in spread.iterdir()} | {"view.html"} == {path.name for path in alone.iterdir()}
+
+    def of_runs(folder: Path) -> set[tuple[str, ...]]:
+        # The same arm; comparisons are of both.
+        rows = read(folder, "result.json")["rows"]
+        return {
+            (row["subject"], row["metric"], row["unit"], row["label"])
+            for row in rows
+            if row["arm"] == "fragmented"
+        }
+
+    assert of_runs(alone) <= of_runs(spread)
+    logs = [{path.name for path in sub.iterdir()} for sub in (spread / "logs").iterdir()]
+    assert logs == [{path.name for path in sub.iterdir()} for sub in (alone / "logs").iterdir()] * 2
+    assert read(alone, "environment.json").keys() | {"hosts"} == read(spread, "environment.json").keys()
+
+
+def test_each_pair_of_hosts_is_probed(rig: Hosts) -> None:
+    done = rig.ringlight("hosts", "check", *ON_HOSTS, "--mtu", "9000", "--rate", "100 Mbit/s", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [host["name"] for host in found["hosts"]] == ["h1", "h2"]
+    assert [(way["a"], way["b"], way["mtu_bytes"]) for way in found["ways"]] == [
+        ("h1", "h2", 9000),
+        ("h2", "h1", 9000),
+    ]
+
+
+def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts) -> None:
+    """One host behind a link of 1,500 bytes and 20 Mbit/s, with a clock that is three seconds ahead."""
+    host = rig.hosts[1]
+    shifted = rig.folder / "shifted.py"
+    shifted.write_text("import time\nreal = time.time\ntime.time = lambda: real() + 3\n")
+    kill(rig.workers.pop("h2"))
+    rig.start(host, "--preload", str(shifted))
+    try:
+        rig.limit(host, mtu=1500, rate="20mbit")
+        done = rig.ringlight("hosts", "check", *ON_HOSTS, "--rate", "400 Mbit/s")
+    finally:
+        rig.limit(host)
+        kill(rig.workers.pop("h2"))
+        rig.start(host)
+    assert done.returncode == 1
+    said = done.stderr.replace("ringlight: ", "").splitlines()
+    for way in ("h1 to h2", "h2 to h1"):
+        (mtu, rate, clock) = (line for line in said if line.startswith(way))
+        assert mtu.endswith("packets of 1550 bytes do not arrive whole, the largest that do have 1500 (MTU)")
+        assert "Mbit/s, and 400 Mbit/s is needed (rate)" in rate
+        which = "h2 is 3.0" if way == "h1 to h2" else "h1 is 3.0"
+        assert f"the clock of {which}" in clock or f"the clock of {which[:2]} is 2.9" in clock
+
+
+def test_bench_measures_on_some_host(rig: Hosts) -> None:
+    done = rig.ringlight(
+        "bench", MINI, "--arm", "fragmented", "--sizes", "1MiB", "--calls", "1", "--json", *ON_HOSTS
+    )
+    assert done.returncode == 0, done.stderr
+    (size,) = json.loads(done.stdout)["sizes"]
+    assert size["time_s"] > 0
+
+
+def test_an_interrupted_command_leaves_no_lab(rig: Hosts, tmp_path: Path) -> None:
+    command = rig.starting("run", MINI, *ON_HOSTS, "--runs", str(tmp_path))
+    until(lambda: all(map(labs, rig.hosts)), 60)
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 130, err
+    assert "go on with: ringlight run" in err
+    until(lambda: not any(map(labs, rig.hosts)), 90)
+
+
+def test_a_run_whose_worker_dies_is_made_on_another_host(rig: Hosts, tmp_path: Path) -> None:
+    extra = rig.worker(rig.hosts[0], "--name", "mortal")
+    try:
+        # What it does first is to die while it has a lab.
+        command = rig.starting("run", MINI, *ON_HOSTS, "--runs", str(tmp_path))
+        until(lambda: len({name for name in labs(rig.hosts[0]) if len(name) == 4}) == 2, 60)
+    finally:
+        kill(extra)
+    _, err = command.communicate(timeout=170)
+    assert command.returncode == 0, err
+    (folder,) = tmp_path.iterdir()
+    assert {row["arm"] for row in read(folder, "result.json")["rows"]} >= {"fragmented", "regrouped", "live"}
+    assert {lab["host"] for lab in read(folder, "environment.json")["labs"]} == {"h1", "h2"}
+    until(lambda: not any(map(labs, rig.hosts)), 60)

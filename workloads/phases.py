@@ -1,0 +1,222 @@
+"""Finds the phases of a workload: stretches in which ranks send over the same circuits.
+
+What communicates is put into one order for all ranks: by when each could begin if sending took no time. In
+that order, what follows on the same circuits of the same ranks is one phase.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ringlight.fabric.kinds import matrix_bounds, vector_bytes
+from ringlight.fabric.phases import Phase, PhasePlan
+from ringlight.workloads.graph import Kind, Workload, calls
+from ringlight.workloads.splits import split_bytes
+
+#: Bytes of each pair of ranks.
+_Pairs = dict[tuple[int, int], float]
+
+
+class _Meeting(NamedTuple):
+    """A collective of a group, or a message: all that its ranks do in it together.
+
+    ``what``: index of the collective, -1 of a message. ``where``: the group and the slot, or the ranks that
+    send and receive. ``number``: which of those there.
+    """
+
+    what: int
+    where: tuple[int, int]
+    tag: int
+    number: int
+
+
+def phases_of(workload: Workload) -> PhasePlan:
+    """The phases of an iteration. Raises ValueError naming a rank that waits for ever, and an operation
+    without seconds."""
+    writing = _Writing(workload)
+    for meeting, ends in _in_order(workload):
+        writing.add(meeting, ends)
+    return writing.done()
+
+
+class _Writing:
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._phases: list[tuple[tuple[int, ...], _Pairs]] = []
+        self._present = [-1] * workload.ranks
+        self._phase_of = [[-1] * len(workload.programs[program]) for program in workload.program_of.tolist()]
+        self._known: dict[tuple[int, int, int], _Pairs] = {}
+
+    def add(self, meeting: _Meeting, ends: list[tuple[int, int]]) -> None:
+        """``ends``: the ranks that meet and the operation of each."""
+        pairs = self._pairs(meeting, *ends[0])
+        ranks = tuple(sorted({rank for pair in pairs for rank in pair}))
+        if not ranks:
+            return
+        present = {self._present[rank] for rank in ranks}
+        number = present.pop()
+        fits = not present and number >= 0 and self._phases[number][0] == ranks
+        if fits and _fits(self._phases[number][1], pairs):
+            own = self._phases[number][1]
+            for pair, size in pairs.items():
+                own[pair] = own.get(pair, 0.0) + size
+        else:
+            number = len(self._phases)
+            self._phases.append((ranks, dict(pairs)))
+        for rank, operation in ends:
+            if rank in ranks:
+                self._present[rank] = number
+                self._phase_of[rank][operation] = number
+
+    def done(self) -> PhasePlan:
+        return PhasePlan(
+            tuple(Phase(ranks, pairs) for ranks, pairs in self._phases), tuple(map(tuple, self._phase_of))
+        )
+
+    def _pairs(self, meeting: _Meeting, rank: int, operation: int) -> _Pairs:
+        program = self._workload.programs[int(self._workload.program_of[rank])]
+        size = int(program.bytes[operation])
+        if meeting.what < 0:
+            return {meeting.where: float(size)} if size else {}
+        group = meeting.where[0]
+        what = self._workload.collectives[meeting.what]
+        drawn = what.split is not None and what.split.skew > 0
+        key = (meeting.what, group, size)
+        if key not in self._known or drawn:
+            self._known[key] = self._of_collective(meeting, size, drawn)
+        return self._known[key]
+
+    def _of_collective(self, meeting: _Meeting, size: int, drawn: bool) -> _Pairs:
+        members = self._workload.groups[meeting.where[0]].tolist()
+        what = self._workload.collectives[meeting.what]
+        steps = what.steps(len(members))
+        bounds: npt.NDArray[Any]
+        if drawn:
+            assert what.split is not None
+            key = (meeting.where[0], meeting.number, 0)
+            bounds = matrix_bounds(split_bytes(what.split, len(members), size, key).tolist())
+        elif what.sizes is not None:
+            bounds = matrix_bounds(what.sizes)
+        else:
+            whole = vector_bytes(what.kind, len(members), size)
+            bounds = np.arange(steps.chunks + 1) * (whole / steps.chunks)
+        pairs: _Pairs = {}
+        for step in steps:
+            sizes = (bounds[step.first + step.count] - bounds[step.first]).tolist()
+            for a, b, sent in zip(step.sources.tolist(), step.destinations.tolist(), sizes, strict=True):
+                if sent:
+                    pair = (members[a], members[b])
+                    pairs[pair] = pairs.get(pair, 0.0) + sent
+        return pairs
+
+
+def _fits(own: _Pairs, more: _Pairs) -> bool:
+    """Whether nobody sends to or hears more others with both than with one of them."""
+    both = own.keys() | more.keys()
+    if len(both) == len(own):
+        return True
+    return all(_most(both, end) <= max(_most(own, end), _most(more, end)) for end in (0, 1))
+
+
+def _most(pairs: Iterable[tuple[int, int]], end: int) -> int:
+    return max(Counter(pair[end] for pair in pairs).values())
+
+
+def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
+    """What communicates, by when it could begin if sending took no time; ties as programs have them.
+
+    Raises ValueError as :func:`phases_of`.
+    """
+    programs = [_Program(workload, number) for number in range(len(workload.programs))]
+    of = workload.program_of.tolist()
+    waits = [list(programs[number].waits) for number in of]
+    meetings: dict[_Meeting, list[tuple[int, int]]] = {}
+    expected = [_expected(workload, rank) for rank in range(workload.ranks)]
+    #: What ends then: time, rank, operation.
+    due: list[tuple[float, int, int]] = []
+    now_s, open_ = 0.0, sum(len(programs[number].kind) for number in of)
+
+    def begin(rank: int, operation: int) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
+        program = programs[of[rank]]
+        if program.kind[operation] in (Kind.COMPUTE, Kind.MEMORY):
+            heapq.heappush(due, (now_s + program.seconds[operation], rank, operation))
+            return
+        meeting, number = expected[rank][operation]
+        come = meetings.setdefault(meeting, [])
+        come.append((rank, operation))
+        if len(come) == number:
+            del meetings[meeting]
+            yield meeting, come
+            for one in come:
+                heapq.heappush(due, (now_s, *one))
+
+    ready = [(operation, rank) for rank, number in enumerate(of) for operation in programs[number].first]
+    while ready or due:
+        # Of ranks that are alike all do one operation before any does the next: theirs is one order.
+        for operation, rank in sorted(ready):
+            yield from begin(rank, operation)
+        ready = []
+        if due:
+            now_s = due[0][0]
+        while due and due[0][0] == now_s:
+            _, rank, operation = heapq.heappop(due)
+            open_ -= 1
+            for follower in programs[of[rank]].followers[operation]:
+                waits[rank][follower] -= 1
+                if not waits[rank][follower]:
+                    ready.append((follower, rank))
+    if open_:
+        waiting = next(iter(meetings.values()), [(0, 0)])[0]
+        raise ValueError(f"{workload.name}: rank {waiting[0]} waits for ever in operation {waiting[1]}")
+
+
+class _Program:
+    """A program as lists: what each operation waits for and what follows it."""
+
+    def __init__(self, workload: Workload, number: int) -> None:
+        program = workload.programs[number]
+        self.kind = program.kind.tolist()
+        self.seconds = program.seconds.tolist()
+        local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
+        if (unknown := np.flatnonzero(local & ~np.isfinite(program.seconds))).size:
+            name = workload.names[int(program.name[unknown[0]])]
+            raise ValueError(f"operation {unknown[0]} ({name}) has no seconds; that needs a device")
+        before: list[set[int]] = [set() for _ in self.kind]
+        last: dict[int, int] = {}
+        offsets, after = program.after_offsets.tolist(), program.after.tolist()
+        for k, stream in enumerate(program.stream.tolist()):
+            before[k].update(after[offsets[k] : offsets[k + 1]])
+            if stream in last:
+                before[k].add(last[stream])
+            last[stream] = k
+        self.followers: list[list[int]] = [[] for _ in self.kind]
+        for k, earlier in enumerate(before):
+            for one in sorted(earlier):
+                self.followers[one].append(k)
+        self.waits = [len(earlier) for earlier in before]
+        self.first = [k for k, count in enumerate(self.waits) if not count]
+
+
+def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:
+    """What a rank's operations that communicate meet in, and how many ends that has."""
+    program = workload.programs[int(workload.program_of[rank])]
+    ordinals = calls(program).tolist()
+    seen: dict[tuple[int, int, int], int] = {}
+    found = {}
+    columns = (program.kind, program.slot, program.collective, program.tag)
+    for k, (kind, slot, what, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        if kind == Kind.COLLECTIVE:
+            group = int(workload.communicators[rank, slot])
+            found[k] = _Meeting(what, (group, slot), 0, ordinals[k]), len(workload.groups[group])
+        elif kind in (Kind.SEND, Kind.RECEIVE):
+            peer = int(workload.peers[rank, slot])
+            ends = (rank, peer) if kind == Kind.SEND else (peer, rank)
+            number = seen[(*ends, tag)] = seen.get((*ends, tag), 0) + 1
+            found[k] = _Meeting(-1, ends, tag, number), 2
+    return found
