@@ -84,7 +84,7 @@ def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
 
 def _steps(workload: Workload, rank: int, stages: int, inner: int) -> list[tuple[int, bool, bool]]:
     """Messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
-    program = workload.programs[workload.program_of[rank]]
+    program = workload.programs[int(workload.program_of[rank])]
     found = []
     for k in np.flatnonzero((program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)).tolist():
         peer = int(workload.peers[rank, int(program.slot[k])])
@@ -103,7 +103,7 @@ def _turns(workload: Workload, rank: int, stages: int, inner: int) -> list[Cut]:
     forward pass: all of these are as long as the first. The last sends nothing behind one, and need not be
     cut: its order does not depend on how many stages there are.
     """
-    program = workload.programs[workload.program_of[rank]]
+    program = workload.programs[int(workload.program_of[rank])]
     messages = _steps(workload, rank, stages, inner)
     first = rank // inner == 0
     starts: list[tuple[int, bool]] = []
@@ -126,7 +126,7 @@ def _turns(workload: Workload, rank: int, stages: int, inner: int) -> list[Cut]:
 
 def _count(workload: Workload, rank: int) -> int:
     """Micro-batches: the forward passes of a stage."""
-    program = workload.programs[workload.program_of[rank]]
+    program = workload.programs[int(workload.program_of[rank])]
     # As many messages of either kind, and half of them each way; the ends have one neighbour.
     messages = int(np.isin(program.kind, (Kind.SEND, Kind.RECEIVE)).sum())
     slots = len(
@@ -154,7 +154,7 @@ def _schedule(workload: Workload, stages: int, inner: int) -> str:
 
 def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: list[Turn]) -> Program:
     """The program of a rank, its passes in another order."""
-    program = workload.programs[workload.program_of[rank]]
+    program = workload.programs[int(workload.program_of[rank])]
     if rank // inner == stages - 1:
         return program
     turns = _turns(workload, rank, stages, inner)
@@ -194,9 +194,9 @@ def _check_alike(workload: Workload, stages: int, inner: int) -> None:
             raise ValueError(f"pp: stages 1 and {stage} differ, so it is not known what a further one does")
 
 
-def _sizes(workload: Workload, rank: int, stages: int, inner: int) -> list[object]:
+def _sizes(workload: Workload, rank: int, stages: int, inner: int) -> list[tuple[bool, int, bytes]]:
     """What the passes of a rank do, whichever comes first."""
-    program = workload.programs[workload.program_of[rank]]
+    program = workload.programs[int(workload.program_of[rank])]
     columns = np.stack(
         (
             program.kind,
@@ -234,7 +234,7 @@ def _peer(rank: int, peer: int, stage: int, stages: int, wanted: int, inner: int
 
 def _blocks(workload: Workload, inner: int) -> int:
     """How many blocks a stage has by the numbers in the names of its operations."""
-    program = workload.programs[workload.program_of[inner]]
+    program = workload.programs[int(workload.program_of[inner])]
     names = (workload.names[which] for which in np.unique(program.name).tolist())
     return len({found[0] for name in names if (found := _NUMBERED.search(name))})
 

@@ -237,8 +237,8 @@ def widened(
             if not crossing:
                 groups.append(frozen(places[copy, group]))
             elif copy == 0:
-                ranks = places[:, group].ravel()
-                groups.append(frozen(np.sort(ranks) if (np.diff(group) > 0).all() else ranks))
+                met = places[:, group].ravel()
+                groups.append(frozen(np.sort(met) if (np.diff(group) > 0).all() else met))
     programs = tuple(_shared_out(workload, program, sharded, copies) for program in workload.programs)
     ranks = workload.ranks * copies
     program_of = np.empty(ranks, dtype=np.int64)
