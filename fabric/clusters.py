@@ -75,7 +75,7 @@ Placement = Literal[
     "random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "controller", "blocks"
 ]
 LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"]
-Sharing = Literal["always", "interleaved", "duty"]
+Sharing = Literal["always", "interleaved", "duty", "on-off"]
 OnFault = Literal["wait", "restart", "spare"]
 Pool = Literal["switch", "pod", "cluster"]
 

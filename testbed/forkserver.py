@@ -301,10 +301,12 @@ def _serve(listener: socket.socket) -> _Forked | None:
     """Fork and take exit codes until standard input ends. Returns in each process that it has forked, too."""
     children: list[_Child] = []
     while True:
-        callers = [child.connection for child in children if not child.left]
+        callers = [child.connection.fileno() for child in children if not child.left]
         pidfds = [child.pidfd for child in children]
-        watched: list[Any] = [0, listener, *pidfds, *callers]
-        ready, _, _ = select.select(watched, [], [])
+        poll = select.poll()
+        for descriptor in (0, listener.fileno(), *pidfds, *callers):
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll()}
         if 0 in ready:
             return None
         for child in [child for child in children if child.pidfd in ready]:
@@ -313,11 +315,11 @@ def _serve(listener: socket.socket) -> _Forked | None:
                 child.connection.send(str(code).encode())
             child.close()
             children.remove(child)
-        for child in [child for child in children if child.connection in ready]:
+        for child in [child for child in children if child.connection.fileno() in ready]:
             child.left = True
             if child.follow:
                 signal.pidfd_send_signal(child.pidfd, child.follow)
-        if listener in ready:
+        if listener.fileno() in ready:
             connection, _ = listener.accept()
             made = _fork(connection)
             if made is None:

@@ -47,7 +47,12 @@ _DONE = "all workers have ended well"
 #: From each state that is no end to those that may follow, and when. Whoever looks late may skip one.
 TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "PENDING": {"STARTING": "its GPUs are free"},
-    "STARTING": {"READY": "all ranks are connected", "RUNNING": _BEGUN, "SUCCEEDED": _DONE},
+    "STARTING": {
+        "READY": "all ranks are connected",
+        "RUNNING": _BEGUN,
+        "RECOVERING": _LOST,
+        "SUCCEEDED": _DONE,
+    },
     "READY": {"RUNNING": "released", "RECOVERING": _LOST, "SUCCEEDED": _DONE},
     "RUNNING": {"RECOVERING": _LOST, "SUCCEEDED": _DONE},
     "RECOVERING": {
@@ -92,7 +97,7 @@ class Rank:
 
 @dataclass
 class Loss:
-    """A GPU that a running job lost, and how the job goes on: None until that is known.
+    """A GPU that a job lost while it started or ran, and how the job goes on: None until that is known.
 
     ``spare``: the GPU in its place, None with fewer ranks; ``ranks``: the GPUs from then on; ``iteration``:
     the first that they do. When the worker ended, the controller heard of it, the other ranks had stopped, it

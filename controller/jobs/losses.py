@@ -1,4 +1,4 @@
-"""A job that loses GPUs while it runs, and goes on. Pure; time is handed in."""
+"""A job that loses GPUs while it starts or runs, and goes on. Pure; time is handed in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
     begun = job.state is JobState.RUNNING or bool(job.losses)
     failed = [rank for rank in job.ranks if rank.failed]
     causes = [rank for rank in failed if rank.lost or rank.exit_code != LOST_PEER]
-    if job.on_loss == "fail" or not begun or not causes or not all(rank.lost for rank in causes):
+    if job.on_loss == "fail" or not causes or not all(rank.lost for rank in causes):
+        return False
+    # A worker that dies before it trains would do so elsewhere, unless it is known that its GPU is gone.
+    if not begun and not all(rank.gpu in dead_gpus for rank in causes):
         return False
     for rank in job.ranks:
         if rank in causes or rank.gpu in dead_gpus:
@@ -66,3 +69,9 @@ def note_release(job: Job, at: float) -> None:
         loss.t_released = at
     if waiting:
         job.tell("recovered", at, iteration=job.iteration, ranks=list(job.gpus))
+
+
+def goes_by_itself(job: Job) -> bool:
+    """Whether a job that is READY begins without being released: nobody holds it, or it was let go before a
+    loss."""
+    return not job.hold or job.t_released is not None

@@ -34,7 +34,14 @@ from ringlight.controller.jobs.job import (
     progress,
 )
 from ringlight.controller.jobs.light_provider import Light, LightProvider
-from ringlight.controller.jobs.losses import go_on, lose, note_release, note_start, pending_losses
+from ringlight.controller.jobs.losses import (
+    go_on,
+    goes_by_itself,
+    lose,
+    note_release,
+    note_start,
+    pending_losses,
+)
 from ringlight.controller.jobs.reservation import placed, planes_for, reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
@@ -478,6 +485,7 @@ class JobManager:
             error = failure
         finally:
             self._started(job)
+        dead = frozenset[str]() if error is None or job.on_loss == "fail" else self._lost_gpus(agent)
         with self._lock:
             if error is None:
                 job.started = True
@@ -487,7 +495,14 @@ class JobManager:
                     self._spawn(self._start_spares, job, agent, spares)
             elif not job.state.ended and not self._stop.is_set():
                 job.error = f"not started: {error}"
-                self._end(job, JobState.FAILED)
+                for rank in job.ranks:
+                    if rank.gpu in dead:
+                        rank.state, rank.error = "gone", "its GPU is lost"
+                if lose(job, dead, time.monotonic()):
+                    self._enter(job, JobState.RECOVERING)
+                    self._spawn(self._recover, job, agent)
+                else:
+                    self._end(job, JobState.FAILED)
         self._wake.set()
 
     def _start_spares(self, job: Job, agent: AgentClient, spares: Sequence[str]) -> None:
@@ -505,6 +520,13 @@ class JobManager:
     def _remove_spares(self, job: Job) -> None:
         for gpu in job.spares[:_WAITING]:
             self._remove_worker(f"{job.id}-spare-{gpu}")
+
+    def _lost_gpus(self, agent: AgentClient) -> frozenset[str]:
+        """The GPUs that are lost by now; none where the agent does not say."""
+        try:
+            return frozenset(agent.workers(self._cursor)["lost_gpus"])
+        except ControllerError:
+            return frozenset()
 
     def _started(self, job: Job) -> None:
         """Note that starting the job has ended, in success or failure."""
@@ -762,7 +784,7 @@ class JobManager:
                     self._end(job, state)
                     continue
                 self._enter(job, state)
-                if state is JobState.READY and (not job.hold or job.losses):
+                if state is JobState.READY and goes_by_itself(job):
                     release.append(job)
         for job in release:
             self._spawn(self.release, [job.id], _HASTE_S if job.losses else 0.05)
@@ -771,7 +793,7 @@ class JobManager:
         """Finish what the earlier controller had begun, once after a restart."""
         if job.state.ended and not job.clean:
             self._spawn(self._remove_workers, job)
-        elif job.state is JobState.READY and (not job.hold or job.losses):
+        elif job.state is JobState.READY and goes_by_itself(job):
             self._spawn(self.release, [job.id], 0.05)
         elif job.state is JobState.PENDING and self._agent is not None:
             if job.t_submitted < self._born:

@@ -197,6 +197,8 @@ class TraceSpec(Strict):
             self.queueing, self._placement(cluster, bool(lost)), self.light, self.sharing, self.spare_ports,
             self.moves == "running", self.dark * time, self.every * time,
         )  # fmt: skip
+        if self.sharing == "on-off" and self.trains is None:
+            raise ValueError("jobs.trace.sharing: on-off: only what trains has iterations; give trains")
         _fits_cluster(policies, cluster, self.faults is not None)
         found = TracePlan(
             cluster=cluster,

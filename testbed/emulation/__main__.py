@@ -136,7 +136,9 @@ def _run(chosen: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
-    parent = os.pidfd_open(chosen.die_with) if chosen.die_with else None
+    parent = select.poll()
+    if chosen.die_with:
+        parent.register(os.pidfd_open(chosen.die_with), select.POLLIN)
     try:
         testbed.start()
     except Stopped:
@@ -144,7 +146,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         logging.info("lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"]))
         while not testbed.wait(0.25):
-            if parent is not None and select.select([parent], [], [], 0)[0]:
+            if parent.poll(0):
                 logging.warning("process %d has ended, and so does the lab", chosen.die_with)
                 break
     finally:

@@ -19,6 +19,7 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.cluster.breaking import Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
+from ringlight.testbed.simulation.cluster.crossing import Alternating
 from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.replay import replay
 from ringlight.workloads.job_traces import JobTrace, generated
@@ -194,6 +195,39 @@ def test_a_replay_is_near_to_a_simulation_flow_by_flow() -> None:
         ends[arm] = {name: moments[3] for name, moments in found.replayed.items()}
     assert ends["moves"]["j4"] < 0.8 * ends["stays"]["j4"]
     assert ends["lost"]["j2"] > ends["moves"]["j2"] + 1.2
+
+
+def test_a_replay_turn_by_turn_is_the_simulation_flow_by_flow() -> None:
+    """Jobs that compute and send in turn: all moments are the same, whatever light does."""
+    foretell = Foreteller()
+    for arm, plan in plans(SCENARIO.replace("duty", "on-off")).items():
+        ups = [0.6 + 0.05 * number for number in range(len(plan.jobs))]
+        jobs = tuple(replace(job, start_up_s=up) for job, up in zip(plan.jobs, ups, strict=True))
+        found = foretell(replace(plan, jobs=jobs))
+        for (name, (_, granted, began, ended)), up in zip(found.replayed.items(), ups, strict=True):
+            assert granted is not None
+            assert began == pytest.approx(granted + up)
+            assert ended is not None
+            # Packets of the simulation, and light that the replay moves at once.
+            assert ended - began == pytest.approx(found.jct_s[name], rel=0.005 if arm == "stays" else 0.02)
+
+
+def test_a_job_takes_its_turns_from_where_it_is() -> None:
+    """Two jobs of iterations of ten seconds, of which they send for six, on a link for one of them."""
+    crossing = Alternating(np.array([1.0]), 10.0)
+    crossing.add(0, 0.0, [(0, 1.0)], 20.0, 0.6, 2)
+    crossing.add(1, 0.0, [(0, 1.0)], 5.0, 0.6, 2)
+    turns = []
+    now = 0.0
+    while crossing.jobs:
+        crossing.settle(now)
+        now, job = crossing.until, crossing.next_over()
+        over = crossing.turn(job, now)
+        turns.append((round(now, 9), job, over))
+        if over:
+            assert crossing.remove(job, now) == 0
+    # The second sends from the beginning, and the first from four seconds on: one second is shared.
+    assert turns == [(4, 0, False), (6, 1, True), (11, 0, False), (15, 0, False), (21, 0, True)]
 
 
 def test_jobs_after_a_regrouping_wait_for_it() -> None:

@@ -187,6 +187,19 @@ def test_a_job_whose_server_fails() -> None:
     assert kept.swapped == 8
 
 
+@pytest.mark.parametrize(("policy", "end_s"), [("restart", 1020 + 50 + 1100), ("wait", 1160 + 50 + 1100)])
+def test_a_job_that_is_hit_again_while_it_restarts(policy: Any, end_s: float) -> None:
+    """It had done 1,000 s, the last checkpoint is of 900; to restart for a while is no work to lose."""
+    servers = [0, 4] if policy == "restart" else [0, 0]
+    begins, ends = ([1000, 1020], [5000, 5000]) if policy == "restart" else ([1000, 1120], [1100, 1160])
+    twice = FaultTrace(np.array(servers), np.array(begins, dtype=float), np.array(ends, dtype=float), 16, 1e6)
+    trace = _jobs((0, 32, 2000))
+    found = _ran(trace, twice, FaultPolicies(policy, checkpoint_s=300, restart_s=50))
+    assert found.hit == 2
+    assert found.end_s.tolist() == [end_s]
+    assert found.done[-1] == pytest.approx(32 * 2000)
+
+
 def test_what_is_repaired_is_a_spare_again() -> None:
     """Before the job that waits for a server gets it."""
     how: dict[str, Any] = {"checkpoint_s": 300, "restart_s": 50}

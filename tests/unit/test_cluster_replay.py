@@ -41,7 +41,9 @@ def busy(seed: int, count: int = 400) -> JobTrace:
 def test_every_name_has_its_function() -> None:
     assert tuple(PLACEMENTS) == get_args(Placement)
     assert tuple(QUEUES) == get_args(Queueing)
-    assert tuple(SHARING) == tuple(LOOPS) == get_args(Sharing)
+    assert tuple(SHARING) == tuple(LOOPS)
+    # Those that train are replayed turn by turn, which no model of rates does.
+    assert get_args(Sharing) == (*SHARING, "on-off")
 
 
 # What the controller decides is decided GPU by GPU: ``test_cluster_by_gpu``.
@@ -52,7 +54,7 @@ def test_every_name_has_its_function() -> None:
 def test_littles_law_and_what_is_done(placement: Placement, light: LightMoves) -> None:
     """All work is done, nobody runs faster than at ideal speed, and no GPU has two jobs at once."""
     cluster = tree(6, 16)
-    for queueing, sharing in zip(get_args(Queueing), get_args(Sharing), strict=True):
+    for queueing, sharing in zip(get_args(Queueing), SHARING, strict=True):
         trace = busy(1)
         policies = Policies(queueing, placement, light, sharing, dark_s=2, every_s=600)
         found = ran(cluster, trace, policies)
@@ -129,6 +131,15 @@ def test_queueing_policies() -> None:
     # The third ends before the second can start; the fourth would not, and does not go ahead.
     assert start["backfill"] == [0, 100, 2, 150, 150]
     assert start["shortest-first"] == [0, 110, 160, 160, 100]
+
+
+def test_a_backfill_knows_how_slow_jobs_are_that_share_links() -> None:
+    """The first job of six GPUs puts 8/5 on uplinks of 1: it lasts 130 s, not 100. Who is over in 117 s goes
+    ahead of one that wants all GPUs, and delays nobody."""
+    trace = jobs((0, 6, 100), (1, 8, 10), (2, 2, 115))
+    found = ran(tree(2, 4, 4), trace, Policies("backfill"), 0.5)
+    assert found.end_s[0] == pytest.approx(130)
+    assert found.start_s.tolist() == pytest.approx([0, 130, 2])
 
 
 def test_placements() -> None:

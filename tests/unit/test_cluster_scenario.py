@@ -232,6 +232,7 @@ def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
         ("pattern: ring", "pattern: uniform", "jobs.trace.sends: what trains reduces in rings"),
         ("iteration: 45 s", "iteration: 200 ms", "jobs.trace.trains: job 0 of 2 GPUs sends"),
         ("{jobs: 4,", "{jobs: 1001,", "jobs.trace.trains: 1,001 jobs; up to 1000 train"),
+        ("trains: {iteration: 45 s}", "sharing: on-off", "jobs.trace.sharing: on-off: only what trains has"),
         ("jobs:\n", f"events: [{LOST.replace('g1', 'g9')}]\njobs:\n", "events.1.target: there is no GPU g9"),
     ],
 )  # fmt: skip

@@ -256,6 +256,9 @@ class ScriptedAgent:
         assert self.slow.wait(10)
         if self.refuse is not None:
             raise self.refuse
+        for entry in batch:
+            if entry["gpu"] in self.lost:
+                raise ConflictError(f"job {entry['job']} rank {entry['rank']}: GPU {entry['gpu']} is lost")
         with self.lock:
             self.batches.append({})
             for entry in batch:
@@ -641,6 +644,33 @@ def test_a_worker_lost_before_the_start_fails_the_job(site: Site) -> None:
     site.make_ready("red")
     site.agent.kill("red-0")
     assert "killed by SIGKILL" in site.wait_state("red", JobState.FAILED)["error"]
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_gpu_lost_before_the_start_is_replaced_too(site: Site, hold: bool) -> None:
+    """And the job waits for its release, if it is held, as it would have without the loss."""
+    site.submit("red", ["g0", "g1"], on_loss="swap", hold=hold)
+    site.wait(lambda: site.manager._jobs["red"].started)
+    site.agent.lost = ["g0"]
+    site.agent.kill("red-0")
+    site.wait(lambda: "red-0-r1" in site.agent.alive)
+    for worker in site.workers("red"):
+        site.agent.say(worker, "ready")
+    site.wait_state("red", JobState.READY if hold else JobState.RUNNING)
+    if hold:
+        assert site.manager.job("red")["t_released"] is None
+        site.manager.release(["red"], 0.0)
+    job = site.wait_state("red", JobState.RUNNING)
+    (loss,) = job["losses"]
+    assert [rank["gpu"] for rank in job["ranks"]] == [loss["spare"], "g1"]
+    assert (loss["gpu"], loss["iteration"], loss["t_released"]) == ("g0", 0, job["t_released"])
+
+
+def test_a_gpu_that_is_lost_before_its_worker_starts_is_replaced_too(site: Site) -> None:
+    site.agent.lost = ["g0"]
+    site.submit("red", ["g0", "g1"], on_loss="swap")
+    site.wait(lambda: "red-0-r1" in site.agent.alive)
+    assert site.manager.job("red")["losses"][0]["gpu"] == "g0"
 
 
 def test_a_loss_during_the_recovery_is_one_more(site: Site) -> None:

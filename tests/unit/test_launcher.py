@@ -153,3 +153,31 @@ def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
         one.join(20)
     assert made == [1]
     assert "another ringlight is making" in told
+
+
+def test_changed_packages_leave_what_was_installed_besides(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requirements.lock").write_text("one==1\n")
+    monkeypatch.setattr(launcher, "LOCK", tmp_path / "requirements.lock")
+    monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(launcher, "STAMP", tmp_path / ".venv/stamp")
+    (tmp_path / ".venv").mkdir()
+    done: list[str] = []
+    monkeypatch.setattr(launcher, "run", lambda command, what: done.append(what))
+    made_anew = "Making the Python environment"
+    launcher.make_environment()
+    assert done[0] == made_anew
+
+    done.clear()
+    (tmp_path / "requirements.lock").write_text("one==2\n")
+    assert not launcher.environment_is_current()
+    launcher.make_environment()
+    assert done == ["Installing the Python packages", "Installing ringlight itself"]
+
+    # One that was interrupted may be half made.
+    launcher.STAMP.unlink()
+    done.clear()
+    launcher.make_environment()
+    assert done[0] == made_anew
+    assert launcher.environment_is_current()

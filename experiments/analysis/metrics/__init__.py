@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -80,13 +80,14 @@ class Context:
     def foretold(self) -> Foretold | None:
         """What a simulation says of a measured run in which the models do not know all jobs; None for others.
 
-        Jobs that came later have their workers there as long after their GPUs as was measured.
+        Jobs that came later have their workers there as long after their GPUs were free as was measured.
         """
         run = self.run
         jobs = [name for name, job in run.jobs.items() if job.gpus]
         if self.foretell is None or self.simulated or self.predicted.keys() >= set(jobs):
             return None
-        started = [replace(job.plan, start_up_s=_start_up_s(job)) for job in run.jobs.values()]
+        ends = [job.end for job in run.jobs.values() if job.end is not None]
+        started = [replace(job.plan, start_up_s=_start_up_s(job, ends)) for job in run.jobs.values()]
         return self.foretell(replace(run.plan, jobs=tuple(started)))
 
     @cached_property
@@ -125,11 +126,13 @@ def _ran_together(one: JobRun, other: JobRun) -> bool:
     return max(one.released, other.released) < min(ends)
 
 
-def _start_up_s(job: JobRun) -> float:
-    """Seconds from a later job's getting its GPUs to its release; 0 for jobs of the beginning."""
-    if job.plan.start.at_once or job.granted is None or job.released is None:
+def _start_up_s(job: JobRun, ends: Sequence[float]) -> float:
+    """Seconds from the moment that a later job could have had its GPUs, when it came or the last of the
+    others ended that it waited for, to its release; 0 for jobs of the beginning."""
+    if job.plan.start.at_once or job.arrived is None or job.granted is None or job.released is None:
         return 0.0
-    return max(0.0, job.released - job.granted)
+    free = max([job.arrived, *(end for end in ends if end <= job.granted)])
+    return max(0.0, job.released - free)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -31,7 +31,8 @@ MOMENTS, MOST_SEEN, MOST_PARTS = 160, 4096, 60_000
 class TraceRun:
     """``seed``: the scenario's, and one more for each repeat. ``see``: whether to keep who is where.
     ``names``: of jobs that train, which are the same in every repeat, and ``sent`` what each sends from rank
-    to rank in an iteration. ``fabric``: where the controller decides about each GPU."""
+    to rank in an iteration, and ``start_up_s`` how long each takes to begin. ``fabric``: where the controller
+    decides about each GPU."""
 
     begin: RunStarted
     title: str
@@ -40,6 +41,7 @@ class TraceRun:
     see: bool
     names: tuple[str, ...] = ()
     sent: tuple[float, ...] = ()
+    start_up_s: tuple[float, ...] = ()
     fabric: Fabric | None = None
 
 
@@ -74,7 +76,9 @@ def trace_batch(plan: RunPlan) -> TraceBatch:
     seed = plan.trace.seed + (0 if names else plan.repeat - 1)
     fabric = plan.setting.fabric if plan.trace.policies.placement == "controller" else None
     sent = tuple(ring_edge_bytes(job.gpus, job.loop.gradient_bytes) for job in plan.jobs)
-    run = TraceRun(begin, plan.title, plan.trace, seed, see, names, sent, fabric)
+    # A job's own where they have been measured.
+    start_up_s = tuple(job.start_up_s for job in plan.jobs)
+    run = TraceRun(begin, plan.title, plan.trace, seed, see, names, sent, start_up_s, fabric)
     return TraceBatch((run,))
 
 
@@ -112,9 +116,10 @@ def _records(one: TraceRun, told: Callable[[float], None]) -> list[Record]:
         until_s=until_s,
         see_s=moments,
         faults=faults,
-        start_up_s=plan.start_up_s,
+        start_up_s=one.start_up_s or plan.start_up_s,
         by_gpu=None if one.fabric is None else Gpus(one.fabric, plan.cluster, one.sent or shares.tolist()),
         losses=_losses(plan),
+        iteration_s=0.0 if plan.trains is None else plan.trains.iteration_s,
         told=told,
     )
     seen = [[t, [list(part) for part in where]] for t, where in made.seen]
@@ -132,7 +137,7 @@ def _records(one: TraceRun, told: Callable[[float], None]) -> list[Record]:
             dropped=dict(trace.counts),
             leaves=list(plan.cluster.gpus),
             seen=seen[::every],
-            jobs=_moments(one.names, trace, made, plan.start_up_s),
+            jobs=_moments(one, trace, made),
             **asdict(found),
         ),
         RunEnded(t=end, run=run),
@@ -147,11 +152,11 @@ def _losses(plan: TracePlan) -> Losses:
     return Losses(tuple((one.at_s, one.gpu) for one in plan.lost), plan.trains.iteration_s, recovery_s)
 
 
-def _moments(
-    names: Sequence[str], trace: JobTrace, made: Replay, start_up_s: float
-) -> dict[str, list[float | None]]:
-    """When each job came, had its GPUs, began and ended."""
-    columns = (trace.arrival_s, made.start_s, made.start_s + start_up_s, made.end_s)
+def _moments(one: TraceRun, trace: JobTrace, made: Replay) -> dict[str, list[float | None]]:
+    """When each job came, had its GPUs, began and ended, by the names of those that have some."""
+    if not one.names:
+        return {}
+    columns = (trace.arrival_s, made.start_s, made.start_s + np.array(one.start_up_s), made.end_s)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     found = ([None if np.isnan(t) else t for t in row] for row in rows)
-    return dict(zip(names, found, strict=True)) if names else {}
+    return dict(zip(one.names, found, strict=True))

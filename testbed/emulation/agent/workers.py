@@ -225,6 +225,8 @@ class Workers:
         self._ends = 0
         #: Workers that are removed a little later, each lot with its thread and what hurries it.
         self._leaving: list[tuple[list[Worker], threading.Event, threading.Thread]] = []
+        #: Held while a spare's process starts: until then it can neither be taken nor removed.
+        self._spare_starts = threading.Lock()
         self._lock = threading.RLock()
         self._ended_one = threading.Condition(self._lock)
         self._closed = False
@@ -240,7 +242,8 @@ class Workers:
         chosen = list(wanted)
         self._settle({request.gpu for request in chosen})
         self._remove(self._in_the_way(chosen))
-        workers = self._reserve(chosen)
+        with self._spare_starts:
+            workers = self._reserve(chosen)
         requests_by_worker = {request.worker: request for request in chosen}
         new = [worker for worker in workers if worker.host.pidfd is None]
         try:
@@ -276,10 +279,14 @@ class Workers:
 
     def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]:
         """Start the processes of spares, which wait to be workers. Raises AgentError naming the GPU."""
-        started = []
-        for request in wanted:
-            self._settle({request.gpu})
+        return [self._start_spare(request) for request in wanted]
+
+    def _start_spare(self, request: SpareRequest) -> dict[str, Any]:
+        self._settle({request.gpu})
+        with self._spare_starts:
             with self._lock:
+                if self._closed:
+                    raise AgentError(503, "the testbed is stopping")
                 places = {w.place.id: w.place.gpu for w in self._workers.values()}
                 if request.worker in places or request.gpu in places.values():
                     raise AgentError(409, f"GPU {request.gpu} is taken")
@@ -298,9 +305,8 @@ class Workers:
             with self._lock:
                 if worker.state == "starting":
                     worker.state = "waiting"
-            self._wake()
-            started.append({"id": request.worker, "gpu": request.gpu, "state": worker.state})
-        return started
+        self._wake()
+        return {"id": request.worker, "gpu": request.gpu, "state": worker.state}
 
     def _lodged(self, request: WorkerRequest | SpareRequest, name: str, rank: int) -> WorkerPlace:
         """The place of a worker that stays, before its first attempt."""
@@ -765,7 +771,12 @@ class Workers:
 
     def remove(self, name: str) -> None:
         """End a worker and take its container and NIC away; its directory stays. Raises AgentError."""
-        errors = self._remove([self._get(name)])
+        worker = self._get(name)
+        if worker.place.rank < 0:
+            with self._spare_starts:
+                errors = self._remove([worker])
+        else:
+            errors = self._remove([worker])
         if errors:
             raise AgentError(500, f"worker {name}: {errors[0]}")
 

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: Pause before a bridge that does not answer is tried again, seconds.
 RETRY_S = 0.1
+#: A table that did not fit is tried again so much later, seconds: it changes when somebody removes rules.
+FULL_S = 5.0
 STOP_S = 5.0
 #: Longest wait for Open vSwitch's sockets once its process is back, seconds.
 BACK_S = 10.0
@@ -83,14 +85,14 @@ class BridgeTable:
         self.connection = found
         return True
 
-    def lose(self) -> None:
-        """Leave all of its packets to Open vSwitch, and its connection."""
+    def lose(self, for_s: float = RETRY_S) -> None:
+        """Leave all of its packets to Open vSwitch, and its connection, for so many seconds."""
         self._maps.open_ports({})
         if self.connection is not None:
             self.connection.close()
             self.connection = None
         self._forget()
-        self.retry_at = time.monotonic() + RETRY_S
+        self.retry_at = time.monotonic() + for_s
 
     def read(self) -> None:
         """Take in all that has come. Raises OSError or MalformedError when the connection is of no use."""
@@ -339,10 +341,10 @@ class Carrier:
             try:
                 table.act(left)
             except ebpf.EbpfError as error:
-                log.error("%s is left to Open vSwitch: %s", table.name, error)
+                log.error("%s is left to Open vSwitch for %g s: %s", table.name, FULL_S, error)
                 if table.connection is not None:
                     self._selector.unregister(table.connection)
-                table.lose()
+                table.lose(FULL_S)
         with self._lock:
             if left == self._left:
                 self._obeyed.set()

@@ -90,13 +90,8 @@ class Losing(Sound):
             return
         run.hit += 1
         if job not in run.stalled:
-            placed, left = run.placed[job], run.halt(job)
-            if job in run.pausing:
-                # What is left of the pause nobody waits for: the restart comes in its place.
-                run.wait_s(job, -left)
-                left = run.pausing.pop(job)
-            again_s = run.lost_s(job, left, self._losses.checkpoint_s)
-            run.stall(job, placed, left + run.wait_s(job, again_s))
+            placed = run.placed[job]
+            run.stall(job, placed, run.broken(job, self._losses.checkpoint_s))
         self.freed()
 
     def freed(self) -> None:
@@ -141,11 +136,11 @@ class Failing(Sound):
             run.hit += 1
             if job in run.stalled:
                 continue
-            placed, left = run.placed[job], run.halt(job)
-            left += run.wait_s(job, run.lost_s(job, left, policies.checkpoint_s) + policies.restart_s)
+            placed = run.placed[job]
+            left = run.broken(job, policies.checkpoint_s)
             if policies.policy == "restart":
                 run.give(job, placed)
-                run.kept[job] = left
+                run.kept[job] = (left, policies.restart_s)
                 self._queue.again(job)
             else:
                 run.stall(job, placed, left)
@@ -174,7 +169,8 @@ class Failing(Sound):
                 if self._policies.policy != "spare" or not self._swap(job, unit, count):
                     break
             else:
-                self._run.go(job, *self._run.revived(job))
+                placed, left = self._run.revived(job)
+                self._run.pause(job, placed, self._policies.restart_s, left)
                 self._goes_on(job)
 
     def _swap(self, job: int, unit: Unit, count: int) -> bool:

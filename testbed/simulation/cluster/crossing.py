@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.rates import Speeds
+from ringlight.testbed.simulation.cluster.rates import Last, Speeds, shared
 
 
 class Crossing:
@@ -25,6 +25,8 @@ class Crossing:
         self.jobs: list[int] = []
         self._here: set[int] = set()
         self._offsets, self._links, self._weights = np.zeros(65, dtype=np.int64), _ints(256), np.zeros(256)
+        #: How fast a job could go on each of its links, as ``rates.Last`` has it.
+        self._level = np.ones(256)
         self._left, self._speed, self._share, self._gpus = (np.zeros(64) for _ in range(4))
         self.since = 0.0
         self.changed = False
@@ -49,7 +51,7 @@ class Crossing:
     def soonest(self) -> float:
         """When the first is over at the speeds that held so far."""
         count = len(self.jobs)
-        return self.since + float((self._left[:count] / self._speed[:count]).min()) if count else math.inf
+        return self.since + float((self._to_go() / self._speed[:count]).min()) if count else math.inf
 
     def add(
         self, job: int, now: float, loads: list[tuple[int, float]], left: float, share: float, gpus: int
@@ -64,8 +66,11 @@ class Crossing:
         begin = int(self._offsets[place])
         end = begin + len(loads)
         while end > len(self._links):
-            self._links, self._weights = _longer(self._links), _longer(self._weights)
+            self._links, self._weights, self._level = (
+                _longer(one) for one in (self._links, self._weights, self._level)
+            )
         self._links[begin:end], self._weights[begin:end] = zip(*loads, strict=True)
+        self._level[begin:end] = 1.0
         self._offsets[place + 1] = end
         self.jobs.append(job)
         self._here.add(job)
@@ -80,7 +85,7 @@ class Crossing:
         for figures in (self._left, self._speed, self._share, self._gpus):
             figures[place : count - 1] = figures[place + 1 : count]
         begin, end, last = (int(self._offsets[at]) for at in (place, place + 1, count))
-        for of_links in (self._links, self._weights):
+        for of_links in (self._links, self._weights, self._level):
             of_links[begin : begin + last - end] = of_links[end:last]
         self._offsets[place + 1 : count] = self._offsets[place + 2 : count + 1] - (end - begin)
         del self.jobs[place]
@@ -91,7 +96,15 @@ class Crossing:
     def next_over(self) -> int:
         """The job that is over first at the speeds that held so far."""
         count = len(self.jobs)
-        return self.jobs[int((self._left[:count] / self._speed[:count]).argmin())]
+        return self.jobs[int((self._to_go() / self._speed[:count]).argmin())]
+
+    def last_s(self) -> FloatArray:
+        """Seconds from ``since`` on that each job lasts at the speeds that held so far."""
+        return self.left / self._speed[: len(self.jobs)]
+
+    def turn(self, job: int, now: float) -> bool:
+        """Whether a job is over whose next moment has come, or only does something else from now on."""
+        return True
 
     def guess(self, loads: list[tuple[int, float]], share: float) -> float:
         """Speed of one more job."""
@@ -102,6 +115,10 @@ class Crossing:
                 np.append(links, np.array([link for link, _ in loads], dtype=np.int64)),
                 np.append(weights, [weight for _, weight in loads]),
                 np.append(self._share[: len(self.jobs)], share),
+                (
+                    np.append(self._speed[: len(self.jobs)], 1.0),
+                    np.append(self._level[: len(links)], np.ones(len(loads))),
+                ),
             )[-1]
         )
 
@@ -112,10 +129,22 @@ class Crossing:
         return self._offsets[: count + 1], self._links[:end], self._weights[:end]
 
     def _solve(
-        self, offsets: IntArray, links: IntArray, weights: FloatArray, shares: FloatArray
-    ) -> FloatArray:
+        self, offsets: IntArray, links: IntArray, weights: FloatArray, shares: FloatArray,
+        last: Last | None = None,
+    ) -> FloatArray:  # fmt: skip
         self.solved += 1
-        return self._speeds(offsets, links, weights, self.capacity, shares)
+        return self._speeds(offsets, links, weights, self.capacity, shares, last)
+
+    def _speeds_now(self) -> FloatArray:
+        """Speeds of all jobs from now on."""
+        offsets, links, weights = self._flat()
+        count = len(self.jobs)
+        last = self._speed[:count], self._level[: len(links)]
+        return self._solve(offsets, links, weights, self._share[:count], last)
+
+    def _to_go(self) -> FloatArray:
+        """What each job has to do until its next moment, seconds at ideal speed."""
+        return self.left
 
     def settle(self, now: float) -> None:
         """Find the rates that hold from now on."""
@@ -123,10 +152,75 @@ class Crossing:
         self.changed = False
         self.until, self.loss = math.inf, 0.0
         if count := len(self.jobs):
-            speed = self._solve(*self._flat(), self._share[:count])
+            speed = self._speeds_now()
             self._speed[:count] = speed
-            self.until = now + max(float((self._left[:count] / speed).min()), 0.0)
+            self.until = now + max(float((self._to_go() / speed).min()), 0.0)
             self.loss = float(self._gpus[:count] @ (1 - speed))
+
+
+class Alternating(Crossing):
+    """Jobs that compute and send in turn, iteration by iteration, and share links with those that send at the
+    same moment: what the models of ``rates`` stand for, exactly. Where a job is in its iteration follows from
+    what is left of it, as all last ``iteration_s`` at ideal speed and jobs a whole number of them."""
+
+    def __init__(self, capacity: FloatArray, iteration_s: float) -> None:
+        super().__init__(capacity, lambda offsets, links, weights, room, shares, _=None: shared(
+            offsets, links, weights, room, np.ones(len(shares))
+        ))  # fmt: skip
+        self._iteration_s = iteration_s
+        #: Of each job, the iterations that are left of it after this one, and whether it sends.
+        self._turns: dict[int, tuple[int, bool]] = {}
+
+    def add(
+        self, job: int, now: float, loads: list[tuple[int, float]], left: float, share: float, gpus: int
+    ) -> None:
+        super().add(job, now, loads, left, share, gpus)
+        iterations = left / self._iteration_s
+        # What rounding left of an iteration, or took, is none.
+        whole = math.ceil(iterations - 1e-9) - 1
+        self._turns[job] = (whole, iterations - whole <= share + 1e-9)
+
+    def remove(self, job: int, now: float) -> float:
+        del self._turns[job]
+        return super().remove(job, now)
+
+    def last_s(self) -> FloatArray:
+        """As long as the rest of an iteration takes beside its sending at the present rate; who computes has
+        none, and its share is taken to go at full rate."""
+        share = self._share[: len(self.jobs)]
+        return self.left * (1 - share + share / self._speed[: len(self.jobs)])
+
+    def turn(self, job: int, now: float) -> bool:
+        self._sync(now)
+        whole, sent = self._turns[job]
+        if sent and not whole:
+            return True
+        place = self.jobs.index(job)
+        self._left[place] = self._left_then()[place]
+        self._turns[job] = (whole - sent, not sent)
+        self.changed = True
+        return False
+
+    def _speeds_now(self) -> FloatArray:
+        offsets, links, weights = self._flat()
+        lengths, speed = np.diff(offsets), np.ones(len(self.jobs))
+        sends = np.array([self._turns[job][1] for job in self.jobs])
+        if sends.any():
+            mine = np.repeat(sends, lengths)
+            ends = np.append(0, np.cumsum(lengths[sends]))
+            speed[sends] = self._solve(ends, links[mine], weights[mine], self._share[: len(sends)][sends])
+        return speed
+
+    def _to_go(self) -> FloatArray:
+        return self.left - self._left_then()
+
+    def _left_then(self) -> FloatArray:
+        """What is left of each job when its turn ends."""
+        turns = (self._turns[job] for job in self.jobs)
+        share = self._share[: len(self.jobs)]
+        return self._iteration_s * np.array([
+            whole + (0.0 if sends else own) for (whole, sends), own in zip(turns, share.tolist(), strict=True)
+        ])  # fmt: skip
 
 
 def _ints(count: int) -> IntArray:

@@ -9,7 +9,17 @@ from __future__ import annotations
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
-from ringlight.testbed.simulation.cluster.rates import EQUAL, FURTHER, LEVELS, MORE, ROUNDS, STILL, SWINGS
+from ringlight.testbed.simulation.cluster.rates import (
+    EQUAL,
+    FURTHER,
+    LEVELS,
+    MORE,
+    ROUNDS,
+    STILL,
+    SWINGS,
+    Last,
+    rates_of,
+)
 from ringlight.testbed.simulation.loops import compiled
 
 
@@ -72,8 +82,9 @@ def shared(
 
 @compiled
 def always(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    last: Last | None = None,
+) -> FloatArray:  # fmt: skip
     """Speeds as ``rates.always``."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
@@ -81,8 +92,9 @@ def always(
 
 @compiled
 def interleaved(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    last: Last | None = None,
+) -> FloatArray:  # fmt: skip
     """Speeds as ``rates.interleaved``."""
     caps, weighs = np.ones(len(shares)), weights.copy()
     for k in range(len(shares)):
@@ -126,23 +138,32 @@ def full_at(
 
 
 def duty(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    last: Last | None = None,
+) -> FloatArray:  # fmt: skip
     """Speeds as ``rates.duty``."""
+    speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
     return mean_field(
-        offsets, links, weights, capacity, shares, LEVELS, MORE, FURTHER, EQUAL, STILL, ROUNDS, SWINGS
-    )
+        offsets, links, weights, capacity, shares, rates_of(speed, shares), level,
+        LEVELS, MORE, FURTHER, EQUAL, STILL, ROUNDS, SWINGS,
+    )  # fmt: skip
 
 
 @compiled
 def mean_field(
     offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
-    levels: FloatArray, more: float, further: int, equal: float, still: float, rounds: int, swings: int,
+    rates: FloatArray, level: FloatArray, levels: FloatArray, more: float, further: int, equal: float,
+    still: float, rounds: int, swings: int,
 ) -> FloatArray:  # fmt: skip
+    """Speeds; ``rates`` and ``level`` are where the search begins, and where it ends."""
     jobs, steps = len(shares), len(levels)
-    rates, on, level = np.ones(jobs), np.ones(jobs), np.ones(len(links))
+    on = np.ones(jobs)
     elsewhere, busy, calm = np.ones(len(links)), np.ones(len(links)), np.ones(len(links))
     mean, varies = np.zeros((len(capacity), steps)), np.zeros((len(capacity), steps))
+    # What the largest job on a link puts there, and whether it has room for all even at a busy moment.
+    largest, roomy = np.zeros(len(capacity)), np.zeros(len(capacity), dtype=np.bool_)
+    for j in range(len(links)):
+        largest[links[j]] = max(largest[links[j]], weights[j])
     for number in range(rounds):
         mean[:] = 0.0
         varies[:] = 0.0
@@ -162,10 +183,16 @@ def mean_field(
                     mean[links[j], at] += sent
                     varies[links[j], at] += (1 - on[k]) * sent * put
         moved = 0.0
+        for link in range(len(capacity)):
+            most = largest[link] + mean[link, steps - 1] + np.sqrt(varies[link, steps - 1])
+            roomy[link] = most <= capacity[link]
         for k in range(jobs):
             worst, best = 1.0, 1.0
             for j in range(offsets[k], offsets[k + 1]):
                 link = links[j]
+                if roomy[link]:
+                    busy[j] = calm[j] = level[j] = 1.0
+                    continue
                 room = capacity[link]
                 busy[j] = full_at(
                     levels, weights[j], mean[link], varies[link], elsewhere[j], on[k], room, 1.0

@@ -17,7 +17,8 @@ Whether jobs send at the same moments is not in a trace. Two bounds hold the tru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -35,6 +36,15 @@ LEVELS = np.array([0.25, 0.5, 1.0])
 MORE, FURTHER = 0.125, 4
 #: Rates that differ by less are equal: a spread is the root of what rounding leaves of a difference.
 EQUAL = 1 - 1e-6
+
+#: Speeds that held before, 1 of jobs that are new; and how fast each job could go on each of its links, which
+#: the mean field writes.
+Last = tuple[FloatArray, FloatArray]
+
+
+def rates_of(speed: FloatArray, shares: FloatArray) -> FloatArray:
+    """The rates at which jobs have these speeds."""
+    return shares / (1 / speed - 1 + shares)
 
 
 def shared(
@@ -71,8 +81,9 @@ def shared(
 
 
 def always(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    last: Last | None = None,
+) -> FloatArray:  # fmt: skip
     """Speeds where everybody sends all the time."""
     rates = shared(offsets, links, weights, capacity, np.ones(len(shares)))
     return 1 / (1 - shares + shares / rates)
@@ -87,8 +98,9 @@ def alone(offsets: IntArray, links: IntArray, weights: FloatArray, capacity: Flo
 
 
 def interleaved(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    last: Last | None = None,
+) -> FloatArray:  # fmt: skip
     """Speeds where nobody sends while another needs the link: a link has to have time for all."""
     most = 1 / (1 - shares + shares / alone(offsets, links, weights, capacity))
     owner = np.repeat(np.arange(len(shares)), np.diff(offsets))
@@ -96,8 +108,9 @@ def interleaved(
 
 
 def duty(
-    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray
-) -> FloatArray:
+    offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray, shares: FloatArray,
+    last: Last | None = None,
+) -> FloatArray:  # fmt: skip
     """Speeds in a mean field: to each job the others are sending for their share of the time, independently.
 
     At a rate r, a job's link also carries of every other job what that puts there: r of each of its GPUs, or
@@ -106,6 +119,8 @@ def duty(
     which it is full are the geometric mean of both: the arithmetic one is right where others come and go
     quickly beside a job's own sending, the harmonic one where they stay. A job goes at the rate of its worst
     link, and where one is calm, another is busy with the probability ``MORE``.
+
+    With ``last`` the search begins where the last one ended, which is near where few jobs came or went.
     """
     lengths = np.diff(offsets)
     owner, some = np.repeat(np.arange(len(shares)), lengths), lengths > 0
@@ -123,7 +138,8 @@ def duty(
         found[some] = np.minimum.reduceat(values, firsts)
         return found
 
-    rates, level = np.ones(len(shares)), np.ones(len(links))
+    speed, level = (np.ones(len(shares)), np.ones(len(links))) if last is None else last
+    rates = rates_of(speed, shares)
     for number in range(ROUNDS):
         on = (shares / rates) / (1 - shares + shares / rates)
         narrowest = least(level)
@@ -148,6 +164,8 @@ def duty(
         rates = new if number < SWINGS else (new + rates) / 2
         if moved < STILL:
             break
+    if last is not None:
+        last[1][:] = level
     return 1 / (1 - shares + shares / rates)
 
 
@@ -163,7 +181,15 @@ def _full_at(loads: FloatArray, room: FloatArray) -> FloatArray:
     return np.where(over[:, -1], found, 1.0)
 
 
-Speeds = Callable[[IntArray, IntArray, FloatArray, FloatArray, FloatArray], FloatArray]
+class Speeds(Protocol):
+    """Speeds of jobs whose links are given as this module has them."""
+
+    def __call__(
+        self, offsets: IntArray, links: IntArray, weights: FloatArray, capacity: FloatArray,
+        shares: FloatArray, last: Last | None = None, /,
+    ) -> FloatArray: ...  # fmt: skip
+
+
 SHARING: Mapping[Sharing, Speeds] = {"always": always, "interleaved": interleaved, "duty": duty}
 
 

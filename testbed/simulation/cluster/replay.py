@@ -20,6 +20,7 @@ from ringlight.fabric.clusters import Cluster, LitCluster, Policies, Sharing
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.cluster.breaking import Failing, Faults, Losing, Losses, Sound
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus
+from ringlight.testbed.simulation.cluster.crossing import Alternating, Crossing
 from ringlight.testbed.simulation.cluster.holding import ByName, Holding, InBlocks, InUnits
 from ringlight.testbed.simulation.cluster.moving import Controlled, Dividing, Moving, Still
 from ringlight.testbed.simulation.cluster.queueing import QUEUES
@@ -67,6 +68,15 @@ class Replay:
     seen: tuple[tuple[float, tuple[tuple[int, int, int], ...]], ...] = ()
 
 
+def _crossing(cluster: Cluster, sharing: Sharing, jobs: int, iteration_s: float) -> Crossing:
+    """Raises ValueError where jobs are to send in turn and it is not known when."""
+    if sharing != "on-off":
+        return Crossing(cluster.links, _speeds(sharing, jobs))
+    if iteration_s <= 0:
+        raise ValueError("sharing: on-off: how long an iteration lasts is not known")
+    return Alternating(cluster.links, iteration_s)
+
+
 def _speeds(sharing: Sharing, jobs: int) -> Speeds:
     if jobs >= FEW_JOBS and has_numba():
         from ringlight.testbed.simulation.cluster.rate_loops import LOOPS
@@ -98,14 +108,15 @@ def _holding(
 def replay(
     cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_], policies: Policies,
     seed: int = 0, *, until_s: float = math.inf, see_s: Sequence[float] = (), faults: Faults | None = None,
-    start_up_s: float = 0.0, by_gpu: Gpus | None = None, losses: Losses = Losses(),
-    told: Callable[[float], None] | None = None,
+    start_up_s: float | Sequence[float] = 0.0, by_gpu: Gpus | None = None, losses: Losses = Losses(),
+    iteration_s: float = 0.0, told: Callable[[float], None] | None = None,
 ) -> Replay:  # fmt: skip
     """Replay a trace; jobs that have not ended at ``until_s`` are left as they are.
 
     ``shares`` and ``rings``: what each job sends (``workloads.job_traces.shares_of``). ``see_s``: moments at
-    which who is where is kept. ``start_up_s``: for which a job has its GPUs before it begins. ``by_gpu``:
-    who has which GPU where the controller's own functions decide, without which none is lost by name.
+    which who is where is kept. ``start_up_s``: for which a job, each or all, has its GPUs before it
+    begins. ``by_gpu``: who has which GPU where the controller's own functions decide, without which none is
+    lost by name. ``iteration_s``: of all jobs at ideal speed, where they send in turn (``on-off``).
     ``told`` is called now and then with the share that is done, of all arrivals and ends. Raises ValueError
     for a job that is larger than the cluster.
     """
@@ -113,9 +124,8 @@ def replay(
         raise ValueError(f"a job wants {int(trace.gpus.max())} GPUs; the cluster has {cluster.size}")
     holding = _holding(cluster, trace, policies, seed, faults, by_gpu)
     queue, free = QUEUES[policies.queueing](trace), holding.free
-    speeds = _speeds(policies.sharing, len(trace))
-    run = Running(cluster, trace, shares, rings, policies, holding, speeds, start_up_s)
-    crossing = run.crossing
+    crossing = _crossing(cluster, policies.sharing, len(trace), iteration_s)
+    run = Running(cluster, trace, shares, rings, policies, holding, crossing, start_up_s)
     light: Still = Still()
     breaking: Sound = Sound()
     if isinstance(holding, ByName):

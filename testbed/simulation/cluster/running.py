@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,6 @@ from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.cluster.crossing import Crossing
 from ringlight.testbed.simulation.cluster.holding import Holding
 from ringlight.testbed.simulation.cluster.placing import Placed
-from ringlight.testbed.simulation.cluster.rates import Speeds
 from ringlight.workloads.job_traces import JobTrace
 
 
@@ -23,15 +23,15 @@ class Running:
 
     def __init__(
         self, cluster: Cluster, trace: JobTrace, shares: FloatArray, rings: npt.NDArray[np.bool_],
-        policies: Policies, holding: Holding, speeds: Speeds, start_up_s: float,
+        policies: Policies, holding: Holding, crossing: Crossing, start_up_s: float | Sequence[float],
     ) -> None:  # fmt: skip
-        self.cluster, self.holding, self.start_up_s = cluster, holding, start_up_s
+        self.cluster, self.holding, self.crossing = cluster, holding, crossing
+        self.start_up_s: list[float] = np.broadcast_to(start_up_s, len(trace)).tolist()
         self.never_short = policies.light == "ideal"
         self.gpus: list[int] = trace.gpus.tolist()
         self.work_s: list[float] = trace.duration_s.tolist()
         self.share: list[float] = shares.tolist()
         self.once_round: list[bool] = rings.tolist()
-        self.crossing = Crossing(cluster.links, speeds)
         self.now = 0.0
         self.placed: dict[int, Placed] = {}
         #: Ends of jobs that share no link; a job that moved meanwhile has another end by now.
@@ -49,9 +49,9 @@ class Running:
         #: Most switches that so many GPUs need, where all are alike, and GPUs of jobs that are on more.
         self._each = max(cluster.gpus)
         self.scattered = self.held = 0
-        #: What is left of jobs that wait again, and ideal GPU seconds that were done in vain or only waited
-        #: for.
-        self.kept: dict[int, float] = {}
+        #: What is left of jobs that wait again, once they have started once more for so long; and ideal GPU
+        #: seconds that were done in vain or only waited for.
+        self.kept: dict[int, tuple[float, float]] = {}
         self.repeated = 0.0
         #: Jobs that stand still, with their places and what is left of them.
         self.stalled: dict[int, tuple[Placed, float]] = {}
@@ -71,10 +71,10 @@ class Running:
         """Start a job that waited where it is to be."""
         if np.isnan(self.start[job]):
             self.start[job] = self.now
-        left_s = self.kept.pop(job, self.work_s[job])
-        if self.start_up_s and job not in self.pausing and left_s == self.work_s[job]:
+        left_s, before_s = self.kept.pop(job, (self.work_s[job], self.start_up_s[job]))
+        if before_s:
             self.pausing[job] = left_s
-            left_s = self.wait_s(job, self.start_up_s)
+            left_s = self.wait_s(job, before_s)
         self.put(job, placed, left_s)
 
     def put(self, job: int, placed: Placed, left_s: float) -> None:
@@ -128,7 +128,10 @@ class Running:
         return self._end_of.pop(job) - self.now
 
     def finish(self, job: int) -> bool:
-        """Whether a job is over; one that only paused goes on."""
+        """Whether a job is over whose next moment has come; one that only paused, or whose turn is over, goes
+        on."""
+        if job in self.crossing and not self.crossing.turn(job, self.now):
+            return False
         if (left_s := self.pausing.pop(job, None)) is not None:
             placed = self.placed[job]
             self.halt(job)
@@ -140,8 +143,10 @@ class Running:
 
     def pause(self, job: int, placed: Placed, seconds: float, left_s: float) -> None:
         """Let a job that stands still send nothing for a while, and then go on."""
-        self.pausing[job] = left_s
-        self.go(job, placed, self.wait_s(job, seconds))
+        if seconds:
+            self.pausing[job] = left_s
+            left_s = self.wait_s(job, seconds)
+        self.go(job, placed, left_s)
 
     def stall(self, job: int, placed: Placed, left_s: float) -> None:
         """Keep a job that stands still until it has all its GPUs again."""
@@ -153,10 +158,15 @@ class Running:
         self.stalled_gpus -= self.gpus[job]
         return self.stalled.pop(job)
 
-    def lost_s(self, job: int, left_s: float, checkpoint_s: float) -> float:
-        """Work of a job, which has so much left, since its last checkpoint."""
-        done = self.work_s[job] - self.pausing.get(job, left_s)
-        return done % checkpoint_s if done > 0 else 0.0
+    def broken(self, job: int, checkpoint_s: float) -> float:
+        """Let a job stand still some of whose GPUs are gone; what is left of it from its last checkpoint."""
+        left_s = self.halt(job)
+        if job in self.pausing:
+            # What is left of the pause nobody waits for: the restart comes in its place.
+            self.wait_s(job, -left_s)
+            left_s = self.pausing.pop(job)
+        done = self.work_s[job] - left_s
+        return left_s + (self.wait_s(job, done % checkpoint_s) if done > 0 else 0.0)
 
     def wait_s(self, job: int, seconds: float) -> float:
         """Seconds at ideal speed that a job has to do once more, or only waits for."""
@@ -176,7 +186,7 @@ class Running:
         return self.crossing.next_over()
 
     def promised(self) -> list[tuple[float, int]]:
-        """When running jobs should end, and what they give back."""
+        """When running jobs should end at the speeds that held so far, and what they give back."""
         found = [(end + self.pausing.get(job, 0.0), self.gpus[job]) for job, end in self._end_of.items()]
-        left = zip(self.crossing.jobs, self.crossing.left.tolist(), strict=True)
-        return found + [(self.crossing.since + left_s, self.gpus[job]) for job, left_s in left]
+        last = zip(self.crossing.jobs, self.crossing.last_s().tolist(), strict=True)
+        return found + [(self.crossing.since + last_s, self.gpus[job]) for job, last_s in last]
