@@ -29,7 +29,7 @@ from ringlight.containers.worker.posted import Posted, told
 from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
-from ringlight.containers.worker.transport import retransmits
+from ringlight.containers.worker.transport import retransmits, round_trip_s
 from ringlight.workloads.graph import Kind, Workload, covered_s
 from ringlight.workloads.packed import unpack
 
@@ -258,6 +258,7 @@ class _Rank:
             lateness_s=now.lateness_s,
             max_stall_s=now.max_stall_s,
             stalls=now.stalls,
+            round_trip_s=max((round_trip_s(c) for _, c in self._of_collectives), default=0.0),
             **said,
         )
         if self._spec.workload == "graph":
