@@ -75,7 +75,8 @@ def run(
             own = phases_of(workload).phase_of[spec.rank] if spec.light == "phases" else ()
         except ValueError as error:
             raise BadSpec(f"{FILE}: {error}") from None
-        deadline = time.monotonic() + spec.connect_timeout_s
+        prepared = time.monotonic()
+        deadline = prepared + spec.connect_timeout_s
         with listen(spec, deadline) as listener:
             connections = connect_all(spec, lines, listener)
         for connection in connections.values():
@@ -83,7 +84,7 @@ def run(
         by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
         with payload.over(connections), Beacons(spec) as beacons:
             rank = _Rank(spec, graph, payload, connections, events, Progress(own) if own else None)
-            events.write("ready", local=spec.address, connections=describe(by_rank))
+            events.write("ready", local=spec.address, prepared=prepared, connections=describe(by_rank))
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
             before = carried()
