@@ -29,7 +29,7 @@ from ringlight.containers.worker.posted import Posted, told
 from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
-from ringlight.containers.worker.transport import retransmits
+from ringlight.containers.worker.transport import retransmits, round_trip_s
 from ringlight.workloads.graph import Kind, Workload, covered_s
 from ringlight.workloads.packed import unpack
 
@@ -72,7 +72,8 @@ def run(
             lines = payload.lines() | _message_lines(graph)
         except ValueError as error:
             raise BadSpec(f"{FILE}: {error}") from None
-        deadline = time.monotonic() + spec.connect_timeout_s
+        prepared = time.monotonic()
+        deadline = prepared + spec.connect_timeout_s
         with listen(spec, deadline) as listener:
             connections = connect_all(spec, lines, listener)
         for connection in connections.values():
@@ -80,7 +81,7 @@ def run(
         by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
         with payload.over(connections), Beacons(spec) as beacons:
             rank = _Rank(spec, graph, payload, connections, events)
-            events.write("ready", local=spec.address, connections=describe(by_rank))
+            events.write("ready", local=spec.address, prepared=prepared, connections=describe(by_rank))
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
             before = carried()
@@ -257,6 +258,7 @@ class _Rank:
             lateness_s=now.lateness_s,
             max_stall_s=now.max_stall_s,
             stalls=now.stalls,
+            round_trip_s=max((round_trip_s(c) for _, c in self._of_collectives), default=0.0),
             **said,
         )
         if self._spec.workload == "graph":

@@ -72,8 +72,8 @@ _AHEAD_BYTES = 256 * 1024
 #: Linux's names for a note in the error queue once all that was sent is acknowledged; Python has none.
 _SO_TIMESTAMPING = 37
 _TX_ACK, _SOFTWARE, _TSONLY = 1 << 9, 1 << 4, 1 << 11
-#: tcpi_total_retrans in Linux's struct tcp_info.
-_TCP_INFO_RETRANSMITS = struct.Struct("100xI")
+#: tcpi_rtt, in microseconds, and tcpi_total_retrans in Linux's struct tcp_info.
+_TCP_INFO = struct.Struct("68xI28xI")
 _NOTE_WHEN_ACKNOWLEDGED = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("I", _TX_ACK))]
 
 
@@ -762,11 +762,20 @@ def unacknowledged(connection: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
+def round_trip_s(connection: socket.socket) -> float:
+    """TCP's smoothed round trip of a connection, seconds: mostly what its frames wait in queues."""
+    return _tcp_info(connection)[0] / 1e6
+
+
 def retransmits(connection: socket.socket) -> int:
     """Segments that TCP sent again on a connection."""
-    size = _TCP_INFO_RETRANSMITS.size
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-    return int(_TCP_INFO_RETRANSMITS.unpack(info)[0]) if len(info) == size else 0
+    return _tcp_info(connection)[1]
+
+
+def _tcp_info(connection: socket.socket) -> tuple[int, int]:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    round_trip_us, again = _TCP_INFO.unpack(info) if len(info) == _TCP_INFO.size else (0, 0)
+    return round_trip_us, again
 
 
 def partners(schedule: Schedule, rank: int) -> tuple[set[int], set[int]]:

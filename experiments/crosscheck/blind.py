@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -94,7 +95,8 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
             {
                 "run": entry["run"],
                 "job": entry["job"],
-                "explained": explained(entry),
+                "cause": cause_of(entry),
+                "explained": cause_of(entry) is not None,
                 **{figure: entry[figure]["difference_percent"] for figure in FIGURES},
             }
             for entry in entries
@@ -111,14 +113,30 @@ def _spread(differences: Iterable[float], limit_percent: float) -> dict[str, flo
     return {"median": median(sizes), "p95": sizes[rank - 1], "most": sizes[-1], "within": within}
 
 
-def explained(entry: Mapping[str, Any]) -> bool:
-    """Whether half of the difference has a cause that the run itself names.
+def cause_of(entry: Mapping[str, Any]) -> str | None:
+    """The cause of half of the difference, in words, if the run itself names one.
 
-    Late timers, slow links and late light are measured, and so are segments that TCP sent again and a verdict
-    of the run against itself. That kernel and workers take time is known and says nothing of how much.
+    Late timers, slow links, late light and late events are measured, so are waits in queues that another job
+    fills and segments that TCP sent again, and a run has a verdict against itself. That kernel and workers
+    take time is known and says nothing of how much.
     """
     causes = entry["causes"]
-    if causes["verdict"] or causes["retransmits_per_rank_and_iteration"] >= MANY_RETRANSMITS:
-        return True
-    measured_s = sum(causes[part] for part in ("timers_s", "links_s", "set_up_s"))
-    return bool(measured_s * causes["gap_s"] > 0 and abs(measured_s) >= abs(causes["gap_s"]) / 2)
+    gap_s = causes["gap_s"]
+    if causes["verdict"]:
+        return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
+    parts = {
+        "late timers": causes["timers_s"],
+        "slow links": causes["links_s"],
+        "late light": causes["set_up_s"],
+        "steps that wait in queues which another job fills": causes.get("queues_s", 0.0),
+    }
+    # An event that comes late may be a loss or a gain.
+    parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
+    helping = {name: part for name, part in parts.items() if part * gap_s > 0}
+    if abs(sum(helping.values())) >= abs(gap_s) / 2 <= abs(sum(parts.values())):
+        largest = sorted(helping, key=lambda name: -abs(helping[name]))[:2]
+        return " and ".join(f"{name} ({1000 * abs(helping[name]):.0f} ms)" for name in largest)
+    again = causes["retransmits_per_rank_and_iteration"]
+    if again >= MANY_RETRANSMITS:
+        return f"{again:.1f} segments that TCP sent again, by each rank in an iteration"
+    return None

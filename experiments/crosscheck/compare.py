@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.analysis.metrics import LIGHT
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.schedules import steps_named
 
 SCHEMA_VERSION = 3
 #: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is
@@ -176,13 +178,16 @@ def series(job: JobRun) -> list[float]:
 def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side) -> dict[str, Any]:
     """What is known of where the difference comes from.
 
-    Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute timers
-    that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links that gave
-    less payload than the simulation takes, ``set_up_s`` light that was longer in coming, ``rest_s`` none of
-    these. ``light_s``: seconds of an iteration in which a rank waits for light (of a ring, all of them), or
-    None where light stays; ``light_by``: whether the agents or the controller switch it. ``verdict``: reasons
-    of the emulation's verdict on itself about links, and about processors during the run. ``contended``:
-    whether there were other jobs in the run. ``busy``: mean busy share of the processors meanwhile.
+    Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute
+    timers that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links
+    that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
+    ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
+    time, where another job fills these, by TCP's own round trips; ``events_s``: how late events of the run
+    came, by iteration; both are among the rest. ``light_s``: seconds of an iteration in which a rank waits
+    for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
+    controller switch it. ``verdict``: reasons of the emulation's verdict on itself about links, and about
+    processors during the run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy
+    share of the processors meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = _mean(real, lambda it: it.whole_s) - _mean(ideal, lambda it: it.whole_s)
@@ -204,6 +209,8 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "links_s": links_s,
         "set_up_s": set_up_s,
         "rest_s": gap_s - timers_s - links_s - set_up_s,
+        "queues_s": _queues_s(theirs, job, real) if len(theirs.jobs) > 1 else 0.0,
+        "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
         "retransmits_per_rank_and_iteration": again / sum(len(record.iterations) for record in real),
         "light_s": light,
         "light_by": "controller" if theirs.of(RingSetUps) else "agents" if theirs.of(Flow) else None,
@@ -212,6 +219,35 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "light_moved": light_moved(theirs),
         "verdict": _of_itself(emulated, {run.name for run in ours}, fabric, ends),
     }
+
+
+def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
+    """Seconds of an all-reduce that its steps wait in queues beyond their own time at a NIC's rate.
+
+    Half of the round trip that TCP measured is one way; a step shorter than that does not fill the queue by
+    itself, and the next step waits for it.
+    """
+    plan = run.plan.job(job)
+    if plan.training is None or plan.plane(run.plan.setting.fabric, real[0].gpus).sums:
+        return 0.0
+    steps = steps_named(plan.loop.collective, len(real[0].gpus)).steps
+    if not steps:
+        return 0.0
+    step_s = ideal_all_reduce_s(run.plan.setting, plan, real[0].gpus) / steps
+    there_s = statistics.median(it.round_trip_s for one in real for it in one.iterations) / 2
+    return steps * max(0.0, there_s - step_s)
+
+
+def _late_s(run: Run) -> float:
+    """Seconds by which events came after the iterations that they waited for, together."""
+    late_s = 0.0
+    for action in run.later:
+        when = action.plan.when
+        if when.job is None or not when.iteration or len(run.jobs[when.job].by_index) < when.iteration:
+            continue
+        ranks = run.jobs[when.job].by_index[when.iteration - 1]
+        late_s += max(0.0, action.begun - max(it.allreduce_end for it in ranks))
+    return late_s
 
 
 def light_moved(run: Run) -> bool:

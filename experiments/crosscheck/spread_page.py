@@ -57,8 +57,8 @@ def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
             ("run", lambda entry: text(entry["run"])),
             ("job", lambda entry: text(entry["job"])),
             (
-                "explained by the run",
-                lambda entry: "yes" if entry["explained"] else mark("doubtful", "unexplained"),
+                "cause that the run names",
+                lambda entry: text(entry["cause"]) if entry["cause"] else mark("doubtful", "unexplained"),
             ),
             *((what, _signed(figure)) for figure, what in FIGURES.items()),
         ],

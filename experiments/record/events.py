@@ -96,8 +96,9 @@ class Iteration(Record, event="iteration"):
     """One iteration of one rank: computation, then the all-reduce. Of a workload ``compute_end`` is as long
     after the begin as the rank computed in all, and the rest is what that did not hide. ``lateness_s``: how
     late the timer of the emulated compute woke. ``max_stall_s``: longest time inside a collective in which no
-    byte moved at this rank; ``stalls``: when such times began and ended, but for short ones. ``flows``: how
-    many an O-NIC was asked for."""
+    byte moved at this rank; ``stalls``: when such times began and ended, but for short ones.
+    ``round_trip_s``: the longest of its connections at the end, as TCP measured it. ``flows``: how many an
+    O-NIC was asked for."""
 
     job: str
     rank: int
@@ -108,6 +109,7 @@ class Iteration(Record, event="iteration"):
     lateness_s: float = 0.0
     max_stall_s: float = 0.0
     stalls: list[list[float]] = field(default_factory=list)
+    round_trip_s: float = 0.0
     loss: float | None = None
     flows: int = 0
 

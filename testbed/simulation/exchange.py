@@ -1,8 +1,8 @@
 """A collective under way, each rank at its own pace: what jobs and workloads are both made of.
 
 A rank begins a step when it has sent and received all of its own step before. It waits for nobody else: what
-comes for a step that it has not begun counts when it does. Workers do so in schedules of exchanges and where
-light is asked for; where they pass on parts of chunks, :mod:`ringlight.testbed.simulation.passing` is.
+comes for a step that it has not begun counts when it does. Workers on rings do so, and where light is asked
+for or set up; for others see :mod:`ringlight.testbed.simulation.passing`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Simulates training jobs that compute and all-reduce in turn, and events under them.
 
-Ranks take the steps of the collective as workers do: in a schedule of exchanges, and with light that is asked
-for, a rank begins a step when it has sent and received all of its own step before, otherwise it passes on at
-once what it has. It waits for nobody else, so a straggler holds up only who depends on it. With
-``synchronised`` steps all ranks begin each step together, as light that is set anew for each step makes them;
-then steps that are alike are computed once.
+Ranks take the steps of the collective as workers do: with light that is asked for, a rank begins a step when
+it has sent and received all of its own step before; in a schedule of exchanges when it and its partner have
+received that; otherwise it passes on at once what it has. It waits for nobody else, so a straggler holds up
+only who depends on it. With ``synchronised`` steps all ranks begin each step together, as light that is set
+anew for each step makes them; then steps that are alike are computed once.
 """
 
 from __future__ import annotations
@@ -429,8 +429,9 @@ class LoopRun:
         self.plan = plan_steps(self.job.steps, chunk_bytes, self.job.cost, self)
         # Light that is set up, or asked for, waits for all that goes through it.
         lit = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
-        if not lit and passes_on(self.job.steps):
-            self.passing = Passing(self.plan, len(self.job.ranks))
+        steps = self.job.steps
+        if not lit and (steps.step_by_step or passes_on(steps)):
+            self.passing = Passing(self.plan, len(self.job.ranks), step_by_step=steps.step_by_step)
 
     def routes(self, step: Step, number: int) -> Routes:
         return self.run.network.routes(self.job.ranks, step, number)

@@ -1,12 +1,13 @@
-"""A collective under way whose ranks pass on what they have of a chunk, as workers do.
+"""A collective under way whose ranks send what they have as soon as workers do.
 
 A worker (``containers/worker/transport.py``) sends over one connection to each peer, in the order of the
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
-So a tree adds and hands down a vector at once, and what two steps send to one peer shares nothing.
+So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
+In a schedule of exchanges (``step_by_step``) it waits until both have received all of the steps before, but
+not until what it sends itself has arrived.
 
 Where each rank has as much for the same one in every step, as on a ring, whole chunks arrive no later, and
-:class:`~ringlight.testbed.simulation.exchange.Exchange` takes fewer events; so does a schedule of exchanges
-(``step_by_step``), in which workers do wait.
+:class:`~ringlight.testbed.simulation.exchange.Exchange` takes fewer events.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class _Transfer:
 class Passing:
     """Which part of a plan's transfers waits for which; made once for all executions of the plan."""
 
-    def __init__(self, plan: Sequence[StepPlan], ranks: int) -> None:
-        transfers = _transfers(plan, ranks)
-        for one in reversed(transfers):
+    def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool) -> None:
+        transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
+        for one in () if step_by_step else reversed(transfers):
             if one.takes:
                 one.parts = PARTS
             for other in (*one.takes, *(one.follows if one.parts > 1 else ())):
@@ -128,7 +129,8 @@ class Passing:
                 begin = one.begin + (one.end - one.begin) * p / one.parts
                 end = one.begin + (one.end - one.begin) * (p + 1) / one.parts
                 part = self.parts[one.at + p]
-                for other in self._up_to(transfers, one.takes, begin, end):
+                taken = one.takes if step_by_step else self._up_to(transfers, one.takes, begin, end)
+                for other in taken:
                     self.parts[other].lets_go.append(one.at + p)
                     part.sends_after += 1
                 for other in self._up_to(transfers, one.follows, begin, end):
@@ -172,6 +174,22 @@ def _transfers(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
             there = owners[destination]
             found[before + k].follows = list(dict.fromkeys(other for other, _ in there.of(begin, end)))
             there.own(begin, end, before + k)
+    return found
+
+
+def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
+    """The transfers of a schedule of exchanges: one waits until both of its ranks have received all of the
+    steps before, as the sender knows by the receiver's word, but not for what its sender has yet to send.
+    Each has one part."""
+    latest: list[list[int]] = [[] for _ in range(ranks)]
+    found: list[_Transfer] = []
+    for number, one in enumerate(plan):
+        ends = list(zip(one.step.sources.tolist(), one.step.destinations.tolist(), strict=True))
+        before = len(found)
+        for k, (source, destination) in enumerate(ends):
+            found.append(_Transfer(number, k, 0.0, 1.0, [*latest[source], *latest[destination]], []))
+        for rank in {destination for _, destination in ends}:
+            latest[rank] = [before + k for k, (_, destination) in enumerate(ends) if destination == rank]
     return found
 
 

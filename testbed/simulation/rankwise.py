@@ -158,7 +158,8 @@ class RankByRank:
         if plan is None:
             ranks = len(self._place[group])
             call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
-            passing = not self._cost.set_up_s and passes_on(call.steps)
+            by_step = call.steps.step_by_step
+            passing = not self._cost.set_up_s and (by_step or passes_on(call.steps))
             if passing:
                 steps = travelling(call.steps)
             else:
@@ -166,7 +167,7 @@ class RankByRank:
             found = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
             for step in found:
                 step.route()
-            plan = _Plan(found, Passing(found, ranks) if passing else None)
+            plan = _Plan(found, Passing(found, ranks, step_by_step=by_step) if passing else None)
             if not call.once:
                 self._plans[key] = plan
         return plan

@@ -14,7 +14,7 @@ import yaml
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.crosscheck.blind import explained, run_blind, spread_of
+from ringlight.experiments.crosscheck.blind import cause_of, run_blind, spread_of
 from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Setting
@@ -72,13 +72,17 @@ def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
         ({"set_up_s": -0.8}, False),
         ({"gap_s": -1.0, "set_up_s": -0.8}, True),
         ({"retransmits_per_rank_and_iteration": 3.0}, True),
+        ({"queues_s": 0.6}, True),
+        ({"gap_s": -1.0, "queues_s": 0.6}, False),
+        ({"gap_s": -1.0, "events_s": 0.6}, True),
+        ({"events_s": 0.4}, False),
         ({"verdict": [{"code": "link_rate"}]}, True),
     ],
 )
 def test_an_outlier_is_explained_by_what_the_run_measured_or_not_at_all(
     causes: dict[str, Any], wanted: bool
 ) -> None:
-    assert explained(entry("tree-000", -20.0, **causes)) is wanted
+    assert (cause_of(entry("tree-000", -20.0, **causes)) is not None) is wanted
 
 
 def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same_predictions(

@@ -107,6 +107,31 @@ def test_what_goes_both_ways_round_to_one_rank_has_one_share_of_a_link() -> None
     assert found["both"].end_s == pytest.approx(2 * MIB * 8 / RATE)
 
 
+class SlowReceiver:
+    """One link of a byte a second from each of four ranks and one to each; to rank 3 it has half of that."""
+
+    capacity_bps = np.array([8.0] * 7 + [4.0])
+
+    def key(self, link: int) -> int:
+        return link
+
+    def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
+        links = np.stack((step.sources, 4 + step.destinations), axis=1).ravel()
+        return Routes(np.arange(0, len(links) + 1, 2), links, np.zeros(len(step)))
+
+
+def test_an_exchange_waits_until_both_have_received_and_not_until_all_is_sent() -> None:
+    """By hand, halving and doubling of four bytes. Rank 2 sends two bytes to rank 3 until 4, but has its own
+    at 2, and so has rank 0: they go on, and have done the second step at 4 and the third at 5. Rank 3 goes on
+    with rank 1 at 4, as nobody sends to it before: until 6, and until 8 for the third step. Rank 1 has its
+    part of that at 7, and begins the last step with 0; half of its link is rank 3's until 8, so that ends at
+    9.5. Rank 2 sends rank 3 two bytes from 8 to 12.
+    """
+    job = Job("a", ("0", "1", "2", "3"), halving_doubling(4), 4.0)
+    ends = simulate(SlowReceiver(), [job])["a"].iterations[0].end_s
+    assert ends.tolist() == pytest.approx([9.5, 9.5, 12.0, 12.0])
+
+
 def test_parts_are_those_of_the_workers() -> None:
     assert PARTS == SEGMENTS_PER_CHUNK
 

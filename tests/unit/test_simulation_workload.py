@@ -405,10 +405,11 @@ def test_unequal_parts_take_what_the_largest_takes() -> None:
     assert in_bytes(collective_steps("all-to-all-v", "pairwise", 3), matrix_bounds(sizes)).chunks == 1_035_000
     for how in HOWS:
         found = simulate_workload(ideal(3), names(3), one_collective(what, 3, 3, 0), fidelity=how)
-        # Steps: to the next rank, then to the one after it. Rank 2 is early with its second one, which takes
-        # 5 kB of what rank 1 is still to receive from rank 0 in the first; in lock-step it waits.
-        early = 5_000 if how == "exact" else 0
-        assert found.total_s == pytest.approx(8 * (900_000 + early + 100_000) / RATE)
+        # Steps: to the next rank, then to the one after it. Rank 0 sends its second one beside the first, so
+        # rank 1 has all of the first when rank 0 has sent everything, and then sends its own, 10 kB; in
+        # lock-step nobody sends beside the first.
+        last = 10_000 if how == "exact" else 0
+        assert found.total_s == pytest.approx(8 * (900_000 + 100_000 + last) / RATE)
         assert found.link_bytes.reshape(3, 2)[:, 0].tolist() == [1_000_000, 20_000, 10_000]
 
 
