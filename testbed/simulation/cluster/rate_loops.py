@@ -128,7 +128,8 @@ def full_at(
     most = load_at(levels[last], weight, mean[last], varies[last], elsewhere, on, sign)
     if most <= room:
         return 1.0
-    before, below, load, found = 0.0, 0.0, most, 1.0
+    before, below, load = 0.0, 0.0, most
+    found: float = 1.0
     for at in range(last):
         if roomy[at] and roomy[at + 1]:
             continue
