@@ -94,6 +94,12 @@ class AgentClient:
         """
         return dict(self._call("GET", "/v1/traffic", timeout_s=timeout_s))
 
+    def turns(self, known: Mapping[str, int], wait_s: float, *, timeout_s: float = 5.0) -> Mapping[str, int]:
+        """How many turns (``fabric.phases``) the worker of each GPU has ended, once that is not as ``known``
+        or after ``wait_s`` seconds; ``timeout_s`` beyond that for the answer."""
+        body = {"known": dict(known), "wait_s": wait_s}
+        return dict(self._call("POST", "/v1/turns", json=body, timeout_s=wait_s + timeout_s))
+
     def choose_state(self, job: str, without: Sequence[int], *, timeout_s: float = 10.0) -> int:
         """The iteration that a job goes on from, by what its ranks had but ``without``; 0: none had any."""
         path, body = f"/v1/checkpoints/{job}/resume", {"without": list(without)}

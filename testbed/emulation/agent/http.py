@@ -48,6 +48,14 @@ class ResumeRequest(BaseModel):
     without: list[int]
 
 
+class TurnsRequest(BaseModel):
+    """Wait until some worker has ended other turns than ``known`` by GPU, at most ``wait_s`` seconds."""
+
+    model_config = ConfigDict(extra="forbid")
+    known: dict[str, int]
+    wait_s: float = Field(ge=0, le=5)
+
+
 class TransmitterSpec(BaseModel):
     """Which of an O-NIC's fixed transmitters to use: of port ``port``, on channel ``wavelength``."""
 
@@ -143,6 +151,10 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     @app.get("/v1/traffic")
     def traffic() -> dict[str, Any]:
         return lightpaths.traffic()
+
+    @app.post("/v1/turns")
+    def turns(request: TurnsRequest) -> dict[str, int]:
+        return lightpaths.turns(request.known, request.wait_s)
 
     @app.get("/v1/workers")
     def report(cursor: int = Query(0, ge=0)) -> JSONResponse:
