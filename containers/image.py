@@ -89,6 +89,7 @@ def code_files() -> dict[str, Path]:
         "collectives",
         "gathers",
         "kinds",
+        "phases",
         "schedules",
         "steps",
         "verify",
@@ -98,7 +99,9 @@ def code_files() -> dict[str, Path]:
     )
     chosen = [ROOT / "fabric" / f"{name}.py" for name in modules] + [ROOT / "containers/__init__.py"]
     chosen += [ROOT / "fabric/optinc" / f"{name}.py" for name in OPTINC]
-    chosen += [ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "splits")]
+    chosen += [
+        ROOT / "workloads" / f"{name}.py" for name in ("__init__", "graph", "packed", "phases", "splits")
+    ]
     chosen += (ROOT / "containers/worker").glob("*.py")
     chosen += [p for p in (ROOT / "containers/data").iterdir() if p.is_file()]
     rooms = {f"ringlight/{path.relative_to(ROOT)}": path for path in sorted(chosen)}

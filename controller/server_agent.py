@@ -38,6 +38,20 @@ class AgentClient:
         started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=timeout_s)
         return list(started)
 
+    def start_spares(self, job: str, gpus: Sequence[str], *, timeout_s: float = 60.0) -> None:
+        """Start processes on the spares of a job, which wait to become its workers."""
+        body = [{"job": job, "gpu": gpu} for gpu in gpus]
+        self._call("POST", "/v1/spares", json=body, timeout_s=timeout_s)
+
+    def halt(self, job: str, *, timeout_s: float = 60.0) -> None:
+        """End all workers of a job, some of which stay to be its next ones."""
+        self._call("POST", f"/v1/jobs/{job}/halt", timeout_s=timeout_s)
+
+    def ends(self, known: int, wait_s: float, *, timeout_s: float = 5.0) -> int:
+        """How many workers have ended, once it is not ``known`` or ``wait_s`` have passed."""
+        path = f"/v1/ends?known={known}&wait_s={wait_s}"
+        return int(self._call("GET", path, timeout_s=wait_s + timeout_s)["ends"])
+
     def put_workload(self, digest: str, data: bytes, *, timeout_s: float = 30.0) -> None:
         """Give the agent a packed workload for workers that it is to start."""
         self._call("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=timeout_s)
@@ -79,6 +93,12 @@ class AgentClient:
         have left as light for the first time, and again; how often a packet was sent round in the dark.
         """
         return dict(self._call("GET", "/v1/traffic", timeout_s=timeout_s))
+
+    def turns(self, known: Mapping[str, int], wait_s: float, *, timeout_s: float = 5.0) -> Mapping[str, int]:
+        """How many turns (``fabric.phases``) the worker of each GPU has ended, once that is not as ``known``
+        or after ``wait_s`` seconds; ``timeout_s`` beyond that for the answer."""
+        body = {"known": dict(known), "wait_s": wait_s}
+        return dict(self._call("POST", "/v1/turns", json=body, timeout_s=wait_s + timeout_s))
 
     def choose_state(self, job: str, without: Sequence[int], *, timeout_s: float = 10.0) -> int:
         """The iteration that a job goes on from, by what its ranks had but ``without``; 0: none had any."""

@@ -140,7 +140,13 @@ class Controller:
             provider.kind: provider
             for provider in (
                 DividedProvider(
-                    fabric, self.site, agent, self.bus, workloads.traffic, inventory.time_dilation
+                    fabric,
+                    self.site,
+                    agent,
+                    self.bus,
+                    workloads.traffic,
+                    inventory.time_dilation,
+                    workloads.phases,
                 ),
                 RingProvider(fabric, self.site, agent, inventory.flow_sockets(), self.bus),
                 GridProvider(fabric, self.circuits, self.site, self.onics, self.bus),

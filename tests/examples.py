@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringlight.containers.image import ROOT
+from ringlight.experiments.record.events import LightTurns
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 EXAMPLES = sorted((ROOT / "scenarios" / "examples").glob("*.yaml"))
@@ -44,6 +45,12 @@ def assert_shown(name: str, runs: Sequence[Run]) -> None:
     if name in ("dead_switch", "dark_time", "sonic_ocs"):
         moved = {run.plan.arm: set(run.circuits) != set(run.circuits_before) for run in runs}
         assert moved == {arm: arm not in ("undisturbed", "apart") for arm in moved}
+    if name == "phases":
+        for run in runs:
+            # Set for each phase, light was set again and again; bytes are counted elsewhere.
+            turns = [turn for note in run.of(LightTurns) for turn in note.turns]
+            assert bool(turns) == (run.plan.arm == "phases")
+            assert all(turn["lit"] > turn["set"] for turn in turns if turn["moved"])
     if name == "trace_jobs":
         (run,) = runs
         # The third found one GPU free on each switch, and a fibre was moved for it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,6 +29,8 @@ class StandingAgent:
         self.log: list[str] = []
         self.refuse: str | None = None
         self.mute: str | None = None
+        #: Turns that each GPU's worker has ended.
+        self.turns: dict[str, int] = {}
         self.forgets: set[str] = set()
         self.lock = threading.Lock()
         agent = self
@@ -46,6 +49,12 @@ class StandingAgent:
                     self.answer(500, {"detail": agent.mute})
                 else:
                     self.answer(200, agent.traffic())
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                time.sleep(0.002)
+                with agent.lock:
+                    self.answer(200, dict(agent.turns))
 
             def do_PUT(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))

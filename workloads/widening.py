@@ -1,8 +1,12 @@
-"""Widens a workload to more replicas: what few ranks do, done by many.
+"""Widens a workload along its parallelism: what few ranks do, done by many.
 
 The ranks stand on a grid [pp, dp, ep, tp], tensor parallelism varying fastest, as Megatron-LM numbers them
 (Narayanan et al., SC 2021). Each replica of a wider workload does what a replica of the recording does, on a
 batch as large; so the operations of a rank and their bytes stay, and only groups that cross replicas grow.
+
+Tensor and expert parallelism divide the same model further. What of an operation they divide, no single
+recording says; a second one, of another size, does: a figure of an operation is a + b/n over n ranks, by what
+each rank has whole and its share of what is divided. More pipeline stages are ``deepening``.
 """
 
 from __future__ import annotations
@@ -15,10 +19,28 @@ from typing import Any
 import numpy as np
 
 from ringlight.fabric.steps import IntArray, frozen
+from ringlight.workloads.deepening import deepened
 from ringlight.workloads.graph import Kind, Program, Workload, check
 
 #: First words of what is communicated between replicas, in names of operations.
 BETWEEN_REPLICAS = frozenset({"dp", "edp"})
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Sizes of the parallelism of a workload, whose ranks stand on a grid [pp, dp, ep, tp]."""
+
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    tp: int = 1
+
+    def axis(self, name: str) -> Replicas:
+        """Where the ranks of one kind of parallelism but pp are."""
+        return Replicas(getattr(self, name), {"tp": 1, "ep": self.tp, "dp": self.tp * self.ep}[name])
+
+    def __str__(self) -> str:
+        return f"pp {self.pp}, dp {self.dp}, ep {self.ep}, tp {self.tp}"
 
 
 @dataclass(frozen=True)
@@ -66,19 +88,145 @@ def found(workload: Workload) -> Replicas:
     return replicas
 
 
-def widened(workload: Workload, dp: int, replicas: Replicas, sharded: Collection[str] = ()) -> Workload:
-    """The workload with ``dp`` replicas, a multiple of those that it has.
+def grid_of(workload: Workload) -> Grid:
+    """The grid by the groups whose operations are called tp, ep, dp and edp; stages are the rest.
+
+    Raises ValueError where there are none, or they do not stand on a grid.
+    """
+    sizes: dict[str, int] = {}
+    for rank, slot in _used(workload):
+        group = workload.groups[workload.communicators[rank, slot]]
+        for purpose in _purposes(workload, rank, slot) & {"tp", "ep", "dp", "edp"}:
+            if sizes.setdefault(purpose, len(group)) != len(group):
+                raise ValueError(f"groups of {purpose} are of {sizes[purpose]} ranks and of {len(group)}")
+    if not sizes:
+        raise ValueError("no operation is called tp, ep, dp or edp; state the parallelism of the recording")
+    tp, ep = sizes.get("tp", 1), sizes.get("ep", 1)
+    dp = sizes.get("edp", max(1, sizes.get("dp", 1) // ep))
+    grid = Grid(workload.ranks // (tp * ep * dp), dp, ep, tp)
+    return checked(workload, grid)
+
+
+def checked(workload: Workload, grid: Grid) -> Grid:
+    """A grid on which the named groups of the workload stand. Raises ValueError."""
+    if grid.pp * grid.dp * grid.ep * grid.tp != workload.ranks or not grid.pp:
+        raise ValueError(f"{workload.ranks} ranks do not stand on a grid of {grid}")
+    places = np.arange(workload.ranks).reshape(grid.pp, grid.dp, grid.ep, grid.tp)
+    crossed = {"tp": (3,), "ep": (2,), "dp": (1, 2), "edp": (1,)}
+    for rank, slot in _used(workload):
+        group = set(workload.groups[workload.communicators[rank, slot]].tolist())
+        for purpose in _purposes(workload, rank, slot) & crossed.keys():
+            at = np.argwhere(places == rank)[0].tolist()
+            where = tuple(slice(None) if axis in crossed[purpose] else at[axis] for axis in range(4))
+            if group != set(np.ravel(places[where]).tolist()):
+                raise ValueError(f"the group {sorted(group)} of {purpose} stands on no grid of {grid}")
+    return grid
+
+
+def divided(
+    workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, wanted: int
+) -> Workload:
+    """The workload with each rank's share of its operations as of ``wanted`` ranks along ``axis``.
+
+    Its groups and ranks stay. ``beside``: one of the same training whose grid, ``other``, differs in that
+    alone. Raises ValueError naming the first operation that is not the same in both.
+    """
+    here, there = getattr(grid, axis), getattr(other, axis)
+    if here == there or replace(other, **{axis: here}) != grid:
+        raise ValueError(f"a recording beside of {other} does not differ from one of {grid} in {axis} alone")
+    places = np.arange(workload.ranks).reshape(grid.pp, grid.dp, grid.ep, grid.tp)
+    theirs = np.arange(beside.ranks).reshape(other.pp, other.dp, other.ep, other.tp)
+    programs = list(workload.programs)
+    for number, rank in zip(*np.unique(workload.program_of, return_index=True), strict=True):
+        at = np.argwhere(places == rank)[0]
+        like = int(theirs[tuple(at % theirs.shape)])
+        mine, its = list(_told(workload, int(rank))), list(_told(beside, like))
+        if len(mine) != len(its):
+            raise ValueError(
+                f"{axis}: rank {rank} has {len(mine)} operations with {axis} {here}, "
+                f"and {len(its)} with {there}"
+            )
+        for k, (one, two) in enumerate(zip(mine, its, strict=True)):
+            for field, ours, other_s in zip(_FIELDS, one, two, strict=True):
+                if field not in _SHARED and ours != other_s:
+                    raise ValueError(
+                        f"{axis}: rank {rank}, operation {k} ({one[1]}): {field} {ours} with {axis} {here}, "
+                        f"and {other_s} with {there}"
+                    )
+        program, second = programs[number], beside.programs[beside.program_of[like]]
+        share = there * (here - wanted) / (wanted * (there - here))
+        new = {
+            field: getattr(program, field) + (getattr(program, field) - getattr(second, field)) * share
+            for field in ("seconds", "flops", "bytes")
+        }
+        for field, figures in new.items():
+            if (figures < 0).any():
+                k = int((figures < 0).argmax())
+                raise ValueError(
+                    f"{axis}: operation {k} ({mine[k][1]}): its {field} would be below 0 with {axis} {wanted}"
+                )
+        new["bytes"] = frozen(np.rint(new["bytes"]).astype(np.int64))
+        programs[number] = replace(program, **new)
+    return replace(workload, programs=tuple(programs))
+
+
+def grown(
+    workload: Workload,
+    grid: Grid,
+    wanted: Grid,
+    besides: Sequence[Workload] = (),
+    sharded: Collection[str] = (),
+) -> Workload:
+    """The workload of ``grid`` as one of ``wanted``.
+
+    ``besides``: recordings of the same training of other sizes, each of which differs in one kind of
+    parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not say.
+    """
+    if wanted.tp != grid.tp and wanted.ep != grid.ep:
+        raise ValueError("tp and ep at once: widen the one, then the other, with recordings beside for each")
+    for axis in ("tp", "ep", "dp"):
+        count = getattr(wanted, axis)
+        if count == getattr(grid, axis):
+            continue
+        if count % getattr(grid, axis):
+            raise ValueError(f"{axis}: {count} is no multiple of the {getattr(grid, axis)} of the recording")
+        grids = [(one, grid_of(one)) for one in besides]
+        found = [pair for pair in grids if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]]
+        if found:
+            workload = divided(workload, grid, *found[0], axis, count)
+        elif axis != "dp":
+            raise ValueError(
+                f"{axis}: one recording does not say what its ranks divide among them; "
+                f"give one of {grid} but another {axis} beside it"
+            )
+        workload = widened(workload, count, grid.axis(axis), () if found else sharded, axis)
+        grid = replace(grid, **{axis: count})
+    return deepened(workload, grid.pp, wanted.pp)
+
+
+#: What of an operation may depend on how many ranks share it, or is otherwise told of ranks.
+_SHARED = frozenset({"seconds", "FLOPs", "bytes", "ranks"})
+
+
+def widened(
+    workload: Workload, wanted: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
+) -> Workload:
+    """The workload with ``wanted`` replicas, a multiple of those that it has.
 
     ``sharded``: names of computations and memory operations that replicas share out, as ZeRO's optimiser.
-    Raises ValueError naming a group that crosses some replicas and not all, or a collective that is written
-    for as many ranks as its group has now.
+    ``axis``: what makes them; those of tp and ep are ranks that divide a model. Raises ValueError naming a
+    group that crosses some replicas and not all, or a collective that is written for as many ranks as its
+    group has now.
     """
+    dp, what = wanted, _WORDS[axis]
     if dp < replicas.count or dp % replicas.count:
-        raise ValueError(f"{dp} replicas are no multiple of the {replicas.count} of the recording")
+        raise ValueError(f"{dp} {what} are no multiple of the {replicas.count} of the recording")
     if replicas.count == 1 and dp > 1:
-        raise ValueError("a single replica: nothing in the recording says what replicas send to each other")
+        raise ValueError(
+            f"a single {what[:-1]}: nothing in the recording says what {what} send to each other"
+        )
     copies = dp // replicas.count
-    _check_grid(workload, replicas)
+    _check_grid(workload, replicas, axis)
     places = np.stack([replicas.widened(np.arange(workload.ranks), c, copies) for c in range(copies)])
     groups: list[IntArray] = []
     number = np.full((copies, len(workload.groups)), -1)
@@ -89,7 +237,8 @@ def widened(workload: Workload, dp: int, replicas: Replicas, sharded: Collection
             if not crossing:
                 groups.append(frozen(places[copy, group]))
             elif copy == 0:
-                groups.append(frozen(places[:, group].ravel()))
+                met = places[:, group].ravel()
+                groups.append(frozen(np.sort(met) if (np.diff(group) > 0).all() else met))
     programs = tuple(_shared_out(workload, program, sharded, copies) for program in workload.programs)
     ranks = workload.ranks * copies
     program_of = np.empty(ranks, dtype=np.int64)
@@ -102,7 +251,7 @@ def widened(workload: Workload, dp: int, replicas: Replicas, sharded: Collection
     return check(
         replace(
             workload,
-            name=f"{workload.name}, widened to dp {dp}",
+            name=f"{workload.name}, widened to {axis} {dp}",
             ranks=ranks,
             programs=programs,
             program_of=frozen(program_of),
@@ -187,7 +336,11 @@ def _crosses(replicas: Replicas, group: IntArray) -> bool:
     return met > 1
 
 
-def _check_grid(workload: Workload, replicas: Replicas) -> None:
+#: What the ranks along an axis are called.
+_WORDS = {"dp": "replicas", "tp": "tensor-parallel ranks", "ep": "expert-parallel ranks"}
+
+
+def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
     """Raises ValueError where what ranks send does not fit the replicas, or cannot grow with them."""
     own = replicas.of(np.arange(workload.ranks))
     crossing = (workload.peers >= 0) & (own[workload.peers] != own[:, None])
@@ -198,7 +351,12 @@ def _check_grid(workload: Workload, replicas: Replicas) -> None:
     for rank, slot in _used(workload):
         group = workload.groups[workload.communicators[rank, slot]]
         if not _crosses(replicas, group):
-            if replicas.count > 1 and len(group) > 1 and _between_replicas(workload, rank, slot):
+            if (
+                axis == "dp"
+                and replicas.count > 1
+                and len(group) > 1
+                and _between_replicas(workload, rank, slot)
+            ):
                 raise ValueError(f"the ranks {group.tolist()} of dp are of one replica: check tp, pp, ep")
             continue
         program = workload.programs[workload.program_of[rank]]
@@ -223,10 +381,11 @@ def _used(workload: Workload) -> Iterator[tuple[int, int]]:
 
 
 def _between_replicas(workload: Workload, rank: int, slot: int) -> bool:
+    return bool(_purposes(workload, rank, slot) & BETWEEN_REPLICAS)
+
+
+def _purposes(workload: Workload, rank: int, slot: int) -> set[str]:
+    """First words of the names of what a rank does on a communicator."""
     program = workload.programs[workload.program_of[rank]]
     mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
-    return any(_purpose(workload.names, which) in BETWEEN_REPLICAS for which in np.unique(program.name[mine]))
-
-
-def _purpose(names: Sequence[str], which: int) -> str:
-    return names[which].partition(" ")[0]
+    return {workload.names[which].partition(" ")[0] for which in np.unique(program.name[mine]).tolist()}

@@ -1,6 +1,7 @@
 """The training worker: ``python3 -m ringlight.containers.worker DIRECTORY``.
 
-DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Exit codes:
+DIRECTORY holds ``spec.json`` and, later, ``go``; the worker appends to ``events.jsonl`` there. Where the
+directory has the socket of somebody who gives orders, the worker stays (``resident``). Exit codes:
 0 done, 1 own failure, 2 bad spec, 3 a peer was lost, 143 terminated.
 """
 
@@ -18,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.peer import AveragingFailed, PeerLost
 from ringlight.containers.worker.rendezvous import NoConnection
+from ringlight.containers.worker.resident import ORDERS, reside
 from ringlight.containers.worker.spec import BadSpec, read_spec
 
 EXIT_FAILED, EXIT_BAD_SPEC, EXIT_PEER_LOST, EXIT_TERMINATED = 1, 2, 3, 143
@@ -76,4 +78,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         log.error("usage: python3 -m ringlight.containers.worker DIRECTORY")
         sys.exit(EXIT_BAD_SPEC)
-    sys.exit(main(Path(sys.argv[1])))
+    place: Path | int = Path(sys.argv[1])
+    if isinstance(place, Path) and (place / ORDERS).is_socket():
+        place = reside(place)
+    sys.exit(main(place) if isinstance(place, Path) else place)

@@ -15,7 +15,7 @@ from ringlight.containers.worker.averaged import summed_of
 from ringlight.containers.worker.checkpoint import Checkpoint
 from ringlight.containers.worker.events import EventLog
 from ringlight.containers.worker.flows import Flows
-from ringlight.containers.worker.model import Replica, fingerprint
+from ringlight.containers.worker.model import Replica, fingerprint, initial_parameters, loss_of, training_set
 from ringlight.containers.worker.optinc import reducing_at
 from ringlight.containers.worker.payload import Payload, RankGraph
 from ringlight.containers.worker.posted import Posted
@@ -56,7 +56,7 @@ class Gradients(Payload):
             spec.learning_rate,
             summed_of(spec),
         )
-        self._loss_first, self._loss = self._replica.loss(), 0.0
+        self._loss = 0.0
         self._report: RunReport | None = None
         self._checkpoint = None
         if spec.checkpoint is not None:
@@ -118,7 +118,8 @@ class Gradients(Payload):
     def outcome(self, checked: int) -> dict[str, object]:
         return {
             "parameters_sha256": fingerprint(self._replica.parameters),
-            "loss_first": self._loss_first,
+            # Not at the start, for which other ranks may wait.
+            "loss_first": loss_of(initial_parameters(self._spec.seed), *training_set()),
             "loss_last": self._replica.loss(),
             "accuracy": self._replica.accuracy(),
         }

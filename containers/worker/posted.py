@@ -2,7 +2,8 @@
 
 A file of one whole number for each rank: the bytes of all transfers to it that have begun. With what has
 left as light, which the O-NIC counts, it says what is still to be sent. Its numbers only grow, and as they
-are in the page cache they are right however the worker ends.
+are in the page cache they are right however the worker ends. Behind them is how many turns the rank has
+ended, where light follows the phases of its job.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Posted:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             # Not only made long: a full disk is told here, not by a signal later.
-            os.posix_fallocate(descriptor, 0, SIZE * ranks)
-            self._numbers = memoryview(mmap.mmap(descriptor, SIZE * ranks)).cast("Q")
+            os.posix_fallocate(descriptor, 0, SIZE * (ranks + 1))
+            self._numbers = memoryview(mmap.mmap(descriptor, SIZE * (ranks + 1))).cast("Q")
         finally:
             os.close(descriptor)
 
@@ -43,6 +44,10 @@ class Posted:
             told[1] += framing
             # One store of a whole number: a reader never sees half of it.
             self._numbers[peer] = sum(told)
+
+    def turned(self, turns: int) -> None:
+        """The rank has ended so many turns (``fabric.phases``) since it began."""
+        self._numbers[-1] = turns
 
     def told(self) -> dict[int, list[int]]:
         """Bytes of payload and of framing added for each rank."""

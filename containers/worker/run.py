@@ -30,8 +30,10 @@ from ringlight.containers.worker.release import wait_for_release
 from ringlight.containers.worker.rendezvous import Line, connect_all, describe, listen, one_way, onic, part
 from ringlight.containers.worker.spec import BadSpec, WorkerSpec
 from ringlight.containers.worker.transport import retransmits, round_trip_s
+from ringlight.fabric.phases import Progress
 from ringlight.workloads.graph import Kind, Workload, covered_s
 from ringlight.workloads.packed import unpack
+from ringlight.workloads.phases import phases_of
 
 #: The workload's file in the worker's directory.
 FILE = "workload"
@@ -70,17 +72,19 @@ def run(
             graph = RankGraph(workload, spec.rank)
             payload = carries(spec, graph, posted, flows)
             lines = payload.lines() | _message_lines(graph)
+            own = phases_of(workload).phase_of[spec.rank] if spec.light == "phases" else ()
         except ValueError as error:
             raise BadSpec(f"{FILE}: {error}") from None
-        deadline = time.monotonic() + spec.connect_timeout_s
+        prepared = time.monotonic()
+        deadline = prepared + spec.connect_timeout_s
         with listen(spec, deadline) as listener:
             connections = connect_all(spec, lines, listener)
         for connection in connections.values():
             stack.callback(connection.close)
         by_rank = [(line.peer, connection) for line, connection in sorted(connections.items())]
         with payload.over(connections), Beacons(spec) as beacons:
-            rank = _Rank(spec, graph, payload, connections, events)
-            events.write("ready", local=spec.address, connections=describe(by_rank))
+            rank = _Rank(spec, graph, payload, connections, events, Progress(own) if own else None)
+            events.write("ready", local=spec.address, prepared=prepared, connections=describe(by_rank))
             started = wait_for_release(directory / "go", by_rank, spec.go_timeout_s)
             events.write("started", at=started)
             before = carried()
@@ -146,8 +150,11 @@ class _Rank:
         payload: Payload,
         connections: Mapping[Line, socket.socket],
         events: EventLog,
+        progress: Progress | None,
     ) -> None:
+        """``progress``: through its turns, where light follows phases."""
         self._spec, self._graph, self._payload, self._events = spec, graph, payload, events
+        self._progress = progress
         self.checked = self.sent = self.received = self.lent = 0
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -232,6 +239,8 @@ class _Rank:
         with self._changed:
             now.begins[k], now.ends[k] = begin, end
             now.left -= 1
+            if self._progress is not None and self._progress.end(k) and self._payload.posted is not None:
+                self._payload.posted.turned(self._progress.ended)
             if not now.left:
                 self._tell(now, self._payload.end(now.number))
                 self._now = self._next(now.number + 1, max(now.ends))

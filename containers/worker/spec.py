@@ -55,6 +55,7 @@ class WorkerSpec:
     ``checkpoint``: the directory for its state, written after every ``checkpoint_every``-th iteration; None
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
+    ``light``: "phases" where it follows the phases of the job's graph, each of whose ends is then posted.
     ``averager``: of the collective ``optinc``, and of no other.
     """
 
@@ -82,6 +83,7 @@ class WorkerSpec:
     checkpoint_every: int = 1
     resume: int = 0
     posted: bool = False
+    light: str | None = None
     averager: AveragerPlace | None = None
     deadline_s: float = 3600.0
     linktest: LinkTest = LinkTest()
@@ -125,6 +127,10 @@ def parse_spec(raw: Any) -> WorkerSpec:
         (spec.compute_s >= 0, "compute_s must not be negative"),
         (spec.slower > 0, "slower must be positive"),
         (spec.workload != "graph" or spec.onic is None, "workload graph: it cannot ask an O-NIC for light"),
+        (
+            spec.light is None or (spec.light == "phases" and spec.posted and spec.workload == "graph"),
+            f"light {spec.light}: only phases of a graph whose light stands",
+        ),
         (spec.iterations >= 1, "iterations must be at least 1"),
         (spec.batch >= 1, "batch must be at least 1"),
         (spec.connect_timeout_s > 0, "connect_timeout_s must be positive"),

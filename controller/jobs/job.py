@@ -100,7 +100,9 @@ class Loss:
     """A GPU that a job lost while it started or ran, and how the job goes on: None until that is known.
 
     ``spare``: the GPU in its place, None with fewer ranks; ``ranks``: the GPUs from then on; ``iteration``:
-    the first that they do.
+    the first that they do. When the worker ended, the controller heard of it, the other ranks had stopped, it
+    was decided how to go on, the light was set, the workers were started, and they were let go: ``t_lost``,
+    ``t_noticed``, ``t_stopped``, ``t_recovering``, ``t_lit``, ``t_started``, ``t_released``.
     """
 
     rank: int
@@ -110,7 +112,11 @@ class Loss:
     spare: str | None = None
     ranks: list[str] | None = None
     iteration: int | None = None
+    t_noticed: float | None = None
+    t_stopped: float | None = None
     t_recovering: float | None = None
+    t_lit: float | None = None
+    t_started: float | None = None
     t_released: float | None = None
 
 

@@ -26,7 +26,7 @@ def lose(job: Job, dead_gpus: Collection[str], now: float) -> bool:
             reason = describe_failure(rank) if rank.lost else f"GPU {rank.gpu} is lost"
             said = [e["t"] for e in job.events if e.get("event") == "exited" and rank_of(job, e) is rank]
             t_lost = min(said, default=now)
-            job.losses.append(Loss(rank.rank, rank.gpu, reason, t_lost))
+            job.losses.append(Loss(rank.rank, rank.gpu, reason, t_lost, t_noticed=now))
             job.tell("lost", t_lost, rank=rank.rank, gpu=rank.gpu, reason=reason)
     job.error = None
     job.started = False
@@ -39,14 +39,25 @@ def pending_losses(job: Job) -> list[Loss]:
     return [loss for loss in job.losses if loss.ranks is None]
 
 
-def go_on(job: Job, gpus: Sequence[str], iteration: int, now: float) -> None:
-    """The job after its pending losses: on ``gpus`` in rank order, from ``iteration`` on."""
+def go_on(job: Job, gpus: Sequence[str], iteration: int, stopped: float, now: float) -> None:
+    """The job after its pending losses: on ``gpus`` in rank order, from ``iteration`` on.
+
+    ``stopped``: when its other ranks had been stopped.
+    """
     for loss in pending_losses(job):
+        loss.t_stopped = stopped
         loss.spare = gpus[loss.rank] if len(gpus) == len(job.ranks) else None
         loss.ranks, loss.iteration, loss.t_recovering = list(gpus), iteration, now
     job.attempt += 1
     job.ranks = [Rank(rank, gpu) for rank, gpu in enumerate(gpus)]
     job.tell("recovering", now, iteration=iteration, ranks=list(gpus))
+
+
+def note_start(job: Job, lit: float, started: float) -> None:
+    """The light of a job was set, and its workers were started; of interest after a loss."""
+    for loss in job.losses:
+        if loss.t_released is None:
+            loss.t_lit, loss.t_started = lit, started
 
 
 def note_release(job: Job, at: float) -> None:

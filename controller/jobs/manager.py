@@ -34,7 +34,14 @@ from ringlight.controller.jobs.job import (
     progress,
 )
 from ringlight.controller.jobs.light_provider import Light, LightProvider
-from ringlight.controller.jobs.losses import go_on, goes_by_itself, lose, note_release, pending_losses
+from ringlight.controller.jobs.losses import (
+    go_on,
+    goes_by_itself,
+    lose,
+    note_release,
+    note_start,
+    pending_losses,
+)
 from ringlight.controller.jobs.reservation import placed, planes_for, reserve
 from ringlight.controller.jobs.workload_files import WorkloadFiles
 from ringlight.controller.server_agent import AgentClient
@@ -58,6 +65,12 @@ _START_S = 120.0
 _VACATE_S = 60.0
 #: Longest wait for the light of a job that lost a GPU to be cleared, seconds.
 _CLEAR_S = 30.0
+#: At most so many of a job's spares have a process that waits for them.
+_WAITING = 8
+#: How long the controller waits at a time for the end of a worker, seconds.
+_LISTEN_S = 0.5
+#: A look at the workers of a job that goes on follows after so long, and its release, seconds.
+_HASTE_S = 0.02
 #: At most so many choices of spares are looked at.
 _CHOICES = 1000
 
@@ -116,6 +129,7 @@ class JobManager:
         self._stop = threading.Event()
         self._tasks: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="ends", daemon=True)
 
     # Life
 
@@ -140,6 +154,7 @@ class JobManager:
             if not job.state.ended and job.state is not JobState.PENDING:
                 self._provider(plane).adopt(job.id, light)
         self._thread.start()
+        self._listener.start()
 
     def stop(self) -> None:
         """Stop following; the workers go on."""
@@ -147,8 +162,9 @@ class JobManager:
         self._wake.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(10.0)
+        for thread in (self._thread, self._listener):
+            if thread.ident is not None:
+                thread.join(10.0)
         deadline = time.monotonic() + 2.0
         for task in list(self._tasks):
             task.join(max(0.0, deadline - time.monotonic()))
@@ -460,6 +476,7 @@ class JobManager:
         try:
             if (provider := self._lit_by(job)) is not None:
                 provider.light(job.id, self._lights[job.id])
+            lit = time.monotonic()
             if graph is not None:
                 agent.put_workload(graph, self.workloads.read(graph))
             if not job.state.ended:
@@ -472,7 +489,10 @@ class JobManager:
         with self._lock:
             if error is None:
                 job.started = True
+                note_start(job, lit, time.monotonic())
                 self._save()
+                if job.plane is None and (spares := job.kept[:_WAITING]) and not job.losses:
+                    self._spawn(self._start_spares, job, agent, spares)
             elif not job.state.ended and not self._stop.is_set():
                 job.error = f"not started: {error}"
                 for rank in job.ranks:
@@ -484,6 +504,22 @@ class JobManager:
                 else:
                     self._end(job, JobState.FAILED)
         self._wake.set()
+
+    def _start_spares(self, job: Job, agent: AgentClient, spares: Sequence[str]) -> None:
+        """Have processes wait on spares. The job does without one that cannot be: its worker starts later."""
+        for gpu in spares:
+            try:
+                if not job.state.ended:
+                    agent.start_spares(job.id, [gpu])
+            except ControllerError as error:
+                log.warning("job %s: nothing waits on its spare: %s", job.id, error)
+        if job.state.ended:
+            # Its workers may have been removed before.
+            self._remove_spares(job)
+
+    def _remove_spares(self, job: Job) -> None:
+        for gpu in job.spares[:_WAITING]:
+            self._remove_worker(f"{job.id}-spare-{gpu}")
 
     def _lost_gpus(self, agent: AgentClient) -> frozenset[str]:
         """The GPUs that are lost by now; none where the agent does not say."""
@@ -512,11 +548,8 @@ class JobManager:
             self._starting.add(job.id)
             lost = [loss.rank for loss in pending_losses(job)]
         try:
-            there = [
-                worker["id"] for worker in agent.workers(self._cursor)["workers"] if worker["job"] == job.id
-            ]
-            with ThreadPoolExecutor(max_workers=8) as pool:
-                list(pool.map(self._remove_worker, there))
+            self._until_done(f"workers of job {job.id}", lambda agent: agent.halt(job.id))
+            stopped = time.monotonic()
             if lost:
                 self._clear_light(job, _CLEAR_S)
             if lost and not self._stop.is_set():
@@ -524,7 +557,7 @@ class JobManager:
                 with self._submitting:
                     gpus, lit = self._gpus_after(job, lost)
                     with self._lock:
-                        go_on(job, gpus, iteration, time.monotonic())
+                        go_on(job, gpus, iteration, stopped, time.monotonic())
                         if lit is not None:
                             self._lights[job.id], job.switches = lit[1], list(lit[1].switches)
                         self._save()
@@ -609,6 +642,8 @@ class JobManager:
             self._changed.wait_for(lambda: job.id not in self._starting or self._stop.is_set(), _START_S)
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(self._remove_worker, job.workers))
+        if job.plane is None:
+            self._remove_spares(job)
         self._clear_light(job)
         if job.on_loss != "fail":
             self._until_done(f"states of job {job.id}", lambda agent: agent.remove_states(job.id))
@@ -669,6 +704,20 @@ class JobManager:
         self._tasks.add(task)
         task.start()
 
+    def _listen(self) -> None:
+        """Look at the workers as soon as one has ended."""
+        known = 0
+        while self._agent is not None and not self._stop.is_set():
+            try:
+                ends = self._agent.ends(known, _LISTEN_S)
+            except ControllerError:
+                # That it does not answer is told by whoever looks.
+                self._stop.wait(1.0)
+                continue
+            if ends != known:
+                known = ends
+                self._wake.set()
+
     def _run(self) -> None:
         if self._agent is None:
             return
@@ -683,7 +732,9 @@ class JobManager:
                 busy = any(not (job.state.ended and job.clean) for job in self._jobs.values())
                 # An answer may be older than a start that ends while it is on its way.
                 complete = {job.id for job in self._jobs.values() if job.started}
+                hasty = any(job.state is JobState.RECOVERING and job.started for job in self._jobs.values())
             period_s = self._busy_s if busy else self._idle_s
+            period_s = min(period_s, _HASTE_S) if hasty else period_s
             try:
                 answer = self._agent.workers(self._cursor)
             except ControllerError as error:
@@ -736,7 +787,7 @@ class JobManager:
                 if state is JobState.READY and goes_by_itself(job):
                     release.append(job)
         for job in release:
-            self._spawn(self.release, [job.id], 0.05)
+            self._spawn(self.release, [job.id], _HASTE_S if job.losses else 0.05)
 
     def _resume(self, job: Job, workers: Mapping[str, Any]) -> None:
         """Finish what the earlier controller had begun, once after a restart."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError
+from ringlight.fabric.phases import PhasePlan
 from ringlight.workloads.graph import FloatArray, Workload
 from ringlight.workloads.packed import MAGIC, unpack
+from ringlight.workloads.phases import phases_of
 from ringlight.workloads.traffic import sent
 
 #: A packed workload, bytes; the memory that one may take, bytes; and how many are kept.
@@ -62,6 +64,14 @@ class WorkloadFiles:
     def traffic(self, digest: str) -> FloatArray:
         """Bytes [ranks, ranks] that it sends in an iteration, row = sender. Raises NotFoundError."""
         return sent(_unpacked(digest, self.read(digest)))
+
+    def phases(self, digest: str) -> PhasePlan:
+        """The phases of an iteration. Raises NotFoundError, InvalidError."""
+        workload = _unpacked(digest, self.read(digest))
+        try:
+            return phases_of(workload)
+        except ValueError as error:
+            raise InvalidError(f"workload {digest}: {error}") from None
 
     def read(self, digest: str) -> bytes:
         """The packed workload. Raises NotFoundError."""

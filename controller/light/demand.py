@@ -10,6 +10,7 @@ import numpy as np
 
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.phases import PhasePlan
 from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
 from ringlight.fabric.topology import Fabric
 
@@ -23,11 +24,24 @@ FRAME_BYTES = 9000
 
 
 @dataclass(frozen=True, eq=False)
+class Phased:
+    """The phases of a job of so many iterations, and the lightpaths of each by numbers of all GPUs.
+
+    ``guard_s``: from the last byte of a phase until what carried it may be taken, seconds as emulated.
+    """
+
+    plan: PhasePlan
+    paths: tuple[Paths, ...]
+    iterations: int
+    guard_s: float
+
+
+@dataclass(frozen=True, eq=False)
 class DividedLight:
     """A job's light. ``demand``: bytes that it sends in an iteration, [gpus, gpus] by numbers of all GPUs.
 
     ``interval_s``: how long a division holds, None where light is divided once; ``dark_s``: how long all
-    light is dark before it. Both in seconds as emulated.
+    light is dark before it. Both in seconds as emulated. ``phased``: where light follows the job's phases.
     """
 
     place: str
@@ -36,6 +50,7 @@ class DividedLight:
     demand: FloatArray
     interval_s: float | None
     dark_s: float
+    phased: Phased | None = None
 
 
 def left(fabric: Fabric, nodes: Sequence[str], traffic: Traffic) -> FloatArray:

@@ -15,9 +15,10 @@ import numpy as np
 from ringlight.controller.bus import EventBus
 from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import InvalidError, UnavailableError
-from ringlight.controller.light.demand import DividedLight, by_name
-from ringlight.controller.light.dividing import PATIENCE_S, DemandLoop, write_tables
+from ringlight.controller.light.demand import DividedLight, Phased, by_name
+from ringlight.controller.light.dividing import GUARD_S, PATIENCE_S, DemandLoop, write_tables
 from ringlight.controller.light.documents import DividedPart, DividedPlanned, LitPair, OnicDocument
+from ringlight.controller.light.following_phases import PhaseLoop, first_paths
 from ringlight.controller.light.provider import Alone
 from ringlight.controller.light.switches import Lights
 from ringlight.controller.light.traffic import steps_of_job
@@ -25,6 +26,8 @@ from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import FloatArray, placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.allocation.phased import phase_paths
+from ringlight.fabric.phases import PhasePlan
 from ringlight.fabric.planes.wholes.whole_plane import WholePlane
 from ringlight.fabric.topology import Fabric
 
@@ -32,7 +35,7 @@ from ringlight.fabric.topology import Fabric
 class DividedProvider(Alone[DividedLight, DemandLoop]):
     """``agent``: counts what is sent, and keeps the O-NICs' tables. ``traffic``: bytes [ranks, ranks] that a
     graph sends in an iteration, by its SHA-256; raises NotFoundError. ``time_dilation``: emulated seconds in
-    one of the fabric."""
+    one of the fabric. ``phases``: of a graph, by its SHA-256."""
 
     kind = WholePlane.kind
 
@@ -44,8 +47,10 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         bus: EventBus,
         traffic: Callable[[str], FloatArray],
         time_dilation: float,
+        phases: Callable[[str], PhasePlan] | None = None,
     ) -> None:
         super().__init__(fabric, site, agent, bus)
+        self._phases = phases
         self.patience_s = PATIENCE_S
         self._traffic = traffic
         self._time_dilation = time_dilation
@@ -58,7 +63,8 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         gpus = list(self._fabric.gpus)
         demand = self.demand_of(settings, len(nodes), plane)
         demand = placed(demand, [gpus.index(node) for node in nodes], len(gpus))
-        if plane.built == "once":
+        phased = self._phased(plane, nodes, settings) if settings.get("light") == "phases" else None
+        if plane.built == "once" and phased is None:
             try:
                 if plane.degree is not None:
                     check_degree(demand, plane.degree, gpus)
@@ -70,7 +76,21 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         if settings.get("workload") == "linktest":
             # It measures lightpaths, not how often they are divided.
             interval_s = None
-        return DividedLight(plane.name, nodes, self.switches(plane), demand, interval_s, dark_s)
+        return DividedLight(plane.name, nodes, self.switches(plane), demand, interval_s, dark_s, phased)
+
+    def _phased(self, plane: WholePlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> Phased:
+        """Raises InvalidError where light cannot follow the job's phases."""
+        if plane.phases is None or self._phases is None:
+            raise InvalidError(f"light phases: {plane} is not set circuit by circuit")
+        gpus = list(self._fabric.gpus)
+        at, circuits = [gpus.index(node) for node in nodes], divider(self._fabric)
+        plan = self._phases(settings["graph"])
+        try:
+            paths = tuple(phase_paths(circuits, phase, at) for phase in plan.phases)
+        except ValueError as error:
+            raise InvalidError(f"light phases on {plane}: {error}") from error
+        guard_s = max(GUARD_S, plane.phases.guard_s * self._time_dilation)
+        return Phased(plan, paths, settings["iterations"], guard_s)
 
     def demand_of(self, settings: Mapping[str, Any], ranks: int, where: object) -> FloatArray:
         """Bytes [ranks, ranks] that a job sends in an iteration, row = sender; 1 for a link test's pairs.
@@ -89,7 +109,7 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def _begin(self, job_id: str, light: DividedLight, lights: Lights) -> tuple[DemandLoop, dict[str, float]]:
         loop = self._loop(job_id, light, lights, resumed=False)
-        if (problem := loop.divide(light.demand, counted=False).problem) is not None:
+        if (problem := loop.first().problem) is not None:
             raise UnavailableError(f"{light.place}: {problem}")
         return loop, {}
 
@@ -102,7 +122,8 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def _loop(self, job_id: str, light: DividedLight, lights: Lights, *, resumed: bool) -> DemandLoop:
         agent = self._need_agent()
-        return DemandLoop(job_id, light, self._fabric, lights, agent, self._bus, resumed=resumed)
+        kind = DemandLoop if light.phased is None else PhaseLoop
+        return kind(job_id, light, self._fabric, lights, agent, self._bus, resumed=resumed)
 
     # Looking
 
@@ -111,8 +132,11 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
         return () if divided is None else divided.switches
 
     def plan_document(self, light: DividedLight) -> DividedPlanned:
-        counts = divider(self._fabric).counts(light.demand)
-        pairs = {(i, j): int(counts[i, j]) for i, j in np.argwhere(counts).tolist()}
+        if light.phased is not None:
+            pairs = {pair: len(own) for pair, own in first_paths(light.phased).items()}
+        else:
+            counts = divider(self._fabric).counts(light.demand)
+            pairs = {(i, j): int(counts[i, j]) for i, j in np.argwhere(counts).tolist()}
         return DividedPlanned(
             light.place,
             self.kind,
@@ -134,8 +158,9 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
     def _own(self, plane: WholePlane) -> DividedPart:
         loop, last = self._playing.get(plane.name), self._last.get(plane.name)
         interval_s, dark_s = self._times(plane)
+        following = loop is not None and loop.light.phased is not None
         return DividedPart(
-            mode="once" if interval_s is None else "again",
+            mode="phases" if following else "once" if interval_s is None else "again",
             interval_s=interval_s,
             dark_s=dark_s,
             job=None if loop is None else loop.job,
@@ -146,6 +171,8 @@ class DividedProvider(Alone[DividedLight, DemandLoop]):
 
     def _times(self, plane: WholePlane) -> tuple[float | None, float]:
         """How long a division holds and how long all is dark before it, seconds as emulated."""
+        if plane.phases is not None:
+            return None, plane.phases.dark_s * self._time_dilation
         if plane.division is None:
             return None, 0.0
         return plane.division.interval_s * self._time_dilation, plane.division.dark_s * self._time_dilation

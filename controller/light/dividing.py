@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -153,22 +154,41 @@ class DemandLoop:
 
     # Dividing
 
+    def first(self) -> Decision:
+        """Divide light for all that the job sends, before its workers start."""
+        return self.divide(self.light.demand, counted=False)
+
     def divide(self, demand: FloatArray, *, read_s: float = 0.0, counted: bool = True) -> Decision:
         """Divide light for a demand [gpus, gpus], and say how it went. ``counted``: it is a decision."""
         began = time.monotonic()
-        division = self._divider.division(demand)
-        setting = setting_of(self._fabric, division.paths)
+        paths = self._divider.division(demand).paths
+        return self._set(began, {}, paths, paths, int(demand.sum()), read_s=read_s, counted=counted)
+
+    def _set(
+        self, began: float, kept: Paths, lit: Paths, standing: Paths, left_bytes: int, *, read_s: float = 0.0,
+        counted: bool = True, nodes: Collection[str] | None = None, guard_s: float = GUARD_S,
+        anew: bool = True, turns: Sequence[tuple[int, int]] = (),
+    ) -> Decision:  # fmt: skip
+        """Set the switches to pass ``standing``, for the O-NICs of ``nodes`` (all where left out).
+
+        They send only over ``kept`` meanwhile, and over ``lit`` afterwards. ``anew``: all is dark also where
+        the switches pass all that already. ``turns``: for which this is done.
+        """
+        setting = setting_of(self._fabric, standing)
+        changed = setting != self._setting
         decided = held = written = shone = time.monotonic()
         problems: list[str] = []
         try:
-            self._tell({})
+            self._tell(kept, nodes)
             held = written = shone = time.monotonic()
-            time.sleep(GUARD_S)
-            _, problems = self.lights.set(setting, exactly=True, skip_failed=True)
-            written = shone = time.monotonic()
-            lit = passed(self._fabric, division.paths, self.lights.carries) if problems else division.paths
-            time.sleep(max(0.0, held + self.light.dark_s - written))
-            self._tell(lit)
+            if changed or anew:
+                time.sleep(guard_s)
+                _, problems = self.lights.set(setting, exactly=True, skip_failed=True)
+                written = time.monotonic()
+                time.sleep(max(0.0, held + self.light.dark_s - written))
+            lit = passed(self._fabric, lit, self.lights.carries) if problems else lit
+            if lit != kept:
+                self._tell(lit, nodes)
             shone = time.monotonic()
         except ControllerError as error:
             problems.insert(0, str(error))
@@ -176,8 +196,8 @@ class DemandLoop:
         decision = Decision(
             number=self._count + counted,
             t=began,
-            left_bytes=int(demand.sum()),
-            changed=setting != self._setting,
+            left_bytes=left_bytes,
+            changed=changed,
             read_s=read_s,
             decide_s=decided - began,
             hold_s=held - decided,
@@ -185,6 +205,7 @@ class DemandLoop:
             dark_s=shone - held,
             problem=problem,
             lightpaths=self._told(),
+            turns=[*turns],
         )
         self._setting = {} if problems else setting
         if counted:
@@ -197,11 +218,14 @@ class DemandLoop:
         self._note(problem)
         return decision
 
-    def _tell(self, paths: Paths) -> None:
-        """Give every node its lightpaths, none to hold everything. Raises ControllerError."""
+    def _tell(self, paths: Paths, nodes: Collection[str] | None = None) -> None:
+        """Give every node (or these) its lightpaths, none to hold everything. Raises ControllerError."""
         with self._lock:
             self._paths = {}
-        write_tables(self._agent, self.light.place, tables(self._fabric, self.light.nodes, paths))
+        wanted = tables(self._fabric, self.light.nodes, paths)
+        if nodes is not None:
+            wanted = {node: wanted[node] for node in nodes}
+        write_tables(self._agent, self.light.place, wanted)
         with self._lock:
             self._paths = paths
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -140,6 +140,7 @@ class Decision:
     ``decide_s`` to divide, ``hold_s`` to have the O-NICs hold everything, ``write_s`` until the last switch
     had read back what it was told, its declared dark time included; ``dark_s`` from when all was held until
     the O-NICs sent again. ``problem``: what did not work. ``lightpaths``: those that there were then.
+    ``turns``: where light follows phases, those for which this was made, each an iteration and a phase.
     """
 
     number: int
@@ -153,6 +154,7 @@ class Decision:
     dark_s: float
     problem: str | None
     lightpaths: Lightpaths
+    turns: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class DividedPart:
     """``interval_s``: how long a division holds, ``dark_s``: how long all is dark before it, seconds as
     emulated. ``job``: for which it is divided; ``lightpaths``: those that there are now."""
 
-    mode: Literal["once", "again"]
+    mode: Literal["once", "again", "phases"]
     interval_s: float | None
     dark_s: float
     job: str | None

@@ -260,7 +260,8 @@ class JobRequest(Placement):
     (swap), or with fewer ranks (shrink). ``spares``: GPUs kept for a swap; without them a free one is taken.
     ``checkpoint_every``: iterations from one checkpoint to the next. ``slower``: rank to the factor by which
     its computing takes longer. ``graph``: SHA-256 of the workload that ``workload: graph`` executes, once for
-    each iteration; it was put to ``/v1/workloads`` before. ``container``: what ``workload: container`` runs;
+    each iteration; it was put to ``/v1/workloads`` before; ``light: phases`` sets its light for each of its
+    phases. ``container``: what ``workload: container`` runs;
     ``port`` is then its MASTER_PORT.
     """
 
@@ -274,6 +275,7 @@ class JobRequest(Placement):
     port: int | None = Field(default=None, ge=1, le=65535)
     workload: Literal["train", "graph", "linktest", "container"] = "train"
     graph: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    light: Literal["phases"] | None = None
     gradient_bytes: int | None = Field(default=None, ge=9640, le=2**30, multiple_of=4)
     compute_s: float | None = Field(default=None, ge=0, le=3600)
     slower: dict[Annotated[int, Field(ge=0)], Factor] | None = None
@@ -299,6 +301,8 @@ class JobRequest(Placement):
             raise ValueError(f"workload {self.workload} and container do not go together")
         if self.graph is not None and self.workload != "graph":
             raise ValueError(f"workload {self.workload} has no use for graph")
+        if self.light is not None and self.workload != "graph":
+            raise ValueError(f"workload {self.workload} has no phases that light could follow")
         if self.workload != "train" and self.on_loss != "fail":
             raise ValueError(
                 f"workload {self.workload} keeps no state to go on from, so on_loss must be fail"

@@ -210,13 +210,26 @@ def crosscheck(
         raise typer.Exit(1)
 
 
-def check(scenario: options.ScenarioFile, sets: options.Sets = None, as_json: options.Json = False) -> None:
+def check(
+    scenario: options.ScenarioFile,
+    sets: options.Sets = None,
+    hosts: Annotated[
+        int | None,
+        typer.Option(
+            "--hosts", metavar="N", min=1, max=1024, help="Say where fabrics would be cut for N hosts."
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
-    from ringlight.experiments.cli.show import check_document, show_check
+    from ringlight.experiments.cli.show import add_cuts, check_document, show_check
     from ringlight.experiments.runner.command import load_checked
 
     experiment = load_checked(scenario, sets=sets or ())
-    answer(check_document(experiment), as_json, show_check)
+    found = check_document(experiment)
+    if hosts is not None:
+        add_cuts(found, experiment, hosts)
+    answer(found, as_json, show_check)
 
 
 def report(

@@ -133,12 +133,18 @@ def doctor(as_json: options.Json = False) -> None:
         raise typer.Exit(1)
 
 
-def clean(as_json: options.Json = False) -> None:
+def clean(
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="On all hosts of this Dask scheduler, and not here."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
     """Remove everything that Ringlight ever made on this machine, and nothing else."""
     from ringlight.testbed import services
     from ringlight.testbed.emulation.clean import clean as clean_machine
 
-    if os.geteuid() != 0:
+    if dask is None and os.geteuid() != 0:
         fail(services.root_needed("remove networks and containers"))
 
     def write(found: dict[str, list[str]]) -> None:
@@ -147,7 +153,15 @@ def clean(as_json: options.Json = False) -> None:
         count = len(found["removed"])
         typer.echo(f"{count} things removed" if count else "nothing to remove")
 
-    answer({"removed": clean_machine()}, as_json, write)
+    if dask is None:
+        removed = clean_machine()
+    else:
+        from ringlight.testbed.hosts.cluster import hosts_of
+
+        with hosts_of(dask) as cluster:
+            found = cluster.ask(clean_machine)
+        removed = [f"host {name}: {line}" for name, lines in found.items() for line in lines]
+    answer({"removed": removed}, as_json, write)
 
 
 def register(app: typer.Typer) -> None:

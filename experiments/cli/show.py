@@ -66,6 +66,51 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def add_cuts(found: dict[str, Any], experiment: Experiment, hosts: int) -> None:
+    """Say of each fabric of a checked file where it is cut when its lab is built on so many hosts."""
+    from ringlight.fabric.cut import cut
+    from ringlight.fabric.planes.divided.plugged import plugged
+
+    for setting in {plan.setting.name: plan.setting for plan in experiment.plans}.values():
+        try:
+            made = cut(plugged(setting.fabric), hosts)
+        except ValueError as error:
+            found["fabrics"][setting.name]["cut"] = {"refused": str(error)}
+            continue
+        found["fabrics"][setting.name]["cut"] = {
+            "hosts": made.hosts,
+            "fibres": [
+                {
+                    "number": fibre.number,
+                    "ends": [str(fibre.link.a), str(fibre.link.b)],
+                    "hosts": [1 + host for host in fibre.hosts],
+                    "emulated_bps": fibre.link.rate_bps / setting.scale.rate,
+                }
+                for fibre in made.fibres
+            ],
+            "crossing": [
+                {"hosts": [1 + a, 1 + b], "emulated_bps": rate_bps / setting.scale.rate}
+                for (a, b), rate_bps in made.crossing_bps.items()
+            ],
+        }
+
+
+def _show_cuts(fabrics: Mapping[str, Any]) -> None:
+    for name, fabric in fabrics.items():
+        if (made := fabric.get("cut")) is None:
+            continue
+        if "refused" in made:
+            typer.echo(f"{name} cannot be cut: {made['refused']}")
+            continue
+        for number, nodes in enumerate(made["hosts"], 1):
+            typer.echo(f"{name}, host {number}: {' '.join(nodes)}")
+        for pair in made["crossing"]:
+            a, b = pair["hosts"]
+            count = sum(sorted(fibre["hosts"]) == [a, b] for fibre in made["fibres"])
+            rate = format_rate(pair["emulated_bps"])
+            typer.echo(f"{name}, hosts {a} and {b}: {_counted(count, 'fibre')}, {rate} each way as emulated")
+
+
 def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
     """What an emulation of an arm asks of a machine, by point; of very many points the first ones."""
     plans = [plan for plan in experiment.plans_of([arm]) if plan.repeat == 1][:_MOST_CARRIED]
@@ -204,6 +249,7 @@ def show_check(found: Mapping[str, Any]) -> None:
     notes = [note.partition(": ")[::2] for fabric in found["fabrics"].values() for note in fabric["notes"]]
     for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(found)):
         typer.echo(line)
+    _show_cuts(found["fabrics"])
 
 
 def _list_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:

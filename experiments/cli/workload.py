@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ringlight.workloads.devices import Device
     from ringlight.workloads.formats.reading import Options
     from ringlight.workloads.graph import Workload
+    from ringlight.workloads.widening import Grid
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ Efficiency = Annotated[
 
 
 #: Where sizes are those of what is read.
-RECORDED = " in the recording"
+WIDER = " in the wider workload"
 
 
 def _of(what: str, where: str = "") -> Any:
@@ -207,12 +209,26 @@ def widen(
     files: Annotated[
         list[Path], typer.Argument(metavar="IN... OUT", help="As show reads them; and where to.")
     ],
-    dp: Annotated[
-        int, typer.Option("--dp", min=1, max=MOST_RANKS, help="Replicas that the wider workload has.")
-    ],
-    tp: Annotated[int | None, _of("tensor", RECORDED)] = None,
-    pp: Annotated[int | None, _of("pipeline", RECORDED)] = None,
-    ep: Annotated[int | None, _of("expert", RECORDED)] = None,
+    dp: Annotated[int | None, _of("data", WIDER)] = None,
+    tp: Annotated[int | None, _of("tensor", WIDER)] = None,
+    pp: Annotated[int | None, _of("pipeline", WIDER)] = None,
+    ep: Annotated[int | None, _of("expert", WIDER)] = None,
+    recorded_as: Annotated[
+        str,
+        typer.Option(
+            "--recorded",
+            metavar="tp=N,...",
+            help="Parallelism of the recording, where its operations are not called by it.",
+        ),
+    ] = "",
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--beside",
+            metavar="FILE",
+            help="Recording of another tp or ep, which shows what its ranks divide; may be repeated.",
+        ),
+    ] = None,
     sharded: Annotated[
         list[str] | None,
         typer.Option(
@@ -234,25 +250,31 @@ def widen(
     form: Form = "",
     as_json: options.Json = False,
 ) -> None:
-    """Widen a workload of few ranks to more replicas, each with a batch as large; write it to OUT.
+    """Widen a workload of few ranks to more along its parallelism; write it to OUT.
 
-    Replicas are found by operations called dp or edp; where a recording has other names, state its
-    parallelism: rank r of a grid [pp, dp, ep, tp], tensor parallelism varying fastest.
+    More replicas (--dp) have a batch as large each, more stages (--pp) as many layers each; more tensor-
+    or expert-parallel ranks divide the same model, and a recording --beside shows what of it. What is not
+    given stays. Groups are found by operations called dp, edp, tp and ep.
     """
     if len(files) < 2:
         fail("give the files of a workload, and OUT", 2)
-    from ringlight.workloads.widening import first_difference, found, stated, widened
+    from ringlight.workloads.widening import first_difference, found, grown, widened
 
     *read, out = files
     said = _options(groups, ranks, model_ranks, shape)
-    recorded = _read(read, said)
+    recorded, besides = _read(read, said), [_read([one], said) for one in beside or ()]
+    given = {name: size for name, size in (("dp", dp), ("tp", tp), ("pp", pp), ("ep", ep)) if size}
+    if not given:
+        fail("state what to widen to: --dp, --tp, --pp or --ep", 2)
     try:
-        sizes = [one or 1 for one in (tp, pp, ep)]
-        told = any(one is not None for one in (tp, pp, ep))
-        replicas = stated(recorded.ranks, *sizes) if told else found(recorded)
-        if recorded.ranks // replicas.count * dp > MOST_RANKS:
-            fail(f"--dp: {recorded.ranks // replicas.count * dp} ranks; at most {MOST_RANKS}", 2)
-        wide = widened(recorded, dp, replicas, sharded or ())
+        if set(given) == {"dp"} and not recorded_as and not besides:
+            replicas = found(recorded)
+            _check_most(recorded.ranks // replicas.count * given["dp"])
+            wide = widened(recorded, given["dp"], replicas, sharded or ())
+        else:
+            grid, wanted = _grids(recorded, recorded_as, given)
+            _check_most(wanted.pp * wanted.dp * wanted.ep * wanted.tp)
+            wide = grown(recorded, grid, wanted, besides, sharded or ())
     except ValueError as error:
         fail(f"{read[0]}: {error}", 2)
     if unknown := [name for name in sharded or () if name not in recorded.names]:
@@ -260,6 +282,40 @@ def widen(
     if against is not None and (difference := first_difference(wide, _read([against], said))):
         fail(f"{against} differs: {difference}")
     _written(wide, out, form, as_json)
+
+
+def _check_most(ranks: int) -> None:
+    if ranks > MOST_RANKS:
+        fail(f"{ranks} ranks; at most {MOST_RANKS}", 2)
+
+
+def _grids(recorded: Workload, recorded_as: str, given: Mapping[str, int]) -> tuple[Grid, Grid]:
+    """The grid of a recording, and that to widen it to.
+
+    Where operations are not named and nothing is stated, all that is given but dp is the recording's. Raises
+    ValueError.
+    """
+    from ringlight.workloads.widening import Grid, checked, grid_of
+
+    try:
+        sizes = {
+            name: int(size) for name, _, size in (one.partition("=") for one in recorded_as.split(",") if one)
+        }
+        stated = Grid(**sizes)
+    except (TypeError, ValueError):
+        fail(f"--recorded: {recorded_as!r} should be sizes, such as tp=2,pp=2", 2)
+    if min(stated.pp, stated.dp, stated.ep, stated.tp) < 1:
+        fail(f"--recorded: {recorded_as!r} should be sizes of 1 or more", 2)
+    try:
+        grid = grid_of(recorded) if not sizes else stated
+    except ValueError:
+        sizes = {name: size for name, size in given.items() if name != "dp"}
+        if not sizes or "dp" not in given:
+            raise
+        grid = Grid(**sizes)
+    if "dp" not in sizes and sizes:
+        grid = replace(grid, dp=max(1, recorded.ranks // (grid.pp * grid.ep * grid.tp)))
+    return checked(recorded, grid), replace(grid, **given)
 
 
 def _named(option: str, make: Callable[[Any], T], value: Any) -> T:

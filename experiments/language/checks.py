@@ -17,10 +17,10 @@ from ringlight.experiments.language.text import at
 from ringlight.fabric.allocation.circuits import check_degree
 from ringlight.fabric.allocation.demand import sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
+from ringlight.fabric.allocation.phased import phase_paths
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
-from ringlight.fabric.phases import phase_paths
 from ringlight.fabric.planes.base import Misfit, Plane
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.schedules import parse_collective, unstriped_steps

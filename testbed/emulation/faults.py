@@ -421,7 +421,7 @@ class Faults:
         def ended() -> bool:
             # One that is being started has no process yet, or not one that is watched.
             worker.host.kill()
-            return worker.state not in ("starting", "running")
+            return worker.state not in ("starting", "running", "waiting")
 
         self._until(ended, DEATH_S, f"worker {worker.place.id} does not end")
 

@@ -33,6 +33,7 @@ from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
 from ringlight.testbed.emulation.optical.netns import HELD_GROUP
+from ringlight.testbed.emulation.residents import Orders
 from ringlight.testbed.forkserver import Process, pidfd_of, start_process
 from ringlight.testbed.lab import (
     CONTAINER_LABEL,
@@ -283,7 +284,7 @@ class WorkerPlace:
     In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it. ``onic``: the
     directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``. ``checkpoint``:
     the directory for the states of its job, beside ``directory``. ``guest``: what runs beside it, in its
-    network.
+    network. ``residence``: where a worker that stays lives, whose attempts have ``directory`` in turn.
     """
 
     id: str
@@ -296,6 +297,12 @@ class WorkerPlace:
     onic: Path | None = None
     checkpoint: Path | None = None
     guest: GuestPlan | None = None
+    residence: Path | None = None
+
+    @property
+    def home(self) -> Path:
+        """The directory that its process sees as its own; the host is called as it is."""
+        return self.residence or self.directory
 
 
 class WorkerHost(ShellLess):
@@ -311,6 +318,8 @@ class WorkerHost(ShellLess):
         self.place = place
         self.pidfd: int | None = None
         self.guest: Guest | None = None
+        #: Where it stays, who tells it what to run.
+        self.orders: Orders | None = None
         super().__init__(name, **params)
 
     @property
@@ -357,6 +366,8 @@ class WorkerHost(ShellLess):
 
     def close(self) -> None:
         """Let go of the descriptors; the namespace ends with the last of them."""
+        if self.orders is not None:
+            self.orders.close()
         for descriptor in (self.namespace, self.pidfd):
             if descriptor is not None:
                 os.close(descriptor)
@@ -385,7 +396,7 @@ class DockerHost(WorkerHost):
 
     def launch(self) -> None:
         place = self.place
-        what = f"container {self.lab.container(place.id)}"
+        what = f"container {self.lab.container(place.home.name)}"
         try:
             self._create()
             self.api.start(self.container)
@@ -447,7 +458,7 @@ class DockerHost(WorkerHost):
 
     def _create(self) -> None:
         place, lab = self.place, self.lab
-        binds = {str(place.directory): {"bind": "/job", "mode": "rw"}}
+        binds = {str(place.home): {"bind": "/job", "mode": "rw"}}
         if place.onic is not None:
             binds[str(place.onic)] = {"bind": "/onic", "mode": "ro"}
         if place.checkpoint is not None:
@@ -464,7 +475,7 @@ class DockerHost(WorkerHost):
         self.container = self.api.create_container(
             place.image,
             [word.replace("{job}", "/job") for word in place.command],
-            name=lab.container(place.id),
+            name=lab.container(place.home.name),
             hostname=place.gpu,
             user=f"{WORKER_UID}:{WORKER_UID}",
             environment={ENVIRONMENT: lab.id, **worker_environment()},
@@ -521,7 +532,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
 
     def launch(self) -> None:
         place = self.place
-        self.netns = self.lab.namespace(place.id)
+        self.netns = self.lab.namespace(place.home.name)
         try:
             netlink.delete_namespace(self.netns)
             descriptor = netlink.create_namespace(self.netns)
@@ -532,9 +543,9 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
 
         def start() -> Process:
             # Its namespace is that of the thread that starts it.
-            with (place.directory / "stderr.txt").open("wb") as errors, open(os.devnull, "wb") as nowhere:
+            with (place.home / "stderr.txt").open("wb") as errors, open(os.devnull, "wb") as nowhere:
                 return start_process(
-                    command, environment, nowhere, errors=errors, directory=place.directory, user=self.uid
+                    command, environment, nowhere, errors=errors, directory=place.home, user=self.uid
                 )
 
         try:
@@ -555,7 +566,7 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
             except subprocess.TimeoutExpired:
                 return Outcome(None, None, False, "the process does not end", "")
         try:
-            tail = (self.place.directory / "stderr.txt").read_text(errors="replace")[-STDERR_TAIL_BYTES:]
+            tail = (self.place.home / "stderr.txt").read_text(errors="replace")[-STDERR_TAIL_BYTES:]
         except OSError as error:
             tail = f"(no stderr: {error.strerror})"
         return Outcome(None if code < 0 else code, -code if code < 0 else None, False, None, tail)

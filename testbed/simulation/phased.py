@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.phases import Divides, Lit, PhasePlan, Progress, Turn, Turns, phase_paths
+from ringlight.fabric.allocation.phased import Divides, Lit, phase_paths
+from ringlight.fabric.phases import PhasePlan, Progress, Turn, Turns
 from ringlight.fabric.planes.divided.lightpaths import Paths
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
 from ringlight.testbed.simulation.engine import Engine

@@ -14,6 +14,7 @@ import pytest
 
 from ringlight.containers.worker.reference import Segment, train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
+from ringlight.controller.web.client import http_client
 from ringlight.testbed.faults import FaultClient
 from tests.integration.test_controller_jobs import Run
 
@@ -98,6 +99,7 @@ def test_a_spare_takes_the_place_of_a_lost_gpu(run: Run, faults: FaultClient) ->
     parted = {event["worker"]: event["connections"] for event in run.events(blue, "done")}
     assert parted == connections, "a connection of the other job was made anew"
     assert run.job(blue)["losses"] == []
+    assert (run.state / "workers" / f"{red}-0" / "r1").is_dir(), "a survivor's process did not stay"
     first = loss["iteration"]
     again = iterations(run, red, 1)
     assert sorted({event["i"] for event in again}) == list(range(first, TRAIN["iterations"]))
@@ -136,6 +138,8 @@ def test_without_a_spare_the_job_shrinks_and_then_fails(run: Run, faults: FaultC
 @pytest.mark.parametrize("run", ["namespace"], indirect=True)
 def test_gpus_are_lost_again_and_the_controller_dies_meanwhile(run: Run, faults: FaultClient) -> None:
     red = going(run, "red", RED, on_loss="swap", spares=["g5", "g2"], iterations=60)
+    spares = [run.state / "workers" / f"{red}-spare-{gpu}" for gpu in ("g2", "g5")]
+    run.wait(lambda: all((spare / "orders").exists() for spare in spares), "nothing waits on the spares")
     faults.lose("gpu g3")
     run.wait(lambda: run.job(red)["state"] == "RECOVERING", "not recovering")
     run.kill_controller()
@@ -150,3 +154,9 @@ def test_gpus_are_lost_again_and_the_controller_dies_meanwhile(run: Run, faults:
     assert [(loss["gpu"], loss["spare"]) for loss in document["losses"]] == [("g3", "g2"), ("g2", "g5")]
     told = [e["event"] for e in run.api.get(f"/v1/jobs/{red}/events").json()["events"] if "worker" not in e]
     assert told == ["lost", "recovering", "recovered"] * 2
+    assert [(spare / f"r{number}").is_dir() for number, spare in enumerate(spares, start=1)] == [True, True]
+    with http_client(run.processes.inventory["agent"], timeout_s=10.0) as agent:
+        run.wait(
+            lambda: not [host for host in agent.get("/v1/hosts").json() if host["kind"] == "worker"],
+            "workers are left",
+        )

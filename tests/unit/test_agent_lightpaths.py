@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from ringlight.containers.worker.posted import Posted
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.http import LightSpec
-from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
+from ringlight.testbed.emulation.agent.lightpaths import Lightpaths, _Posting
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 
@@ -131,3 +134,20 @@ def test_a_worker_where_no_light_stands_may_post_all_the_same(tmp_path: Path) ->
 def test_what_is_no_light_is_not_read(raw: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         LightSpec.model_validate(raw)
+
+
+def test_turns_that_a_worker_ends_are_told_at_once(tmp_path: Path) -> None:
+    lightpaths = Lightpaths(PLANES, tmp_path)
+    addresses = tuple(gpu.ip for gpu in PLANES.gpus.values())
+    lightpaths._posting["g0"] = _Posting(tmp_path / "posted", addresses, {})
+    # It has not begun.
+    assert lightpaths.turns({}, 0.0) == {"g0": 0}
+    posted = Posted(tmp_path / "posted", len(addresses))
+    posted.add(3, 1000)
+    timer = threading.Timer(0.05, posted.turned, (2,))
+    timer.start()
+    begun = time.monotonic()
+    assert lightpaths.turns({"g0": 0}, 20.0) == {"g0": 2}
+    assert time.monotonic() - begun < 10
+    assert lightpaths.turns({"g0": 2}, 0.01) == {"g0": 2}
+    timer.join()

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads.graph": ("fabric",),
     "workloads.packed": ("fabric", "workloads.graph"),
     "workloads.formats": ("fabric", "workloads"),
-    "containers": ("fabric", "workloads.graph", "workloads.packed", "workloads.splits"),
+    "containers": ("fabric", "workloads.graph", "workloads.packed", "workloads.phases", "workloads.splits"),
     "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
@@ -97,7 +97,12 @@ MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
 MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))
-MAY_IMPORT["controller.jobs"] += ("workloads.graph", "workloads.packed", "workloads.traffic")
+MAY_IMPORT["controller.jobs"] += (
+    "workloads.graph",
+    "workloads.packed",
+    "workloads.phases",
+    "workloads.traffic",
+)
 #: Packages of others, by the only rooms that may import them.
 ONLY_IN = {
     "os_ken": ["controller.openflow"],
@@ -124,6 +129,7 @@ NEEDS_ONLY = {
     "fabric.optinc": {"numpy"},
     "workloads.graph": {"numpy"},
     "workloads.packed": {"numpy"},
+    "workloads.phases": {"numpy"},
     "containers.worker": {"numpy"},
     "testbed.simulation": {"numpy", "numba"},
 }

@@ -288,6 +288,19 @@ class ScriptedAgent:
         with self.lock:
             self.alive.pop(worker, None)
 
+    def halt(self, job: str) -> None:
+        assert self.stuck.wait(10)
+        with self.lock:
+            self.alive = {name: worker for name, worker in self.alive.items() if worker["job"] != job}
+
+    def start_spares(self, job: str, gpus: Sequence[str]) -> None:
+        self.asked += [(job, "spare", gpu) for gpu in gpus]
+
+    def ends(self, known: int, wait_s: float) -> int:
+        time.sleep(0.01)
+        with self.lock:
+            return sum(event["event"] == "exited" for event in self.events)
+
     def choose_state(self, job: str, without: Sequence[int]) -> int:
         if [worker for worker in self.alive.values() if worker["job"] == job]:
             raise ConflictError(f"job {job}: a worker has not been removed")
@@ -580,6 +593,7 @@ def test_every_loss_takes_another_spare_until_there_is_none(site: Site) -> None:
 
 def test_named_spares_are_kept(site: Site) -> None:
     site.run("red", ["g0", "g1"], on_loss="swap", spares=["g5", "g4"])
+    site.wait(lambda: {("red", "spare", "g5"), ("red", "spare", "g4")} <= set(map(tuple, site.agent.asked)))
     with pytest.raises(ConflictError, match="GPU g4 is reserved by job red"):
         site.submit("blue", ["g4"])
     with pytest.raises(ConflictError, match="spares: GPU g1 is reserved by job red"):

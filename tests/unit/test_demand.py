@@ -23,6 +23,7 @@ from ringlight.controller.errors import (
 )
 from ringlight.controller.jobs.reservation import placed, planes_for
 from ringlight.controller.light import dividing as demand_loop
+from ringlight.controller.light import following_phases
 from ringlight.controller.light.demand import FRAME_BYTES, DividedLight, left, passed, stranded, tables
 from ringlight.controller.light.divided import DividedProvider
 from ringlight.controller.light.documents import DividedPart
@@ -31,6 +32,7 @@ from ringlight.controller.packets.attachment import lit_circuits
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.phases import Phase, PhasePlan
 from ringlight.fabric.planes.choice import lit_planes
 from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
 from ringlight.fabric.planes.divided.plugged import plugged
@@ -59,6 +61,19 @@ WAVES = fabric(kind="demand-ring", wavelength="50 Gbit/s", **AGAIN)
 def nothing(_: str) -> FloatArray:
     """What a graph sends."""
     return np.zeros((4, 4))
+
+
+PHASED = fabric(kind="parallel-ocs", switches=2, dark="10 ms", guard="1 ms")
+PHASES = {"workload": "graph", "graph": "", "iterations": 2, "light": "phases"}
+#: Pairs of each phase of its light.
+WITHIN, ACROSS = [(0, 1), (1, 0)], [(2, 3), (3, 2)]
+BOTH = [(1, 2), (2, 1)]
+
+
+def in_turns(_: str) -> PhasePlan:
+    """Ranks 0 and 1, beside them 2 and 3; then 1 and 2."""
+    phases = [Phase(tuple(sorted(pairs[0])), dict.fromkeys(pairs, 8.0)) for pairs in (WITHIN, ACROSS, BOTH)]
+    return PhasePlan(tuple(phases), ((0,), (0, 2), (1, 2), (1,)))
 
 
 class Stage:
@@ -96,7 +111,7 @@ class Stage:
 
     def begin(self) -> DividedProvider:
         """A controller's part, as at its start."""
-        site = DividedProvider(self.fabric, self.optical, self.client, EventBus(), nothing, 1.0)
+        site = DividedProvider(self.fabric, self.optical, self.client, EventBus(), nothing, 1.0, in_turns)
         self.stack.callback(site.stop)
         return site
 
@@ -122,11 +137,11 @@ class Stage:
         self.site.light("red", light)
         return light
 
-    def take_over(self) -> Any:
+    def take_over(self, settings: dict[str, Any] = RING) -> Any:
         """What the next controller does, after the end of the one before."""
         self.optical.release("red")
         self.site = self.begin()
-        light = self.plan(RANKS)
+        light = self.plan(RANKS, settings)
         self.site.adopt("red", light)
         return light
 
@@ -650,3 +665,77 @@ def test_a_controller_that_is_ending_begins_nothing(stack: ExitStack) -> None:
     stage.agent.left = {("g0", "g2"): 1000}
     time.sleep(0.1)
     assert stage.agent.log.count("hold") == 1
+
+
+# Light that follows phases
+
+
+def named(*pairs: list[tuple[int, int]]) -> set[tuple[str, str]]:
+    return {(RANKS[a], RANKS[b]) for own in pairs for a, b in own}
+
+
+def test_light_follows_the_turns_that_workers_end(stack: ExitStack) -> None:
+    stage = Stage(PHASED, stack)
+    light = stage.light(PHASES)
+    # A pair alone has all light of its GPUs.
+    lit = {pair: len(own) for pair, own in stage.agent.lit().items()}
+    assert lit == dict.fromkeys(named(WITHIN, ACROSS), 2)
+    assert stage.stand() == stage.as_told()
+    before = stage.stand()
+
+    stage.agent.turns = {"g0": 1, "g1": 1, "g2": 1}
+    # One of the second pair still sends: its light stays as it is; what the first pair had is held.
+    stage.await_lit(*named(ACROSS))
+    assert stage.stand() == before
+
+    stage.agent.log.clear()
+    stage.agent.turns = {"g0": 1, "g1": 1, "g2": 1, "g3": 1}
+    # 0 and 3 go on to the next iteration, but not before those that they meet there.
+    stage.await_lit(*named(BOTH))
+    told = [word for word in stage.agent.log if word in ("hold", "lit") or word.startswith("q")]
+    # Everybody whose circuits are taken holds before a switch is set, and sends when all are.
+    assert told[0] == "hold"
+    assert told[-1] == "lit"
+    assert set(told[1:-1]) == set(stage.switches)
+    (decision,) = [one for one in stage.decisions() if one["turns"] == [(0, 2)]]
+    assert decision["problem"] is None
+    assert decision["changed"]
+    assert decision["dark_s"] >= PHASED.optical_switches["q0"].device.declared()["dark_s"] == 0.01
+    assert stage.own().mode == "phases"
+
+    stage.agent.turns = {"g0": 1, "g1": 2, "g2": 2, "g3": 1}
+    stage.await_lit(*named(WITHIN, ACROSS))
+    stage.site.clear("red", light)
+    assert not any(stage.stand().values())
+
+
+def test_the_next_controller_goes_on_in_the_turns_that_it_finds(stack: ExitStack) -> None:
+    stage = Stage(PHASED, stack)
+    stage.light(PHASES)
+    stage.site.stop()
+    stage.agent.turns = dict.fromkeys(RANKS, 1)
+    stage.take_over(PHASES)
+    stage.await_lit(*named(BOTH))
+    stage.agent.turns = {"g0": 2, "g1": 4, "g2": 4, "g3": 2, "g9": 7}
+    # All is over, and a worker that says more than it can have ended harms nobody.
+    stage.await_lit()
+    stage.agent.turns = {"g0": 9, "g1": 9}
+    time.sleep(0.1)
+    assert stage.site.troubles() == []
+
+
+def test_circuits_that_vanish_in_a_turn_are_made_again(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following_phases, "WATCH_S", 0.05)
+    stage = Stage(PHASED, stack)
+    stage.light(PHASES)
+    stood = stage.stand()
+    stage.switches["q0"].device.submit(time.monotonic_ns(), Rewire(only=True))
+    stage.wait(lambda: stage.decisions() and stage.stand() == stood)
+
+
+def test_light_of_other_planes_cannot_follow_phases(stack: ExitStack) -> None:
+    stage = Stage(PLANES, stack)
+    with pytest.raises(InvalidError, match=r"^light phases: parallel-ocs is not set circuit by circuit$"):
+        stage.plan(RANKS, PHASES)

@@ -18,7 +18,8 @@ from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.fabric.allocation.dividing import PlanesDivider
-from ringlight.fabric.phases import Lit, Phase, PhasePlan, Progress, Turn, Turns, phase_paths
+from ringlight.fabric.allocation.phased import Lit, phase_paths
+from ringlight.fabric.phases import Phase, PhasePlan, Progress, Turn, Turns
 from ringlight.fabric.planes.divided.lightpaths import Lightpath
 from ringlight.fabric.planes.divided.planes import ParallelOcs
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight

@@ -18,13 +18,11 @@ _TURNS = {
 
 @metric("count", of="job", makes=_TURNS)
 def turns(context: Context, job: JobRun) -> Mapping[str, float]:
+    workload, iterations = job.plan.workload, len(job.by_index)
     for note in context.run.of(LightTurns, job.name):
-        iterations = max((turn["iteration"] for turn in note.turns), default=-1) + 1
-        if iterations:
-            return {
-                "phase_turns": len(note.turns) / iterations,
-                "phase_turns_moved": sum(turn["moved"] for turn in note.turns) / iterations,
-            }
+        if workload is not None and iterations:
+            moved = sum(turn["moved"] for turn in note.turns)
+            return {"phase_turns": len(phases_of(workload).phases), "phase_turns_moved": moved / iterations}
     return {}
 
 
@@ -52,7 +50,9 @@ def light(context: Context, job: JobRun) -> Mapping[str, float]:
         for phase, (begin, _) in zip(plan.phase_of[record.rank], record.times_s, strict=True):
             if phase >= 0:
                 first[phase] = min(first.get(phase, begin), begin)
-        turns = [(*took[record.i, phase], record.begin + at) for phase, at in first.items()]
+        # Those of the beginning had light before.
+        known = [(phase, at) for phase, at in first.items() if (record.i, phase) in took]
+        turns = [(*took[record.i, phase], record.begin + at) for phase, at in known]
         set_s.append(sum(lit - begun for begun, lit, _ in turns))
         waited_s.append(sum(max(0.0, lit - max(begun, wanted)) for begun, lit, wanted in turns))
     whole_s, stood_s = fmean(set_s), fmean(waited_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -39,6 +39,7 @@ from ringlight.experiments.record.events import (
     JobState,
     LightCounters,
     LightDecisions,
+    LightTurns,
     LinkBytes,
     PortRate,
     ProcessBack,
@@ -491,6 +492,8 @@ class EmulatedLab:
             # The controller keeps only the last decisions.
             self._note(Divisions, job=job.plan.name, decisions=last["decisions"], dark_s=last["dark_total_s"])
             self._note(LightDecisions, job=job.plan.name, decisions=made)
+            if job.plan.phases:
+                self._note(LightTurns, job=job.plan.name, turns=[*_turns(made)])
 
     def _moved(self, plane: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """A plane as the controller shows it, and each change of its light in the last job."""
@@ -511,6 +514,16 @@ class EmulatedLab:
     def _note(self, kind: type[Record], /, t: float | None = None, **fields: Any) -> None:
         at = time.monotonic() if t is None else t
         self._found.append(kind(t=at, run=self._run.plan.name, **fields))
+
+
+def _turns(decisions: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The turns for which the controller set light while the job ran."""
+    for one in decisions:
+        lit = one["t"] + one["decide_s"] + one["hold_s"] + one["dark_s"]
+        for iteration, phase in one["turns"]:
+            yield {
+                "iteration": iteration, "phase": phase, "set": one["t"], "lit": lit, "moved": one["changed"],
+            }  # fmt: skip
 
 
 #: What a run's event calls a process of each kind.

@@ -21,6 +21,7 @@ from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_time
 from ringlight.workloads.packed import pack
+from ringlight.workloads.phases import phases_of
 
 #: A worker waits so long for a peer or for light in an undisturbed run, besides the all-reduce, seconds.
 USUAL_PATIENCE_S = 15.0
@@ -64,6 +65,8 @@ def job_request(plan: RunPlan, job: JobPlan) -> dict[str, Any]:
     request |= {"iterations": job.iterations, "peer_timeout_s": peer_timeout_s(plan, job)}
     if job.workload is not None:
         request |= {"workload": "graph", "graph": hashlib.sha256(pack(job.workload)).hexdigest()}
+        if job.phases:
+            request["light"] = "phases"
     else:
         request |= {
             "workload": "train",
@@ -118,6 +121,9 @@ def averaged_patience_s(plan: RunPlan, job: JobPlan) -> float:
 def _turns_s(plan: RunPlan, job: JobPlan) -> float:
     """Longest time until each partner of a GPU had light that is divided anew, emulated seconds."""
     plane = job.plane(plan.setting.fabric)
+    if job.phases and plane.phases is not None and job.workload is not None:
+        # Of an iteration, all turns one after another.
+        return len(phases_of(job.workload).phases) * sum(plane.phases) * plan.setting.scale.time
     if (made := plane.division) is None:
         return 0.0
     return len(plane.nodes) * (made.interval_s + made.dark_s) * plan.setting.scale.time
@@ -167,9 +173,11 @@ def only_simulated(plan: RunPlan) -> str | None:
     for plane in planes:
         if plane.division is not None and (why := _too_fast(plan.setting, plane.division)) is not None:
             return why
+    for job, plane in zip(plan.jobs, planes, strict=True):
+        light_s = sum(plane.phases) if job.phases and plane.phases is not None else 0.0
+        if (why := _taken_for_lost(plan.setting, light_s)) is not None:
+            return why
     for job in plan.jobs:
-        if job.phases:
-            return f"jobs.{job.name}.workload.light: phases are only simulated"
         if (why := _beyond_workers(job)) is not None:
             return why
         if job.container is not None:
@@ -243,10 +251,16 @@ def _too_fast(setting: Setting, one: Division) -> str | None:
             f"fabric.interconnect.interval: {format_time(one.interval_s * time)} as emulated; a controller "
             f"divides light at most every {format_time(LEAST_INTERVAL_S)}; raise scale.time"
         )
-    if setting.tcp.rto_min < HELD * one.dark_s:
+    return _taken_for_lost(setting, one.dark_s)
+
+
+def _taken_for_lost(setting: Setting, dark_s: float) -> str | None:
+    """Why TCP would take for lost what waits for so long, ``key: reason``."""
+    time = setting.scale.time
+    if setting.tcp.rto_min < HELD * dark_s:
         return (
             f"tcp.rto_min: {format_time(setting.tcp.rto_min * time)} as emulated, and light is dark for "
-            f"{format_time(one.dark_s * time)}: TCP would send again what is only held; give it at least "
+            f"{format_time(dark_s * time)}: TCP would send again what is only held; give it at least "
             f"{HELD} times as long"
         )
     return None

@@ -68,6 +68,16 @@ def write_whole(path: Path, data: bytes) -> None:
     temporary.rename(path)
 
 
+def make_anew(directory: Path, mode: int) -> None:
+    """An empty directory; one that is there is kept under another name."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists():
+        numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
+        used = [int(m[1]) for p in directory.parent.iterdir() if (m := numbers.fullmatch(p.name))]
+        directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
+    directory.mkdir(mode=mode)
+
+
 def make_worker_directory(
     directory: Path, spec: dict[str, Any], uid: int, workload: bytes | None = None
 ) -> None:
@@ -75,12 +85,7 @@ def make_worker_directory(
 
     One that is there is kept under another name.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    if directory.exists():
-        numbers = re.compile(re.escape(directory.name) + r"\.(\d+)")
-        used = [int(m[1]) for p in directory.parent.iterdir() if (m := numbers.fullmatch(p.name))]
-        directory.rename(directory.with_name(f"{directory.name}.{max(used, default=0) + 1}"))
-    directory.mkdir(mode=0o700)
+    make_anew(directory, 0o700)
     try:
         write_whole(directory / "spec.json", json.dumps(spec).encode())
         if workload is not None:

@@ -125,7 +125,7 @@ def told(
                 if isinstance(host, DockerHost):
                     # A container of the job's own image shares the worker's network.
                     guest = host.guest is not None and host.guest.pidfd is not None
-                    entry["container"] = f"{prefix}{place.id}{'.guest' if guest else ''}"
+                    entry["container"] = f"{prefix}{place.home.name}{'.guest' if guest else ''}"
         elif gpu.name in idle:
             entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
         found.append(entry)

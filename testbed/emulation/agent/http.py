@@ -16,7 +16,7 @@ from ringlight.controller.web.serving import HttpServer
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.workers import Digest, Name, WorkerRequest, Workers
+from ringlight.testbed.emulation.agent.workers import Digest, Name, SpareRequest, WorkerRequest, Workers
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
@@ -46,6 +46,14 @@ class ResumeRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     without: list[int]
+
+
+class TurnsRequest(BaseModel):
+    """Wait until some worker has ended other turns than ``known`` by GPU, at most ``wait_s`` seconds."""
+
+    model_config = ConfigDict(extra="forbid")
+    known: dict[str, int]
+    wait_s: float = Field(ge=0, le=5)
 
 
 class TransmitterSpec(BaseModel):
@@ -97,6 +105,10 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
         return workers.start_all(wanted)
 
+    @app.post("/v1/spares")
+    def start_spares(wanted: list[SpareRequest]) -> list[dict[str, Any]]:
+        return workers.start_spares(wanted)
+
     @app.put(_WORKLOADS + "{digest}")
     async def put_workload(digest: Annotated[str, Digest], request: Request) -> dict[str, Any]:
         async with uploads(request.receive) as (part, found):
@@ -107,6 +119,11 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     def release(request: ReleaseRequest) -> dict[str, Any]:
         workers.release(request.ids, request.at)
         return {"released": request.ids, "at": request.at}
+
+    @app.post("/v1/jobs/{job}/halt")
+    def halt(job: Annotated[str, Name]) -> dict[str, Any]:
+        workers.halt(job)
+        return {"job": job, "halted": True}
 
     @app.post("/v1/checkpoints/{job}/resume")
     def resume(job: Annotated[str, Name], request: ResumeRequest) -> dict[str, Any]:
@@ -135,10 +152,18 @@ def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapp
     def traffic() -> dict[str, Any]:
         return lightpaths.traffic()
 
+    @app.post("/v1/turns")
+    def turns(request: TurnsRequest) -> dict[str, int]:
+        return lightpaths.turns(request.known, request.wait_s)
+
     @app.get("/v1/workers")
     def report(cursor: int = Query(0, ge=0)) -> JSONResponse:
         # As it is: checking every event of a poll ten times a second would cost more than the rest.
         return JSONResponse(workers.report(cursor))
+
+    @app.get("/v1/ends")
+    def ends(known: int = 0, wait_s: float = Query(0.0, ge=0, le=5)) -> dict[str, int]:
+        return {"ends": workers.ends(known, wait_s)}
 
     @app.get("/v1/workers/{name}/output")
     def output(name: Annotated[str, Name]) -> dict[str, str]:

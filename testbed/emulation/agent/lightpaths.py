@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 #: In a worker's directory: bytes that it has given its NIC towards each rank, whole numbers of the machine.
 POSTED = "posted"
 _NUMBER = struct.Struct("=Q")
+#: How often it is looked whether a worker has ended a turn, seconds.
+LOOK_S = 0.003
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,18 @@ class Lightpaths:
         """The worker at ``gpu`` is gone, if it was one that posts."""
         with self._lock:
             self._posting.pop(gpu, None)
+
+    def turns(self, known: Mapping[str, int], wait_s: float) -> dict[str, int]:
+        """How many turns each GPU's worker has ended (``fabric.phases``) of those that post, once that is not
+        as ``known`` or after ``wait_s`` seconds."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            with self._lock:
+                posting = list(self._posting.items())
+            found = {gpu: _turned(worker) for gpu, worker in posting}
+            if time.monotonic() >= deadline or any(known.get(gpu, 0) != n for gpu, n in found.items()):
+                return found
+            time.sleep(LOOK_S)
 
     def traffic(self) -> dict[str, Any]:
         """What each GPU's worker has posted to its peers, and what has left of it as light since it started.
@@ -191,6 +205,15 @@ def _posted(worker: _Posting) -> list[int]:
         log.warning("%s cannot be read: %s", worker.file, error.strerror or error)
         data = b""
     return [number for (number,) in _NUMBER.iter_unpack(data.ljust(count * _NUMBER.size, b"\0"))]
+
+
+def _turned(worker: _Posting) -> int:
+    try:
+        data = read_from(worker.file, len(worker.addresses) * _NUMBER.size, _NUMBER.size)
+    except OSError:
+        # It has not begun; what is wrong with the file is said where its bytes are read.
+        return 0
+    return _NUMBER.unpack(data)[0] if len(data) == _NUMBER.size else 0
 
 
 def _since(count: PeerCount, before: PeerCount | None) -> dict[str, int]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ringlight.containers.image import OWN_IMAGE
 from ringlight.containers.worker.holder import ENDED
+from ringlight.containers.worker.resident import FIRST
 from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.checkpoints import (
@@ -33,7 +34,13 @@ from ringlight.testbed.emulation.agent.checkpoints import (
     make_directory,
     remove_directory,
 )
-from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
+from ringlight.testbed.emulation.agent.files import (
+    make_anew,
+    make_worker_directory,
+    parse_event,
+    read_from,
+    write_whole,
+)
 from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
@@ -52,6 +59,7 @@ from ringlight.testbed.emulation.nodes import (
 )
 from ringlight.testbed.emulation.onic.wiring import onic_directory
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
+from ringlight.testbed.emulation.residents import Orders
 from ringlight.testbed.lab import NIC
 
 log = logging.getLogger(__name__)
@@ -64,6 +72,8 @@ Failures = (WorkerError, NetworkError, OpenVSwitchError, OSError, TimeoutError)
 DockerFailures = (docker.errors.DockerException, requests.RequestException)
 #: As of a shell: the command could not be started.
 NOT_STARTED = 127
+#: How long workers that their job goes on without stay, so that it does not wait for their removal, seconds.
+LEAVE_S = 2.0
 #: What a guest said, in its worker's directory.
 STREAMS = ("stdout", "stderr")
 
@@ -124,13 +134,34 @@ class WorkerRequest(BaseModel):
         """The worker's id."""
         return f"{self.job}-{self.rank}" + (f"-r{self.attempt}" if self.attempt else "")
 
+    @property
+    def stays(self) -> bool:
+        """Whether its process stays for later attempts: where nothing but the NIC ties it to its GPU."""
+        return self.checkpoint and "onic" not in self.spec and not self.spec.get("posted")
+
+
+class SpareRequest(BaseModel):
+    """A spare's process to start for a job, where it waits to become one of the job's workers."""
+
+    model_config = ConfigDict(extra="forbid")
+    job: str = Name
+    gpu: str
+
+    @property
+    def worker(self) -> str:
+        """Its id until it has a rank."""
+        return f"{self.job}-spare-{self.gpu}"
+
 
 @dataclass
 class Worker:
-    """What is known of one worker. ``begun``: its guest was asked to start; ``guest_end``: how that ended."""
+    """What is known of one worker. ``begun``: its guest was asked to start; ``guest_end``: how that ended.
+
+    One that is ``waiting`` is a resident without an attempt: a spare's, or one that was halted.
+    """
 
     host: WorkerHost
-    state: Literal["starting", "running", "exited", "removed"] = "starting"
+    state: Literal["starting", "running", "waiting", "exited", "removed"] = "starting"
     outcome: Outcome | None = None
     begun: bool = False
     guest_end: GuestEnd | None = None
@@ -140,6 +171,11 @@ class Worker:
     @property
     def place(self) -> WorkerPlace:
         return self.host.place
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is to be watched, as it has a process that has not ended."""
+        return self.state in ("running", "waiting")
 
     def told(self) -> dict[str, Any]:
         place = self.place
@@ -185,7 +221,14 @@ class Workers:
         self._workers: dict[str, Worker] = {}
         self._events: list[dict[str, Any]] = []
         self._lost: set[str] = set()
+        #: Ends so far, of whatever worker.
+        self._ends = 0
+        #: Workers that are removed a little later, each lot with its thread and what hurries it.
+        self._leaving: list[tuple[list[Worker], threading.Event, threading.Thread]] = []
+        #: Held while a spare's process starts: until then it can neither be taken nor removed.
+        self._spare_starts = threading.Lock()
         self._lock = threading.RLock()
+        self._ended_one = threading.Condition(self._lock)
         self._closed = False
         self._pool = ThreadPoolExecutor(PARALLEL_STARTS, "workers")
         self._wake_read, self._wake_write = os.pipe()
@@ -197,10 +240,14 @@ class Workers:
     def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
         """Start workers in parallel, all or none. Raises AgentError naming the rank and the cause."""
         chosen = list(wanted)
-        workers = self._reserve(chosen)
+        self._settle({request.gpu for request in chosen})
+        self._remove(self._in_the_way(chosen))
+        with self._spare_starts:
+            workers = self._reserve(chosen)
         requests_by_worker = {request.worker: request for request in chosen}
+        new = [worker for worker in workers if worker.host.pidfd is None]
         try:
-            self._idle.leave([worker.place.gpu for worker in workers])
+            self._idle.leave([worker.place.gpu for worker in new])
             failures = [
                 (worker, error)
                 for worker, error in zip(
@@ -212,7 +259,7 @@ class Workers:
             ]
             if not failures:
                 try:
-                    self._network.attach(w.place.gpu for w in workers)
+                    self._network.attach(w.place.gpu for w in new)
                 except Failures as error:
                     failures = [(workers[0], str(error))]
             if failures:
@@ -227,7 +274,122 @@ class Workers:
                 if worker.state == "starting":
                     worker.state = "running"
         self._wake()
+        self._remove_later(workers)
         return [{"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers]
+
+    def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]:
+        """Start the processes of spares, which wait to be workers. Raises AgentError naming the GPU."""
+        return [self._start_spare(request) for request in wanted]
+
+    def _start_spare(self, request: SpareRequest) -> dict[str, Any]:
+        self._settle({request.gpu})
+        with self._spare_starts:
+            with self._lock:
+                if self._closed:
+                    raise AgentError(503, "the testbed is stopping")
+                places = {w.place.id: w.place.gpu for w in self._workers.values()}
+                if request.worker in places or request.gpu in places.values():
+                    raise AgentError(409, f"GPU {request.gpu} is taken")
+                self._check_gpu(request.gpu, f"spare of job {request.job}")
+                worker = Worker(self._make_host(self._lodged(request, request.worker, rank=-1)))
+                self._workers[request.worker] = worker
+            try:
+                self._idle.leave([request.gpu])
+                self._lodge(worker)
+                worker.host.launch()
+                self._network.plug(worker.host)
+                self._network.attach([request.gpu])
+            except Failures as error:
+                self._remove([worker])
+                raise AgentError(500, f"spare of job {request.job} on {request.gpu}: {error}") from None
+            with self._lock:
+                if worker.state == "starting":
+                    worker.state = "waiting"
+        self._wake()
+        return {"id": request.worker, "gpu": request.gpu, "state": worker.state}
+
+    def _lodged(self, request: WorkerRequest | SpareRequest, name: str, rank: int) -> WorkerPlace:
+        """The place of a worker that stays, before its first attempt."""
+        residence = self._directory / name
+        return WorkerPlace(
+            id=name,
+            job=request.job,
+            rank=rank,
+            gpu=request.gpu,
+            directory=residence / FIRST,
+            command=self._command,
+            image=self._image,
+            checkpoint=self._checkpoint(request.job),
+            residence=residence,
+        )
+
+    def _lodge(self, worker: Worker) -> None:
+        """Make what a worker that stays finds when it comes. Raises OSError."""
+        place = worker.place
+        assert place.residence is not None
+        assert place.checkpoint is not None
+        make_directory(place.checkpoint, worker.host.uid)
+        make_anew(place.residence, 0o755)
+        worker.host.orders = Orders(place.residence)
+
+    def _check_gpu(self, gpu: str, who: str) -> None:
+        """Raises AgentError for a GPU on which nothing can start."""
+        if gpu not in self._fabric.gpus:
+            raise AgentError(422, f"{who}: there is no GPU {gpu}")
+        if gpu in self._lost:
+            raise AgentError(409, f"{who}: GPU {gpu} is lost")
+        try:
+            self._network.check_plugged(gpu)
+        except NetworkError as error:
+            raise AgentError(422, str(error)) from None
+
+    def _at_hand(self, request: WorkerRequest) -> Worker | None:
+        """The resident of the same job that waits on a GPU."""
+        where = (request.job, request.gpu)
+        found = (w for w in self._workers.values() if (w.place.job, w.place.gpu) == where)
+        return next((w for w in found if w.state == "waiting" and request.stays), None)
+
+    def _in_the_way(self, chosen: list[WorkerRequest]) -> list[Worker]:
+        """Ended workers of earlier attempts on the GPUs of those that are to start."""
+        with self._lock:
+            wanted = {(request.job, request.gpu) for request in chosen if request.attempt}
+            return [
+                w for w in self._workers.values()
+                if (w.place.job, w.place.gpu) in wanted and w.state == "exited"
+            ]  # fmt: skip
+
+    def _remove_later(self, workers: list[Worker]) -> None:
+        """Take away what is left of earlier attempts of these workers' jobs, in a while."""
+        with self._lock:
+            jobs, ids = {w.place.job for w in workers}, {w.place.id for w in workers}
+            left = [
+                w for name, w in self._workers.items()
+                if w.place.job in jobs and name not in ids and w.state == "exited"
+            ]  # fmt: skip
+            left += [
+                w for name, w in self._workers.items()
+                if w.place.job in jobs and name not in ids and w.state == "waiting" and w.place.rank >= 0
+            ]  # fmt: skip
+            if not left:
+                return
+            hurry = threading.Event()
+
+            def leave() -> None:
+                hurry.wait(LEAVE_S)
+                self._remove(left)
+
+            thread = threading.Thread(target=leave, name="leaving", daemon=True)
+            self._leaving.append((left, hurry, thread))
+            thread.start()
+
+    def _settle(self, gpus: Collection[str] | None = None) -> None:
+        """Have those that are about to leave these GPUs (None: any) do so now."""
+        with self._lock:
+            self._leaving = [one for one in self._leaving if one[2].is_alive()]
+            mine = [one for one in self._leaving if gpus is None or any(w.place.gpu in gpus for w in one[0])]
+        for _, hurry, thread in mine:
+            hurry.set()
+            thread.join(30.0)
 
     def _reserve(self, chosen: list[WorkerRequest]) -> list[Worker]:
         """Check the requests and take their GPUs."""
@@ -237,39 +399,51 @@ class Workers:
             if self._closed:
                 raise AgentError(503, "the testbed is stopping")
             places: dict[str, WorkerPlace] = {}
+            residents: dict[str, Worker] = {}
+            requests_of = {request.worker: request for request in chosen}
             taken = {w.place.gpu: w.place.id for w in self._workers.values()}
             for request in chosen:
                 name = request.worker
-                if request.gpu not in self._fabric.gpus:
-                    raise AgentError(
-                        422, f"job {request.job} rank {request.rank}: there is no GPU {request.gpu}"
-                    )
-                if request.gpu in self._lost:
-                    raise AgentError(409, f"job {request.job} rank {request.rank}: GPU {request.gpu} is lost")
-                if name in self._workers or name in places:
+                self._check_gpu(request.gpu, f"job {request.job} rank {request.rank}")
+                if (there := self._at_hand(request)) is not None:
+                    residents[name] = there
+                    del taken[request.gpu]
+                elif name in self._workers or name in places:
                     raise AgentError(409, f"there is a worker {name} already")
                 if request.gpu in taken:
                     raise AgentError(409, f"GPU {request.gpu} is taken by worker {taken[request.gpu]}")
-                try:
-                    self._network.check_plugged(request.gpu)
-                except NetworkError as error:
-                    raise AgentError(422, str(error)) from None
                 taken[request.gpu] = name
-                places[name] = WorkerPlace(
-                    id=name,
-                    job=request.job,
-                    rank=request.rank,
-                    gpu=request.gpu,
-                    directory=self._directory / name,
-                    command=self._command,
-                    image=self._image,
-                    onic=self._onic_directory(request.gpu),
-                    checkpoint=self._checkpoint(request.job) if request.checkpoint else None,
-                    guest=None if request.container is None else request.container.plan(self._image),
-                )
-            workers = {name: Worker(self._make_host(place)) for name, place in places.items()}
+                places[name] = self._place(request)
+            for there in residents.values():
+                del self._workers[there.place.id]
+            workers = {}
+            for name, place in places.items():
+                host = residents[name].host if name in residents else self._make_host(place)
+                if name in residents:
+                    residence = host.place.home
+                    directory = residence / f"r{requests_of[name].attempt}"
+                    host.place = replace(place, residence=residence, directory=directory)
+                workers[name] = Worker(host)
             self._workers |= workers
             return list(workers.values())
+
+    def _place(self, request: WorkerRequest) -> WorkerPlace:
+        """What a worker is to be where no resident waits for it."""
+        name = request.worker
+        if request.stays:
+            return self._lodged(request, name, request.rank)
+        return WorkerPlace(
+            id=name,
+            job=request.job,
+            rank=request.rank,
+            gpu=request.gpu,
+            directory=self._directory / name,
+            command=self._command,
+            image=self._image,
+            onic=self._onic_directory(request.gpu),
+            checkpoint=self._checkpoint(request.job) if request.checkpoint else None,
+            guest=None if request.container is None else request.container.plan(self._image),
+        )
 
     def put_workload(self, digest: str, part: Path, found: str) -> None:
         """Keep a workload, the file ``part`` with SHA-256 ``found``, for workers to be started; it is moved.
@@ -284,9 +458,11 @@ class Workers:
             raise AgentError(500, f"workload {digest}: {error.strerror or error}") from None
 
     def _start(self, worker: Worker, request: WorkerRequest) -> str | None:
-        """Start one worker and plug its NIC; the reason when that fails."""
-        place, spec = worker.place, request.spec
+        """Start one worker and plug its NIC, or tell the resident that waits; the reason when that fails."""
+        place, spec, at_hand = worker.place, request.spec, worker.host.pidfd is not None
         try:
+            if place.residence is not None and not at_hand:
+                self._lodge(worker)
             if place.checkpoint is not None:
                 make_directory(place.checkpoint, worker.host.uid)
                 spec = spec | {"checkpoint": worker.host.checkpoint}
@@ -294,6 +470,11 @@ class Workers:
                 spec = spec | {"averager": self._averager(request)}
             graph = None if request.graph is None else (self.workloads / request.graph).read_bytes()
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
+            if at_hand:
+                assert worker.host.orders is not None
+                self._network.introduce(worker.host, self._neighbours(place, spec))
+                worker.host.orders.run(place.directory.name)
+                return None
             if spec.get("posted"):
                 self._lightpaths.begin(place.gpu, place.directory, _addresses(spec))
             worker.host.launch()
@@ -333,7 +514,7 @@ class Workers:
         """Wait for deaths; the kernel tells of each at once."""
         while not self._closed:
             with self._lock:
-                alive = {w.host.pidfd: w for w in self._workers.values() if w.state == "running"}
+                alive = {w.host.pidfd: w for w in self._workers.values() if w.lives}
                 guests = {
                     w.host.guest.pidfd: w
                     for w in self._workers.values()
@@ -355,6 +536,10 @@ class Workers:
     def _ended(self, worker: Worker) -> None:
         died = time.monotonic()
         with self._lock:
+            if worker.state == "waiting":
+                # No rank of a job ends with it.
+                worker.state = "exited"
+                log.warning("worker %s ended while it waited", worker.place.id)
             if worker.state != "running":
                 return
         try:
@@ -371,6 +556,8 @@ class Workers:
             worker.state = "exited"
             ended = {k: v for k, v in asdict(outcome).items() if k != "stderr_tail"}
             self._events.append(self._marked(worker, {"t": died, "event": "exited", **ended}))
+            self._ends += 1
+            self._ended_one.notify_all()
         worker.exited.set()
         log.info("worker %s ended: %s", worker.place.id, describe(outcome))
 
@@ -474,15 +661,21 @@ class Workers:
             else:
                 self._events.append(self._marked(worker, event))
 
+    def ends(self, known: int, wait_s: float) -> int:
+        """How many workers have ended so far, once it is not ``known``, or ``wait_s`` seconds later."""
+        with self._ended_one:
+            self._ended_one.wait_for(lambda: self._ends != known or self._closed, wait_s)
+            return self._ends
+
     def report(self, cursor: int) -> dict[str, Any]:
-        """State of every worker, and the events from number ``cursor`` on."""
+        """State of every worker that has a rank, and the events from number ``cursor`` on."""
         with self._lock:
             for worker in self._workers.values():
                 if worker.state == "running":
                     self._read_events(worker)
             return {
                 "cursor": len(self._events),
-                "workers": [w.told() for w in self._workers.values()],
+                "workers": [w.told() for w in self._workers.values() if w.place.rank >= 0],
                 "events": self._events[cursor:],
                 "lost_gpus": sorted(self._lost),
             }
@@ -501,7 +694,7 @@ class Workers:
             except OpenVSwitchError as error:
                 raise AgentError(503, str(error)) from None
         with self._lock:
-            busy = {w.place.gpu: w.host for w in self._workers.values() if w.state == "running"}
+            busy = {w.place.gpu: w.host for w in self._workers.values() if w.lives}
         quiet = [gpu for gpu in gpus if gpu not in busy or not self._network.announce(busy[gpu])]
         return self._idle.announce(quiet)
 
@@ -509,7 +702,7 @@ class Workers:
         """What is at each GPU's NIC (:func:`told`); ``fill``: with idle hosts. Raises AgentError."""
         if fill:
             self._idle.fill(lambda: [worker.host for worker in self.workers()])
-        workers = [(worker.host, worker.state == "running") for worker in self.workers()]
+        workers = [(worker.host, worker.lives) for worker in self.workers()]
         return told(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
 
     def set_lost(self, gpu: str, lost: bool) -> None:
@@ -519,12 +712,31 @@ class Workers:
 
     # -- states of jobs
 
+    def halt(self, job: str) -> None:
+        """End all workers of a job, so that it can go on: what stays waits, and ended ones are left as they
+        are. Raises AgentError."""
+        with self._lock:
+            mine = [w for w in self._workers.values() if w.place.job == job and w.state != "waiting"]
+            residents = [w for w in mine if w.host.orders is not None and w.state == "running"]
+        stopped = {
+            w.place.id for w, done in zip(residents, self._pool.map(_stop, residents), strict=True) if done
+        }
+        with self._lock:
+            for worker in residents:
+                if worker.place.id in stopped and worker.state == "running":
+                    self._read_events(worker)
+                    worker.state = "waiting"
+            others = [w for w in mine if w.state in ("starting", "running")]
+        if errors := self._remove(others):
+            raise AgentError(500, f"job {job}: {errors[0]}")
+
     def choose_state(self, job: str, without: Collection[int]) -> int:
         """The iteration that a job goes on from, not by what the ranks ``without`` had. Raises AgentError."""
         with self._lock:
-            there = [w.place.id for w in self._workers.values() if w.place.job == job]
+            mine = [w for w in self._workers.values() if w.place.job == job]
+            there = [w.place.id for w in mine if w.state in ("starting", "running")]
         if there:
-            raise AgentError(409, f"job {job}: worker {there[0]} has not been removed")
+            raise AgentError(409, f"job {job}: worker {there[0]} has not been halted")
         try:
             return choose_state(self._checkpoint(job), without)
         except OSError as error:
@@ -559,7 +771,12 @@ class Workers:
 
     def remove(self, name: str) -> None:
         """End a worker and take its container and NIC away; its directory stays. Raises AgentError."""
-        errors = self._remove([self._get(name)])
+        worker = self._get(name)
+        if worker.place.rank < 0:
+            with self._spare_starts:
+                errors = self._remove([worker])
+        else:
+            errors = self._remove([worker])
         if errors:
             raise AgentError(500, f"worker {name}: {errors[0]}")
 
@@ -568,6 +785,8 @@ class Workers:
 
         With ``unplug`` false the bridges go altogether, meanwhile.
         """
+        if not workers:
+            return []
         with self._lock:
             for worker in workers:
                 self._read_events(worker)
@@ -612,7 +831,9 @@ class Workers:
         """End all workers, and start no more; what went wrong."""
         with self._lock:
             self._closed = True
-            workers = list(self._workers.values())
+            self._ended_one.notify_all()
+        self._settle()
+        workers = self.workers()
         self._idle.close()
         errors = self._remove(workers, unplug=False) if workers else []
         for job in {worker.place.job for worker in workers}:
@@ -626,6 +847,17 @@ class Workers:
         os.close(self._wake_read)
         os.close(self._wake_write)
         return errors
+
+
+def _stop(worker: Worker) -> bool:
+    """Whether a resident has ended its attempt."""
+    assert worker.host.orders is not None
+    try:
+        worker.host.orders.stop()
+    except OSError as error:
+        log.warning("worker %s does not stop: %s", worker.place.id, error)
+        return False
+    return True
 
 
 def _tail(path: Path) -> str:
