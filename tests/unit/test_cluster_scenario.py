@@ -129,6 +129,7 @@ def test_a_file_is_read_copied_and_named_when_it_is_wrong(tmp_path: Path) -> Non
         ("sends: 0.4", "sends: [{up_to: 8, share: 0.1}]", "jobs.trace.sends: classes of jobs go from small"),
         ("warm_up: 0.1", "warmup: 0.1", "jobs.trace.warmup: unknown key; the nearest is warm_up"),
         ("placement: random", "placement: best", "arms.random.jobs.trace.placement"),
+        ("warm_up: 0.1", "sharing: on-off", "jobs.trace.sharing: on-off: only what trains has iterations"),
         ("jobs.trace.light", "jobs.trace.lights", "arms.light.jobs.trace.lights"),
         ("  trace:", "  red: {gpus: 2}\n  trace:", "jobs.red: a trace is alone on a cluster"),
         ("name: small", "scale: {time: 2}\nname: small", "scale: a trace is replayed in real time"),
@@ -232,7 +233,6 @@ def test_what_trains_is_replayed_as_it_is_simulated_flow_by_flow() -> None:
         ("pattern: ring", "pattern: uniform", "jobs.trace.sends: what trains reduces in rings"),
         ("iteration: 45 s", "iteration: 200 ms", "jobs.trace.trains: job 0 of 2 GPUs sends"),
         ("{jobs: 4,", "{jobs: 1001,", "jobs.trace.trains: 1,001 jobs; up to 1000 train"),
-        ("trains: {iteration: 45 s}", "sharing: on-off", "jobs.trace.sharing: on-off: only what trains has"),
         ("jobs:\n", f"events: [{LOST.replace('g1', 'g9')}]\njobs:\n", "events.1.target: there is no GPU g9"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ Constants are arguments: numba keeps what it compiled, and with it what they wer
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 from ringlight.testbed.simulation.cluster.rates import (
@@ -117,23 +118,28 @@ def load_at(
 
 @compiled
 def full_at(
-    levels: FloatArray, weight: float, mean: FloatArray, varies: FloatArray, elsewhere: float, on: float,
-    room: float, sign: float,
+    levels: FloatArray, weight: float, mean: FloatArray, varies: FloatArray, roomy: npt.NDArray[np.bool_],
+    elsewhere: float, on: float, room: float, sign: float,
 ) -> float:  # fmt: skip
     """The rate at which a job finds a link full that carries ``mean``, with variance ``varies``, of all jobs
     at each of ``levels``; ``elsewhere``: what its other links allow it, and ``on``: how much of the time it
-    sends, which are in these sums."""
+    sends, which are in these sums. ``roomy``: at which levels the link is full for nobody."""
     last = len(levels) - 1
     most = load_at(levels[last], weight, mean[last], varies[last], elsewhere, on, sign)
     if most <= room:
         return 1.0
-    before, below, load, found = 0.0, 0.0, most, 1.0
-    for at in range(last + 1):
+    before, below, load = 0.0, 0.0, most
+    found: float = 1.0
+    for at in range(last):
+        if roomy[at] and roomy[at + 1]:
+            continue
         found = levels[at]
         load = load_at(found, weight, mean[at], varies[at], elsewhere, on, sign)
         if load > room:
             break
         before, below = load, found
+    else:
+        found, load = levels[last], most
     return below + (found - below) * (room - before) / (load - before)
 
 
@@ -160,8 +166,9 @@ def mean_field(
     on = np.ones(jobs)
     elsewhere, busy, calm = np.ones(len(links)), np.ones(len(links)), np.ones(len(links))
     mean, varies = np.zeros((len(capacity), steps)), np.zeros((len(capacity), steps))
-    # What the largest job on a link puts there, and whether it has room for all even at a busy moment.
-    largest, roomy = np.zeros(len(capacity)), np.zeros(len(capacity), dtype=np.bool_)
+    # What the largest job on a link puts there, and at which levels it has room for all even at a busy
+    # moment.
+    largest, roomy = np.zeros(len(capacity)), np.zeros((len(capacity), steps), dtype=np.bool_)
     for j in range(len(links)):
         largest[links[j]] = max(largest[links[j]], weights[j])
     for number in range(rounds):
@@ -184,24 +191,26 @@ def mean_field(
                     varies[links[j], at] += (1 - on[k]) * sent * put
         moved = 0.0
         for link in range(len(capacity)):
-            most = largest[link] + mean[link, steps - 1] + np.sqrt(varies[link, steps - 1])
-            roomy[link] = most <= capacity[link]
+            for at in range(steps):
+                most = largest[link] * levels[at] + mean[link, at] + np.sqrt(varies[link, at])
+                roomy[link, at] = most <= capacity[link]
         for k in range(jobs):
             worst, best = 1.0, 1.0
             for j in range(offsets[k], offsets[k + 1]):
                 link = links[j]
-                if roomy[link]:
+                if roomy[link, steps - 1]:
                     busy[j] = calm[j] = level[j] = 1.0
                     continue
                 room = capacity[link]
                 busy[j] = full_at(
-                    levels, weights[j], mean[link], varies[link], elsewhere[j], on[k], room, 1.0
+                    levels, weights[j], mean[link], varies[link], roomy[link], elsewhere[j], on[k], room, 1.0
                 )
                 calm[j] = 1.0
                 if busy[j] < 1:
                     calm[j] = full_at(
-                        levels, weights[j], mean[link], varies[link], elsewhere[j], on[k], room, -1.0
-                    )
+                        levels, weights[j], mean[link], varies[link], roomy[link], elsewhere[j], on[k], room,
+                        -1.0,
+                    )  # fmt: skip
                 level[j] = np.sqrt(busy[j] * calm[j])
                 worst, best = min(worst, busy[j]), min(best, calm[j])
             count, logs, new = 0, 0.0, best
