@@ -60,15 +60,24 @@ def run(
 ) -> Results:
     """Make the runs of an experiment, or of a YAML file's, as ``ringlight simulate`` does, or ``run``
     (backend ``emulation``). A script that makes many needs the usual ``if __name__ == "__main__":``, as they
-    are spread over processes, which read it again.
+    are spread over processes, which read it again. ``dask``: a scheduler's address; its workers compute what
+    is simulated, and its hosts build the labs of what is emulated.
 
-    Raises ValueError for another backend, ScenarioError, BackendError and WriteError with one line.
+    Raises ValueError for another backend, ScenarioError, BackendError, LabError and WriteError with one line.
     """
     from ringlight.experiments.analysis.rows import from_json
     from ringlight.experiments.runner.command import backend_named, carry_out_experiment
 
     found = load(experiment) if isinstance(experiment, str | Path) else experiment
-    done, result = carry_out_experiment(
-        found, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
-    )
+    if backend == "emulation" and dask is not None:
+        from ringlight.experiments.runner.hosts import HostsBackend
+        from ringlight.testbed.hosts.cluster import hosts_of
+
+        with hosts_of(dask) as cluster:
+            on_hosts = HostsBackend("docker", cluster)
+            done, result = carry_out_experiment(found, on_hosts, Path(runs), arms=arms, processes=processes)
+    else:
+        done, result = carry_out_experiment(
+            found, backend_named(backend), Path(runs), arms=arms, processes=processes, dask=dask
+        )
     return Results(done.path, from_json(result), done.failures, result)

@@ -151,12 +151,10 @@ def _pool(
     runs: int, backend: Backend, processes: int | None, dask: str | None, executor: str | None
 ) -> AbstractContextManager[Executor] | None:
     asked = [option for option in (processes, dask, executor) if option is not None]
-    if isinstance(backend, RemoteBackend):
-        return nullcontext(backend.executor())
     if not isinstance(backend, SimulationBackend):
         if asked:
-            raise ScenarioError("only a simulation is spread over processes: an emulation has one machine")
-        return None
+            raise ScenarioError("only a simulation is spread over processes: a host emulates in one")
+        return nullcontext(backend.executor()) if isinstance(backend, RemoteBackend) else None
     if len(asked) > 1:
         raise ScenarioError("--processes, --dask, --executor: give one of them")
     if dask is not None:

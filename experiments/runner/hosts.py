@@ -5,7 +5,7 @@ The command that asks needs neither root nor Docker. What a run leaves comes bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from typing import Any
 
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import BackendError, Made
-from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.events import RunFailed
 from ringlight.experiments.record.folder import RunFolder
@@ -65,6 +65,17 @@ class HostsBackend(EmulationBackend):
             if why is not None:
                 raise BackendError(f"host {host}: {why}")
         self._machines = self._asked(describe_machine, False)
+
+    def prepare(
+        self,
+        settings: Sequence[Setting],
+        logs: Path | None,
+        say: Callable[[str], None],
+        earlier: Mapping[str, Any],
+    ) -> None:
+        super().prepare(settings, logs, say, earlier)
+        # Runs that are gone on with may have been made on hosts that are there no more.
+        self._machines = {**earlier.get("hosts", {}), **self._machines}
 
     def _asked(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         try:

@@ -222,6 +222,18 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (["simulate", str(BUNDLED), "--latency", "-1 ms"], 2, "--latency"),
         (["simulate", str(BUNDLED), "--mtu", "10"], 2, "--mtu"),
         (["simulate", str(BUNDLED), "--dask", "local", "--processes", "1"], 2, "give one of them"),
+        (
+            ["run", str(BUNDLED), "--dask", "tcp://10.9.8.7:1"],
+            1,
+            "who reaches tcp://10.9.8.7:1 runs programs as root",
+        ),
+        (
+            ["crosscheck", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"],
+            2,
+            "--rest: without effect",
+        ),
+        (["run", str(BUNDLED), "--dask", "tls://h:1", "--tls-cert", "a"], 2, "--tls-cert: without effect"),
+        (["bench", str(BUNDLED), "--dask", "tls://h:1", "--simulate"], 2, "--dask: not with --simulate"),
         (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
         (["crosscheck", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus"),
         (["crosscheck", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),

@@ -50,9 +50,10 @@ from ringlight.testbed.simulation.networks import (
 #: As the workers do, shorter times without a byte are not reported one by one, seconds.
 STALL_S = 0.02
 #: Seconds from the loss of a GPU until its job goes on, where a file gives no ``recovery``: medians of four
-#: runs each of scenarios/examples/spare.yaml in Docker on two processors (1.07 to 1.19 s, 0.70 to 0.92 s).
-#: It is the software's own time, from the event to the start of the next iteration, and taken as the same
-#: for every D.
+#: runs each of scenarios/examples/spare.yaml in Docker on two processors (1.07 to 1.19 s, 0.70 to 0.92 s),
+#: with all workers started anew; those that stay take less (docs/faults.md), but what was simulated is to
+#: stay comparable. It is the software's own time, from the event to the start of the next iteration, and
+#: taken as the same for every D.
 RECOVERY_S: Mapping[OnLoss, float] = {"swap": 1.13, "shrink": 0.76}
 #: What passes the links is kept, for stalls and port rates, up to so many GPUs.
 MOST_TRACED = 64
