@@ -53,8 +53,10 @@ from ringlight.workloads.traffic import all_reduce_groups, sent
 
 #: Of a GPU in all, bits per second, and ports that it has; seconds before a transfer's first byte.
 RATE_BPS, PORTS, LATENCY_S = 800e9, 8, 1e-6
-DARK_S = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+DARK_S = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 3e-2)
 TOKENS = (64, 512, 4096)
+#: Of the largest fabric only these: there a row takes as long as all others of its model together.
+LARGEST, TOKENS_OF_LARGEST = 1024, 512
 #: All gradients of a rank are one bucket: one all-reduce behind the backward pass.
 ONE_BUCKET = 1 << 44
 #: How many GPUs there are along each side of the torus, and how a model is spread: dp, tp, pp.
@@ -98,7 +100,7 @@ def workload(case: Case, all_reduce: str, all_to_all: str) -> Workload:
         # As many experts' ranks as ranks of a tensor before.
         parallel = Parallel(dp, 1, pp, tp)
     training = Training(
-        micro_batches=2 * pp, sequence=case.tokens, bucket_bytes=ONE_BUCKET, first_bucket_bytes=ONE_BUCKET,
+        micro_batches=4, sequence=case.tokens, bucket_bytes=ONE_BUCKET, first_bucket_bytes=ONE_BUCKET,
         algorithms={"all-reduce": all_reduce, "all-to-all": all_to_all},
     )  # fmt: skip
     return generate(MODELS[case.model], parallel, training, DEVICES["h100"])
@@ -207,6 +209,8 @@ def phases_study(
 ) -> dict[str, Any]:
     """``processes``: that compute side by side. ``picture``: a PNG file to draw which is the fastest into."""
     cases = [Case(*one) for one in itertools.product(models, gpus, tokens)]
+    if len(tokens) > 1:
+        cases = [case for case in cases if case.gpus < LARGEST or case.tokens == TOKENS_OF_LARGEST]
     # The largest first, so that none is left to one process at the end.
     ordered = sorted(cases, key=lambda case: -case.gpus)
     with ProcessPoolExecutor(processes, mp_context=get_context("forkserver")) as pool:
@@ -257,9 +261,11 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         if m == len(models) - 1:
             axes.set_xlabel("dark time, s", fontsize=8)
     panels[0][0].set_ylabel("iteration over the best\nlight that is never set", fontsize=8)
-    panels[0][0].plot([], [], "-", color="0.2", label="phases")
-    panels[0][0].plot([], [], ":", color="0.2", label="steps")
-    panels[0][0].legend(fontsize=7, frameon=False)
+    # Where all fabrics are.
+    full = max(panels[0], key=lambda axes: len(axes.get_lines()))
+    full.plot([], [], "-", color="0.2", label="phases")
+    full.plot([], [], ":", color="0.2", label="steps")
+    full.legend(fontsize=7, frameon=False)
     figure.savefig(path, dpi=130)
 
 
