@@ -211,7 +211,7 @@ def _spread(
         if isinstance(error, BackendError):
             why = f"a worker was refused: {error}; give it the same."
         elif not isinstance(error, BrokenExecutor):
-            why = f"Dask lost runs that were under way: {error or 'its scheduler is gone'}."
+            why = f"Dask lost runs that were under way: {str(error) or 'its scheduler is gone'}."
         raise BackendError(f"{why} Go on with: --resume {folder.path}") from None
 
 

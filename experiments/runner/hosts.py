@@ -96,7 +96,7 @@ class HostsBackend(EmulationBackend):
         try:
             made: Made = self.executor().submit(self.make, plan, again=False).result()
         except lost() as error:
-            raise BackendError(f"Dask lost the run: {error or 'its scheduler is gone'}") from None
+            raise BackendError(f"Dask lost the run: {str(error) or 'its scheduler is gone'}") from None
         return made
 
     def make(self, plan: RunPlan, again: bool = True) -> Made:
