@@ -33,8 +33,15 @@ class Lab:
         self.processes.start()
 
     def light(self, circuits: list[Any]) -> None:
-        answer = self.api.put("/v1/circuits", json={"circuits": circuits})
-        assert answer.status_code == 200, answer.text
+        """Have these circuits; a switch that was killed may still be starting."""
+        deadline = time.monotonic() + 15.0
+        while True:
+            answer = self.api.put("/v1/circuits", json={"circuits": circuits})
+            if answer.status_code == 200:
+                return
+            assert answer.status_code == 503, answer.text
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.2)
 
     def lit(self) -> list[list[str]]:
         return sorted(one["ends"] for one in self.api.get("/v1/circuits").json()["circuits"])

@@ -148,6 +148,7 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
         "collectives.py",
         "gathers.py",
         "kinds.py",
+        "phases.py",
         "schedules.py",
         "steps.py",
         "verify.py",
