@@ -149,6 +149,38 @@ def calls(program: Program) -> IntArray:
     return frozen(found)
 
 
+class Dependencies(NamedTuple):
+    """What waits for what in a program: how many others each operation waits for (``counts``), which wait for
+    it (``followers``), and the operations that wait for none (``first``)."""
+
+    counts: list[int]
+    followers: list[tuple[int, ...]]
+    first: list[int]
+
+
+def dependencies(workload: Workload, program: Program) -> Dependencies:
+    """What waits for what: what a program says, and the operation before on the same stream.
+
+    Raises ValueError naming an operation that computes or moves memory and has no seconds.
+    """
+    local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
+    if (unknown := np.flatnonzero(~np.isfinite(program.seconds) & local)).size:
+        name = workload.names[int(program.name[unknown[0]])]
+        raise ValueError(f"operation {unknown[0]} ({name}) has no seconds; that needs a device")
+    followers: list[list[int]] = [[] for _ in range(len(program))]
+    counts: list[int] = []
+    last: dict[int, int] = {}
+    offsets, after = program.after_offsets.tolist(), program.after.tolist()
+    for k, stream in enumerate(program.stream.tolist()):
+        before = {*after[offsets[k] : offsets[k + 1]], *([last[stream]] if stream in last else ())}
+        for one in before:
+            followers[one].append(k)
+        counts.append(len(before))
+        last[stream] = k
+    first = [k for k, count in enumerate(counts) if not count]
+    return Dependencies(counts, [tuple(following) for following in followers], first)
+
+
 def covered_s(times_s: FloatArray) -> float:
     """Seconds that at least one of the intervals ``times_s`` [intervals, 2] covers."""
     ordered = times_s[np.argsort(times_s[:, 0], kind="stable")]

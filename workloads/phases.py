@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ringlight.fabric.kinds import matrix_bounds, vector_bytes
 from ringlight.fabric.phases import Phase, PhasePlan
-from ringlight.workloads.graph import Kind, Workload, calls
+from ringlight.workloads.graph import Kind, Workload, calls, dependencies
 from ringlight.workloads.splits import split_bytes
 
 #: Bytes of each pair of ranks.
@@ -133,30 +133,32 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
 
     Raises ValueError as :func:`phases_of`.
     """
-    programs = [_Program(workload, number) for number in range(len(workload.programs))]
+    programs = workload.programs
+    waiting = [dependencies(workload, program) for program in programs]
+    kinds, seconds = ([getattr(one, name).tolist() for one in programs] for name in ("kind", "seconds"))
     of = workload.program_of.tolist()
-    waits = [list(programs[number].waits) for number in of]
+    waits = [list(waiting[number].counts) for number in of]
     meetings: dict[_Meeting, list[tuple[int, int]]] = {}
     expected = [_expected(workload, rank) for rank in range(workload.ranks)]
     #: What ends then: time, rank, operation.
     due: list[tuple[float, int, int]] = []
-    now_s, open_ = 0.0, sum(len(programs[number].kind) for number in of)
+    now_s, open_ = 0.0, sum(len(programs[number]) for number in of)
 
     def begin(rank: int, operation: int) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
-        program = programs[of[rank]]
-        if program.kind[operation] in (Kind.COMPUTE, Kind.MEMORY):
-            heapq.heappush(due, (now_s + program.seconds[operation], rank, operation))
+        number = of[rank]
+        if kinds[number][operation] in (Kind.COMPUTE, Kind.MEMORY):
+            heapq.heappush(due, (now_s + seconds[number][operation], rank, operation))
             return
-        meeting, number = expected[rank][operation]
+        meeting, ends = expected[rank][operation]
         come = meetings.setdefault(meeting, [])
         come.append((rank, operation))
-        if len(come) == number:
+        if len(come) == ends:
             del meetings[meeting]
             yield meeting, come
             for one in come:
                 heapq.heappush(due, (now_s, *one))
 
-    ready = [(operation, rank) for rank, number in enumerate(of) for operation in programs[number].first]
+    ready = [(operation, rank) for rank, number in enumerate(of) for operation in waiting[number].first]
     while ready or due:
         # Of ranks that are alike all do one operation before any does the next: theirs is one order.
         for operation, rank in sorted(ready):
@@ -167,40 +169,13 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
         while due and due[0][0] == now_s:
             _, rank, operation = heapq.heappop(due)
             open_ -= 1
-            for follower in programs[of[rank]].followers[operation]:
+            for follower in waiting[of[rank]].followers[operation]:
                 waits[rank][follower] -= 1
                 if not waits[rank][follower]:
                     ready.append((follower, rank))
     if open_:
-        waiting = next(iter(meetings.values()), [(0, 0)])[0]
-        raise ValueError(f"{workload.name}: rank {waiting[0]} waits for ever in operation {waiting[1]}")
-
-
-class _Program:
-    """A program as lists: what each operation waits for and what follows it."""
-
-    def __init__(self, workload: Workload, number: int) -> None:
-        program = workload.programs[number]
-        self.kind = program.kind.tolist()
-        self.seconds = program.seconds.tolist()
-        local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
-        if (unknown := np.flatnonzero(local & ~np.isfinite(program.seconds))).size:
-            name = workload.names[int(program.name[unknown[0]])]
-            raise ValueError(f"operation {unknown[0]} ({name}) has no seconds; that needs a device")
-        before: list[set[int]] = [set() for _ in self.kind]
-        last: dict[int, int] = {}
-        offsets, after = program.after_offsets.tolist(), program.after.tolist()
-        for k, stream in enumerate(program.stream.tolist()):
-            before[k].update(after[offsets[k] : offsets[k + 1]])
-            if stream in last:
-                before[k].add(last[stream])
-            last[stream] = k
-        self.followers: list[list[int]] = [[] for _ in self.kind]
-        for k, earlier in enumerate(before):
-            for one in sorted(earlier):
-                self.followers[one].append(k)
-        self.waits = [len(earlier) for earlier in before]
-        self.first = [k for k, count in enumerate(self.waits) if not count]
+        rank, operation = next(iter(meetings.values()), [(0, 0)])[0]
+        raise ValueError(f"{workload.name}: rank {rank} waits for ever in operation {operation}")
 
 
 def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine
-from ringlight.workloads.graph import Kind, Program, Workload
+from ringlight.workloads.graph import Kind, Program, Workload, dependencies
 
 # As plain numbers: a member of an enumeration is slow to find, and every operation asks for these.
 _COMPUTE, COLLECTIVE = int(Kind.COMPUTE), int(Kind.COLLECTIVE)
@@ -47,30 +47,10 @@ def plan_of(workload: Workload, program: Program, purposes: Sequence[int]) -> Pl
 
     Raises ValueError naming an operation that computes or moves memory and has no seconds.
     """
-    local = (program.kind == Kind.COMPUTE) | (program.kind == Kind.MEMORY)
-    unknown = np.flatnonzero(~np.isfinite(program.seconds) & local)
-    if len(unknown):
-        k = int(unknown[0])
-        raise ValueError(
-            f"operation {k} ({workload.names[int(program.name[k])]}) has no seconds; that needs a device"
-        )
-    before: list[set[int]] = [set() for _ in range(len(program))]
-    last: dict[int, int] = {}
-    offsets, after = program.after_offsets.tolist(), program.after.tolist()
-    for k, stream in enumerate(program.stream.tolist()):
-        before[k].update(after[offsets[k] : offsets[k + 1]])
-        if stream in last:
-            before[k].add(last[stream])
-        last[stream] = k
-    followers: list[list[int]] = [[] for _ in range(len(program))]
-    for k, earlier in enumerate(before):
-        for one in earlier:
-            followers[one].append(k)
-    waits = [len(earlier) for earlier in before]
     return Plan(
         program.kind.tolist(), program.seconds.tolist(), program.bytes.tolist(), program.collective.tolist(),
-        program.slot.tolist(), program.tag.tolist(), np.asarray(purposes)[program.name].tolist(), waits,
-        [tuple(following) for following in followers], [k for k, count in enumerate(waits) if not count],
+        program.slot.tolist(), program.tag.tolist(), np.asarray(purposes)[program.name].tolist(),
+        *dependencies(workload, program),
     )  # fmt: skip
 
 
