@@ -117,6 +117,9 @@ def test_an_example_on_the_testbed(path: Path, tmp_path: Path) -> None:
     runs, _ = carried_out(experiment, tmp_path, "namespace", *arms)
     assert [run.plan for run in runs] == [plan for plan in experiment.plans if plan.arm in arms]
     assert_shown(path.stem, runs)
+    if path.stem == "phases":
+        (page,) = tmp_path.glob("*/report.html")
+        assert "by what each phase of a job sends" in page.read_text()
 
 
 def test_a_container_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:

@@ -258,3 +258,11 @@ def check_nothing_missed(lab: Lab, tab: Browser) -> None:
     tab.wait(f"ringlightLab.last >= {len(kept)}")
     assert tab.run(known) == ",".join(map(str, kept))
     assert tab.run("ringlightLab.missed") == 0
+
+
+def test_a_page_that_was_left_reads_no_more_until_it_is_back(tab: Browser) -> None:
+    """As the browser keeps it for its "back" button."""
+    tab.run("dispatchEvent(new PageTransitionEvent('pagehide', {persisted: true})), 0")
+    assert tab.run("ringlightLab.stop.signal.aborted")
+    tab.run("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true})), 0")
+    tab.wait("window.ringlightLab && ringlightLab.connected && !ringlightLab.stop.signal.aborted")

@@ -93,7 +93,7 @@ def test_counters_that_cannot_be_used_do_not_end_the_polls() -> None:
 
 
 def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "_QUIET_S", 0.2)
+    monkeypatch.setattr(stats, "_QUIET_S", 1.0)
     asked: list[float] = []
     carried = [0]
 
@@ -110,12 +110,11 @@ def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch:
     statistics = Statistics(FABRIC, plane, dict)
     statistics.start()
     try:
-        time.sleep(0.5)
+        time.sleep(1.3)
         idle = polls(1.0)
-        monkeypatch.setattr(stats, "_QUIET_S", 60.0)
         carried[0] = 1500
         _wait(lambda: statistics.counters()["tor0"][1].rx_bytes == 1500)
         assert 0 < idle <= 5
-        assert polls(1.0) > 2 * idle
+        assert polls(0.8) > 1.5 * idle
     finally:
         statistics.stop()

@@ -32,9 +32,13 @@ def divisions(view: View, draw: Draw) -> str:
     if not jobs:
         return ""
     drawn = [run for run in view.first.values() if _decisions(run)][:_MOST_DRAWN]
-    caption = (
-        "Bytes under way for which light was divided, at each division, from the release of the jobs on."
+    phased = bool(view.having("phase_turns"))
+    what = (
+        "Bytes of the phases for which light was set"
+        if phased
+        else "Bytes under way for which light was divided"
     )
+    caption = f"{what}, at each division, from the release of the jobs on."
     durations = figures(
         [at for at in jobs if at.number("divisions")],
         [
@@ -67,11 +71,19 @@ def divisions(view: View, draw: Draw) -> str:
         "between what the workload has to send and what workers gave O-NICs; between that and what O-NICs "
         f"sent for the first time; between what each lightpath took in and gave out {tag(view.label)}."
     )
+    how = (
+        "divides the lightpaths among the pairs by what they have still to send: it reads what workers gave "
+        "the O-NICs and what these have sent, has them hold everything"
+    )
+    if phased:
+        how = (
+            "sets the lightpaths by what each phase of a job sends: as soon as workers have ended the phases "
+            "before, it has the O-NICs of its ranks hold everything"
+        )
     return (
-        "<p>O-NICs deal out what they send to a peer over all lightpaths to it. The controller divides the "
-        "lightpaths among the pairs by what they have still to send: it reads what workers gave the O-NICs "
-        "and what these have sent, has them hold everything, sets the switches through their drivers, and "
-        f"tells the O-NICs where to send. What is held is not lost.{view.says('divisions')}</p>"
+        "<p>O-NICs deal out what they send to a peer over all lightpaths to it. The controller "
+        f"{how}, sets the switches through their drivers, and tells the O-NICs where to send. What is held "
+        f"is not lost.{view.says('divisions')}</p>"
         + (durations + draw("divisions", caption, _left, drawn) if drawn else "")
         + carried
     )

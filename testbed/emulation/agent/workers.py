@@ -364,11 +364,8 @@ class Workers:
             jobs, ids = {w.place.job for w in workers}, {w.place.id for w in workers}
             left = [
                 w for name, w in self._workers.items()
-                if w.place.job in jobs and name not in ids and w.state == "exited"
-            ]  # fmt: skip
-            left += [
-                w for name, w in self._workers.items()
-                if w.place.job in jobs and name not in ids and w.state == "waiting" and w.place.rank >= 0
+                if w.place.job in jobs and name not in ids
+                and (w.state == "exited" or (w.state == "waiting" and w.place.rank >= 0))
             ]  # fmt: skip
             if not left:
                 return
