@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +32,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.hosts.cluster import Cluster, Host, from_here, lost, this_worker
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
-from ringlight.testbed.hosts.spread import Over, SpreadLab
+from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.parts import MTU_BYTES, VXLAN_BYTES
 
@@ -106,7 +107,8 @@ class HostsBackend(EmulationBackend):
     def facts(self) -> Mapping[str, Any]:
         # What was measured, was measured on a host.
         first = next(iter(self._machines.values()), {})
-        return {**first, **super().facts(), "hosts": self._machines}
+        network = {"network": [asdict(way) for way in self._ways]} if self._ways else {}
+        return {**first, **super().facts(), "hosts": self._machines, **network}
 
     def executor(self) -> Executor:
         return self.cluster.executor(None if self._over is None else [lot[0] for lot in self._lots()])
@@ -141,6 +143,8 @@ class HostsBackend(EmulationBackend):
             for setting, where in cuts:
                 for way in ways:
                     lines |= dict.fromkeys(misfits(way, needs_of(setting, where, lot, way)))
+                if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
+                    lines[why] = None
         if lines:
             *others, last = lines
             for line in others:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +21,8 @@ from ringlight.testbed.emulation.agent.workers import Name, Workers
 from ringlight.testbed.emulation.parts.door import Door
 from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
 from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.load import ProcessorLoad
 from ringlight.testbed.parts import Parts, Place
 
 log = logging.getLogger(__name__)
@@ -37,7 +41,8 @@ class Joint:
     ``stop``: called when the first part has this one end. ``deaths``: where a host's loss is noted.
     """
 
-    def __init__(self, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
+    def __init__(self, lab: Lab, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
+        self._load = ProcessorLoad(lab.id)
         self._parts, self._state, self._deaths = parts, state, deaths
         self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
         others = [place for number, place in enumerate(parts.places) if number != parts.own]
@@ -121,6 +126,14 @@ class Joint:
             pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s} for pulse in self._pulses
         }
 
+    def _loads(self) -> dict[str, dict[str, float]]:
+        """Of each other host that answers, its processors' load since the last call."""
+        found = {}
+        for other in self._others:
+            with suppress(AgentError):
+                found[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
+        return found
+
     def _lose(self, place: Place) -> None:
         self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
 
@@ -144,7 +157,15 @@ class Joint:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
             return JSONResponse(dict(found))
 
-        @router.get("/v1/clocks")
+        @router.get("/v1/load")
+        def load() -> dict[str, float]:
+            return asdict(self._load.shares())
+
+        @router.get("/v1/hosts/load")
+        def loads() -> dict[str, dict[str, float]]:
+            return self._loads()
+
+        @router.get("/v1/hosts/clocks")
         def clocks() -> dict[str, dict[str, float]]:
             return self.clocks()
 
