@@ -47,6 +47,7 @@ def patience(text: str, after_s: float = 2.0) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()
 
 
 def show_json(value: Any) -> None:

@@ -16,9 +16,15 @@ from typing import Any
 import pytest
 import requests
 
-from ringlight.experiments.backends.emulation.lab import RESTARTS, WITHOUT_SWITCH_S, EmulatedLab, is_planned
+from ringlight.experiments.backends.emulation.lab import (
+    RESTARTS,
+    WITHOUT_SWITCH_S,
+    EmulatedLab,
+    _Job,
+    is_planned,
+)
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.record.events import ProcessBack, ProcessEnded
+from ringlight.experiments.record.events import JobState, ProcessBack, ProcessEnded
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import deaths, services, supervision
 from ringlight.testbed.deaths import Death, DeathLog, Deaths, ProcessKind
@@ -243,3 +249,35 @@ def test_too_few_descriptors_are_found_however_deep_they_lie() -> None:
     chained.__cause__ = inner
     assert too_few(chained) is not None
     assert too_few(OSError(errno.ECONNREFUSED, "Connection refused")) is None
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(*, seen: bool) -> None:
+    lab = lab_of_run("")
+    (plan,) = lab._now.plan.jobs[:1]
+    job = _Job(plan, "own", {}, state="RUNNING", released=True, gpus=["g0", "g1"])
+    lost = {"t": 2.0, "event": "lost", "rank": 1, "gpu": "g1", "reason": ""}
+    recovered = {"t": 2.14, "event": "recovered", "iteration": 3, "ranks": ["g0", "g2"]}
+    answers = [("RECOVERING", ["g0", "g1"], [lost]), ("READY", ["g0", "g2"], [recovered])]
+    if not seen:
+        answers = [("RUNNING", ["g0", "g2"], [lost, recovered])]
+    answers += [("RUNNING", ["g0", "g2"], []), ("SUCCEEDED", ["g0", "g2"], [])]
+    for state, gpus, events in answers:
+        documents: dict[str, Any] = {
+            "/v1/jobs/own": {
+                "state": state,
+                "ranks": [{"gpu": g} for g in gpus],
+                "t_ended": 9.0,
+                "error": None,
+            },
+            "/v1/jobs/own/events": {"cursor": 0, "events": events},
+        }
+        api: Any = SimpleNamespace(get=lambda path, documents=documents, **_: documents[path])
+        lab._api = api
+        lab._look_at(job)
+    told = [(one.t, one.state, one.gpus) for one in lab._found if isinstance(one, JobState)]
+    assert told == [
+        (2.0, "RECOVERING", ["g0", "g1"]),
+        (2.14, "RUNNING", ["g0", "g2"]),
+        (9.0, "SUCCEEDED", ["g0", "g2"]),
+    ]

@@ -697,6 +697,8 @@ def test_light_follows_the_turns_that_workers_end(stack: ExitStack) -> None:
     assert told[0] == "hold"
     assert told[-1] == "lit"
     assert set(told[1:-1]) == set(stage.switches)
+    # A decision is on record once it is over, after the O-NICs were told.
+    stage.wait(lambda: [one for one in stage.decisions() if one["turns"] == [(0, 2)]])
     (decision,) = [one for one in stage.decisions() if one["turns"] == [(0, 2)]]
     assert decision["problem"] is None
     assert decision["changed"]

@@ -49,6 +49,7 @@ from ringlight.experiments.record.events import (
     Reference,
     Released,
     RingSetUps,
+    WorkerLost,
     record_of,
 )
 from ringlight.experiments.record.writing import writing
@@ -76,7 +77,8 @@ _TOLD = ("READY", "RUNNING", "RECOVERING", *ENDED)
 
 @dataclass
 class _Job:
-    """A submitted job. ``segments``: numbers of ranks, each from an iteration on."""
+    """A submitted job. ``segments``: numbers of ranks, each from an iteration on. ``gpus``: as last told;
+    ``lost_s``: when it last lost one."""
 
     plan: JobPlan
     id: str
@@ -88,6 +90,8 @@ class _Job:
     before: PortBytes = field(default_factory=dict)
     beside: set[str] = field(default_factory=set)
     segments: list[tuple[int, int]] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=list)
+    lost_s: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -360,22 +364,27 @@ class EmulatedLab:
 
     def _look_at(self, job: _Job) -> None:
         # The state first: what it says is then already in the events.
-        found = self._api.get(f"/v1/jobs/{job.id}")
+        found, known = self._api.get(f"/v1/jobs/{job.id}"), job.state
         caught_up = self._events(job)
-        state = found["state"]
-        if state == job.state or not caught_up:
+        state, gpus = found["state"], [rank["gpu"] for rank in found["ranks"]]
+        # What the events told of the state may be newer.
+        if state == known or not caught_up or job.state != known:
             return
         if state in ENDED and job.plan.container is not None:
             # Before its end counts as seen: should the controller go away meanwhile, all is asked again.
             self._keep_of_containers(job)
-        job.state = state
-        gpus = [rank["gpu"] for rank in found["ranks"]]
+        job.state, job.gpus = state, gpus
         job.segments = job.segments or [(len(gpus), 0)]
         # A job that goes on after a loss is let go by the controller.
         if state not in _TOLD or (state == "READY" and job.released):
             return
         t, reason = (found["t_ended"], found["error"]) if job.ended else (time.monotonic(), None)
-        self._note(JobState, t=t, job=job.plan.name, state=state, gpus=gpus, reason=reason)
+        if state == "RECOVERING":
+            t = job.lost_s or t
+        self._tell_state(job, t, reason)
+
+    def _tell_state(self, job: _Job, t: float, reason: str | None = None) -> None:
+        self._note(JobState, t=t, job=job.plan.name, state=job.state, gpus=job.gpus, reason=reason)
 
     def _events(self, job: _Job) -> bool:
         """Whether the controller has all that was heard of the job before."""
@@ -386,7 +395,15 @@ class EmulatedLab:
         job.cursor = answer["cursor"]
         for event in answer["events"]:
             told = {**event, "run": self._run.plan.name, "job": job.plan.name}
+            if event["event"] == WorkerLost.event:
+                job.lost_s = event["t"]
             if event["event"] == JobRecovered.event:
+                if job.state != "RECOVERING":
+                    # The recovery took less time than there is between two looks.
+                    job.state = "RECOVERING"
+                    self._tell_state(job, job.lost_s or event["t"])
+                job.state, job.gpus = "RUNNING", event["ranks"]
+                self._tell_state(job, event["t"])
                 job.segments = goes_on(job.segments, len(event["ranks"]), event["iteration"])
                 told |= {"gpus": event["ranks"], "at": event["t"]}
             record = record_of(told)
