@@ -267,7 +267,7 @@ class _Switches:
         self._known: dict[tuple[str, str], int] = {}
 
     def between(self, gpus: Sequence[str], sources: IntArray, destinations: IntArray) -> FloatArray:
-        """Of each transfer between these GPUs of a job, by rank."""
+        """Counts for each transfer between these GPUs of a job, by rank."""
         pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
         return np.array([self._of(gpus[i], gpus[j]) for i, j in pairs], dtype=np.float64)
 
