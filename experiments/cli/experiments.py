@@ -50,12 +50,13 @@ def run(
     scenario: options.ScenarioFile,
     which: options.Runs,
     lab: options.OpenLab,
+    over: options.OverHosts,
     dask: options.Dask = None,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
-    _run(scenario, which, lab, runs, as_json, context, dask)
+    _run(scenario, which, lab, runs, as_json, context, dask, over)
 
 
 def _run(
@@ -66,8 +67,9 @@ def _run(
     as_json: bool,
     context: typer.Context,
     dask: str | None = None,
+    over: options.OverHosts | None = None,
 ) -> None:
-    with emulation(lab, context, dask, lab.app or []) as backend:
+    with emulation(lab, context, dask, lab.app or [], over) as backend:
         experiment = with_applications(which.load(scenario, lab.fast_path), lab)
         lab.tell_view()
         _carry_out(experiment, backend, which, runs, as_json)

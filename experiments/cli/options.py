@@ -18,6 +18,7 @@ from ringlight.experiments.cli.common import fail, say
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.language.plan import Setting
+    from ringlight.testbed.hosts.spread import Over
     from ringlight.testbed.processes import Addresses
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
@@ -220,12 +221,41 @@ class OpenLab(Lab):
         )
 
 
+@dataclass(frozen=True)
+class OverHosts:
+    """How one lab is over several hosts."""
+
+    hosts: Annotated[
+        int | None,
+        typer.Option("--hosts", metavar="N", min=2, max=64, help="With --dask: one lab over N hosts."),
+    ] = None
+    vxlan_port: Annotated[
+        int,
+        typer.Option("--vxlan-port", min=1, max=65535, help="UDP port of light between the hosts of a lab."),
+    ] = 14789
+    vxlan_number: Annotated[
+        int | None,
+        typer.Option(
+            "--vxlan-number",
+            min=1,
+            max=(1 << 24) - 1,
+            help="VXLAN number of a lab's first cut fibre; the others follow. Default: drawn.",
+        ),
+    ] = None
+
+    def chosen(self) -> Over | None:
+        """None for a lab on one host."""
+        from ringlight.testbed.hosts.spread import Over
+
+        return None if self.hosts is None else Over(self.hosts, self.vxlan_port, self.vxlan_number)
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of each of its parameters that is a group, of which it gets one object."""
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        if own.annotation in (Runs, Place, Lab, OpenLab):
+        if own.annotation in (Runs, Place, Lab, OpenLab, OverHosts):
             options = inspect.signature(own.annotation, eval_str=True).parameters
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()

@@ -36,6 +36,7 @@ from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins as _queueing_disciplines
 
 from ringlight.testbed.emulation.optical.netns import set_ipv6_off
+from ringlight.testbed.parts import Tunnel
 
 # pyroute2 knows pfifo but not bfifo, whose option is the same number, counted in bytes instead of packets.
 _queueing_disciplines.setdefault("bfifo", _queueing_disciplines["pfifo"])
@@ -53,6 +54,8 @@ BURST_S = 500e-6
 RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, seconds.
 TC_S = 30.0
+#: Longest wait for the number of a fibre whose last end is just being removed, seconds.
+LEAVING_S = 3.0
 NETNS_DIR, _SYSCTLS = Path("/run/netns"), Path("/proc/sys/net")
 #: Least, first and greatest buffer of a TCP connection, either way, bytes; of every namespace of a lab.
 _TCP_BUFFERS = dict.fromkeys(("ipv4/tcp_rmem", "ipv4/tcp_wmem"), "10240 87380 16777216")
@@ -251,6 +254,41 @@ def create_veth(
         far["address"] = peer_mac
     with failing(f"veth pair {name} - {peer}"):
         netlink.link("add", **near)
+
+
+def create_vxlan(
+    netlink: IPRoute,
+    name: str,
+    tunnel: Tunnel,
+    *,
+    group: int = 0,
+    namespace: int | None = None,
+    mac: str | None = None,
+) -> None:
+    """One end of a fibre to another host, with the lab's MTU; it is born in its namespace (a descriptor).
+
+    What leaves there goes from the namespace of ``netlink``, whole or not at all. Whoever had its number
+    before may just be leaving.
+    """
+    wanted: dict[str, Any] = {"ifname": name, "mtu": MTU_BYTES, "kind": "vxlan", "vxlan_id": tunnel.number}
+    wanted |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
+    wanted |= {"vxlan_learning": 0, "vxlan_df": 1}
+    if group:
+        wanted["group"] = group
+    if namespace is not None:
+        wanted["net_ns_fd"] = namespace
+    if mac is not None:
+        wanted["address"] = mac
+    deadline = time.monotonic() + LEAVING_S
+    with failing(f"VXLAN {tunnel.number} to {tunnel.remote} ({name})"):
+        while True:
+            try:
+                netlink.link("add", **wanted)
+                return
+            except NetlinkError as error:
+                if error.code != errno.EEXIST or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
 
 
 def set_up(netlink: IPRoute, name: str) -> int:
