@@ -70,7 +70,7 @@ def _run(
     over: options.OverHosts | None = None,
 ) -> None:
     with emulation(lab, context, dask, lab.app or [], over) as backend:
-        experiment = with_applications(which.load(scenario), lab)
+        experiment = with_applications(which.load(scenario, lab.fast_path), lab)
         lab.tell_view()
         _carry_out(experiment, backend, which, runs, as_json)
 
@@ -206,6 +206,7 @@ def crosscheck(
             iterations=iterations,
             emulated=emulated,
             limit_percent=limit,
+            fast_path=lab.fast_path,
         )
     answer(found, as_json, lambda found: show(found, folder))
     if not found["within_limit"]:
@@ -215,6 +216,7 @@ def crosscheck(
 def check(
     scenario: options.ScenarioFile,
     sets: options.Sets = None,
+    fast_path: options.FastPath = False,
     hosts: Annotated[
         int | None,
         typer.Option(
@@ -227,7 +229,7 @@ def check(
     from ringlight.experiments.cli.show import add_cuts, check_document, show_check
     from ringlight.experiments.runner.command import load_checked
 
-    experiment = load_checked(scenario, sets=sets or ())
+    experiment = load_checked(scenario, sets=sets or (), fast_path=fast_path)
     found = check_document(experiment)
     if hosts is not None:
         add_cuts(found, experiment, hosts)

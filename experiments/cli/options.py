@@ -64,6 +64,13 @@ Repeat = Annotated[
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
 RUNS = Path("runs")
+FastPath = Annotated[
+    bool,
+    typer.Option(
+        "--fast-path/--no-fast-path",
+        help="Let the kernel carry what the flow tables of our controller's packet switches say.",
+    ),
+]
 Dask = Annotated[
     str | None,
     typer.Option(
@@ -98,11 +105,11 @@ class Runs:
         Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")
     ] = None
 
-    def load(self, scenario: Path) -> Experiment:
-        """Raises ScenarioError."""
+    def load(self, scenario: Path, fast_path: bool = False) -> Experiment:
+        """``fast_path``: of its labs, where the machine chooses the scale. Raises ScenarioError."""
         from ringlight.experiments.runner.command import load_checked
 
-        return load_checked(scenario, self.repeat, self.resume, self.sets or ())
+        return load_checked(scenario, self.repeat, self.resume, self.sets or (), fast_path=fast_path)
 
 
 @dataclass(frozen=True)
@@ -123,15 +130,17 @@ class Place:
         """The setting, whose parts can be plugged together. Raises UserError, and ScenarioError naming those
         to choose from."""
         from ringlight.experiments.language.expand import load
+        from ringlight.experiments.runner.machine import scale_here
         from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
-        found = load(scenario, sets=self.sets or ()).one_setting(self.arm, self.point)
+        found = load(scenario, sets=self.sets or (), scale_for=scale_here)
+        setting = found.one_setting(self.arm, self.point)
         try:
-            plugged(found.fabric)
+            plugged(setting.fabric)
         except ValueError as error:
             fail(f"{scenario}: {under('fabric', error)}", 2)
-        return found
+        return setting
 
 
 @dataclass(frozen=True)
@@ -143,13 +152,7 @@ class Lab:
     openflow: Annotated[
         str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
     ] = "127.0.0.1:6653"
-    fast_path: Annotated[
-        bool,
-        typer.Option(
-            "--fast-path/--no-fast-path",
-            help="Let the kernel carry what the flow tables of our controller's packet switches say.",
-        ),
-    ] = False
+    fast_path: FastPath = False
 
     def addresses(self) -> Addresses:
         """Where the controller listens; its token is the environment's."""

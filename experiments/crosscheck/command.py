@@ -70,7 +70,8 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
     if raw == parse_yaml(experiment.text, experiment.path):
         return experiment
     text = yaml.dump(raw, Dumper=_Plain, sort_keys=False, allow_unicode=True)
-    return parse(text, experiment.path)
+    scale = experiment.scale
+    return parse(text, experiment.path, scale_for=None if scale is None else lambda _: scale)
 
 
 def run_crosscheck(
@@ -84,13 +85,15 @@ def run_crosscheck(
     iterations: int | None = None,
     emulated: Path | None = None,
     limit_percent: float,
+    fast_path: bool = False,
 ) -> tuple[Path, dict[str, Any]]:
     """Simulate, emulate unless there is a run, compare; the folder and the object of crosscheck.json.
 
-    ``arms`` and ``iterations`` shorten what is yet to be run, so they go without ``emulated``. Raises
+    ``arms`` and ``iterations`` shorten what is yet to be run, so they go without ``emulated``.
+    ``fast_path``: of the labs, where the machine chooses the scale. Raises
     ScenarioError for input that is wrong, BackendError and the like where the emulation did not work.
     """
-    experiment = load_checked(path)
+    experiment = load_checked(path, fast_path=fast_path)
     if emulated is not None:
         experiment = _experiment_of(emulated, experiment, reporter)
     else:

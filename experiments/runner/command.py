@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
-from ringlight.experiments.record.folder import RunFolder, environment_of, experiment_of, read_port_rates
+from ringlight.experiments.record.folder import (
+    RunFolder,
+    chosen_scale,
+    environment_of,
+    experiment_of,
+    read_port_rates,
+)
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
@@ -31,6 +38,7 @@ from ringlight.experiments.runner.executors import dask as dask_executor
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
@@ -44,18 +52,25 @@ def load_checked(
     repeat: int | None = None,
     resume: Path | None = None,
     sets: Sequence[str] = (),
+    *,
+    fast_path: bool = False,
 ) -> Experiment:
     """A scenario file that names only metrics and parts of a page that there are.
 
     ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
-    to ``resume``. Raises ScenarioError.
+    to ``resume``. ``fast_path``: of labs, where the machine chooses the scale. Raises ScenarioError.
     """
+    before: Mapping[str, Any] = {}
     if resume is not None:
         before = environment_of(resume)
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
     units = {name: found.unit for name, found in metrics().items()}
-    found = load(scenario, repeat=repeat, sets=sets, metrics=units, parts=parts)
+    chosen = None if resume is None else chosen_scale(before)
+    found = load(
+        scenario, repeat=repeat, sets=sets, metrics=units, parts=parts,
+        scale_for=partial(scale_here, fast_path=fast_path) if chosen is None else lambda _: chosen,
+    )  # fmt: skip
     model = found.spec.paper.model if found.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(
@@ -118,6 +133,8 @@ def carry_out_experiment(
         with folder, _resumable(folder, experiment, backend, reporter, chosen_by, again):
             repeat = max(plan.repeat for plan in experiment.plans)
             folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {}))
+            if experiment.scale is not None:
+                folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path, experiment, watched=watched)
