@@ -127,7 +127,7 @@ class Joint:
         }
 
     def _loads(self) -> dict[str, dict[str, float]]:
-        """Of each other host that answers, its processors' load since the last call."""
+        """Load of the processors of each other host that answers, since the last call."""
         found = {}
         for other in self._others:
             with suppress(AgentError):
