@@ -150,7 +150,7 @@ def _of_scale(view: View) -> Iterator[str]:
             f"{text(chosen.costs)}."
         )
         for why in chosen.larger:
-            yield f"<b>Made again at a larger D,</b> as the machine did not carry the one before: {text(why)}."
+            yield f"<b>Made again at a larger D,</b> as the machine was too slow before: {text(why)}."
     yield "Seconds are those of the emulation. Ratios carry over to the real rates; times do not."
 
 
