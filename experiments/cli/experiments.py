@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.backends.protocol import Backend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.language.expand import Experiment
+    from ringlight.experiments.language.plan import ChosenScale
     from ringlight.experiments.runner.experiment import Done
 
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
@@ -72,7 +74,15 @@ def _run(
     with emulation(lab, context, dask, lab.app or [], over) as backend:
         experiment = with_applications(which.load(scenario, lab.fast_path), lab)
         lab.tell_view()
-        _carry_out(experiment, backend, which, runs, as_json)
+        again = functools.partial(_again_at, experiment, lab)
+        _carry_out(experiment, backend, which, runs, as_json, at=again)
+
+
+def _again_at(experiment: Experiment, lab: options.OpenLab, scale: ChosenScale) -> Experiment:
+    """The experiment at another chosen scale, with the applications that were asked for."""
+    from ringlight.experiments.runner.larger import at_scale
+
+    return with_applications(at_scale(experiment, scale), lab)
 
 
 @options.with_groups

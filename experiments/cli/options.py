@@ -126,15 +126,18 @@ class Place:
     ] = None
     sets: Sets = None
 
-    def setting(self, scenario: Path) -> Setting:
-        """The setting, whose parts can be plugged together. Raises UserError, and ScenarioError naming those
-        to choose from."""
+    def setting(self, scenario: Path, fast_path: bool = False) -> Setting:
+        """The setting, whose parts can be plugged together. ``fast_path``: of its lab.
+
+        Raises UserError, and ScenarioError naming those to choose from."""
         from ringlight.experiments.language.expand import load
         from ringlight.experiments.runner.machine import scale_here
         from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
-        found = load(scenario, sets=self.sets or (), scale_for=scale_here)
+        found = load(
+            scenario, sets=self.sets or (), scale_for=functools.partial(scale_here, fast_path=fast_path)
+        )
         setting = found.one_setting(self.arm, self.point)
         try:
             plugged(setting.fabric)

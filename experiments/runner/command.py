@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -18,6 +18,7 @@ from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend, RemoteBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.plan import ChosenScale
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
@@ -38,6 +39,7 @@ from ringlight.experiments.runner.executors import dask as dask_executor
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.larger import TooFast, at_scale, larger
 from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 
@@ -95,15 +97,63 @@ def carry_out_experiment(
     watched: bool = False,
     facts: Mapping[str, Any] | None = None,
     again: Sequence[str] = (),
+    at: Callable[[ChosenScale], Experiment] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
     ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
     ``facts``: further ones for environment.json, which are there before the first run. ``again``: the command
     that goes on with runs of no file of the user's.
+
+    Where the machine does not carry the scale that was chosen for it, all runs are made again at a larger
+    one, in another folder. ``at``: gives the experiment at that.
     Raises ScenarioError, BackendError, WriteError and what the backend raises.
     """
     reporter = reporter or Reporter()
+    while True:
+        try:
+            return _carry_out_once(
+                experiment,
+                backend,
+                parent,
+                arms=arms,
+                points=points,
+                resume=resume,
+                suffix=suffix,
+                processes=processes,
+                dask=dask,
+                executor=executor,
+                reporter=reporter,
+                watched=watched,
+                facts=facts,
+                again=again,
+            )
+        except TooFast as found:
+            assert experiment.scale is not None
+            scale = larger(experiment.scale, str(found))
+            reporter.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
+            reporter.say(f"all runs are made again with time {scale.time:g}, in another folder")
+            experiment, resume = (at or partial(at_scale, experiment))(scale), None
+
+
+def _carry_out_once(
+    experiment: Experiment,
+    backend: Backend,
+    parent: Path,
+    *,
+    arms: Collection[str] = (),
+    points: Collection[str] = (),
+    resume: Path | None = None,
+    suffix: str = "",
+    processes: int | None = None,
+    dask: str | None = None,
+    executor: str | None = None,
+    reporter: Reporter,
+    watched: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    again: Sequence[str] = (),
+) -> tuple[Done, dict[str, Any]]:
+    """The same at one scale. Raises TooFast, too."""
     if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
         # Fabrics that are compared have the same frames.
         backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
