@@ -16,14 +16,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
-from ringlight.testbed.deaths import DeathLog
+from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import ended
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
 UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 30.0
+#: Between two looks at who looks after a lab's other hosts, seconds.
+BLIND_S = 2.0
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
@@ -194,6 +196,29 @@ def labs_at(ports: Iterable[int]) -> list[str]:
     return list(found)
 
 
+class Spread(Protocol):
+    """The parts of a lab on other hosts. Methods raise LabError, one line naming the host."""
+
+    #: The last of each part's log, by host, once it has ended.
+    logs: dict[str, bytes]
+
+    def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
+        """Have them built; options for the testbed of the part that is here."""
+        ...
+
+    def check(self) -> None:
+        """Raise LabError where one could not be built, or has ended."""
+        ...
+
+    def blind(self) -> list[str]:
+        """Hosts that nobody looks after now, though their parts go on."""
+        ...
+
+    def end(self) -> None:
+        """Wait for their end, once the part that is here has ended."""
+        ...
+
+
 class LabProcesses:
     """One lab with its testbed, which starts the controller and starts it again whenever it dies; use as a
     context manager.
@@ -201,7 +226,8 @@ class LabProcesses:
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``notice`` is told, in one line, what a person should know.
+    of their own. ``spread``: its parts on other hosts. ``notice`` is told, in one line, what a person should
+    know.
     """
 
     def __init__(
@@ -214,6 +240,7 @@ class LabProcesses:
         logs: Path | None = None,
         follow: bool = True,
         apps: Sequence[Path] = (),
+        spread: Spread | None = None,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
         self.runtime, self.addresses = runtime, addresses
@@ -227,8 +254,13 @@ class LabProcesses:
         self._fabric, self._options = fabric, options
         self._follow, self._notice = follow, notice
         self._apps = [path.absolute() for path in apps]
+        self._spread = spread
         self._testbed: Process | None = None
         self._lock: Any = None
+        #: Options of the testbed where it is one part of the lab.
+        self._part: Sequence[str] = ()
+        self._blind: set[str] = set()
+        self._next_look_s = 0.0
 
     @property
     def pids(self) -> dict[str, int]:
@@ -264,6 +296,8 @@ class LabProcesses:
                 "follow": self._follow,
             }
             (self.state / _KEEPS).write_text(json.dumps(keeps), encoding="utf-8")
+            if self._spread is not None:
+                self._part = self._spread.begin(self.state, self.runtime, self._options)
             self._start_testbed()
             self._wait_for("inventory.json")
             self.read_inventory()
@@ -294,7 +328,7 @@ class LabProcesses:
         lab = ["--lab", self.lab.id, "--state", str(self.state), "--runtime", self.runtime]
         apps = ["--apps", str(self.state / _APPS)] if self._apps else []
         module = [sys.executable, "-m", "ringlight.testbed.emulation", *self._both, *lab]
-        command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options]
+        command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options, *self._part]
         follow = signal.SIGTERM if self._follow else None
         with (self.logs / "testbed.log").open("ab") as output:
             self._testbed = start_process(command, self.lab.environment(), output, follow=follow)
@@ -351,11 +385,27 @@ class LabProcesses:
         return None if found["status"] == "ok" else "; ".join(found.get("reasons") or [str(found)])
 
     def check(self) -> None:
-        """Raise LabError when the testbed has ended."""
+        """Raise LabError when the testbed has ended, or could not be built on another host."""
         if self._testbed is not None and (code := self._testbed.poll()) is not None:
             # A process that was killed had no say in it; what it last logged explains nothing.
             said = f": {self._last()}" if code >= 0 else ""
             raise LabError(f"the testbed ended ({ended(code)}){said}")
+        if self._spread is not None and not self.inventory:
+            self._spread.check()
+
+    def ended(self) -> list[Death]:
+        """What ended, or is back, since the last call: processes, and those who look after other hosts."""
+        found, now_s = self.deaths.read(), time.monotonic()
+        if self._spread is None or now_s < self._next_look_s:
+            return found
+        self._next_look_s = now_s + BLIND_S
+        blind = set(self._spread.blind())
+        kind: ProcessKind = "Dask worker of host"
+        how = "the host's part goes on, and is blind until it has one again"
+        found += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
+        found += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
+        self._blind = blind
+        return found
 
     def stop(self) -> None:
         """End the testbed, which ends the controller, and remove what is left. May be called again."""
@@ -369,9 +419,14 @@ class LabProcesses:
                     self._testbed.kill()
                     self._testbed.wait(5.0)
             self._testbed = None
+            if self._spread is not None:
+                self._spread.end()
+                for host, said in self._spread.logs.items():
+                    with suppress(OSError):
+                        (self.logs / f"testbed-{host}.log").write_bytes(said)
             if self._lock is not None:
                 # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
-                _remove(self.lab)
+                remove(self.lab)
                 self._lock.close()
                 self._lock = None
 
@@ -420,8 +475,8 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _remove(lab: Lab) -> None:
-    """Whatever is left of a lab, by its labels."""
+def remove(lab: Lab) -> None:
+    """Remove whatever is left of a lab, by its labels."""
     # Here, as a simulation loads this module with the backends.
     from ringlight.testbed.emulation.clean import clean
 
@@ -444,7 +499,7 @@ def end_standing(lab_id: str | None, notice: Callable[[str], None]) -> list[str]
         # The testbed ends its controller; one whose testbed is dead is ended here.
         for name, pid in (_read_standing(lab)["pids"] | _kept_pids(lab)).items():
             _end_stranger(lab, name, pid, notice)
-        _remove(lab)
+        remove(lab)
     return found
 
 
@@ -494,9 +549,9 @@ def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) 
     """End a process that is not this one's child."""
     deadline = time.monotonic() + DOWN_S
     with suppress(ProcessLookupError):
-        if _belongs_to(lab, pid):
+        if belongs_to(lab, pid):
             os.kill(pid, signal.SIGTERM)
-        while _belongs_to(lab, pid):
+        while belongs_to(lab, pid):
             if time.monotonic() > deadline:
                 notice(_slow(name))
                 os.kill(pid, signal.SIGKILL)
@@ -504,7 +559,7 @@ def _end_stranger(lab: Lab, name: str, pid: int, notice: Callable[[str], None]) 
             time.sleep(0.05)
 
 
-def _belongs_to(lab: Lab, pid: int) -> bool:
+def belongs_to(lab: Lab, pid: int) -> bool:
     """Whether a process lives and belongs to a lab: its number may have been given to another since."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

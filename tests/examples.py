@@ -9,6 +9,8 @@ from ringlight.experiments.record.events import LightTurns
 from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 EXAMPLES = sorted((ROOT / "scenarios" / "examples").glob("*.yaml"))
+#: Those whose size is what they are about.
+LARGE = ("two_hundred_fifty_six",)
 
 
 def assert_as_planned(run: Run) -> None:

@@ -28,12 +28,14 @@ from ringlight.controller.light.divided import DividedProvider
 from ringlight.controller.light.grid import GridProvider
 from ringlight.controller.light.provider import Provider
 from ringlight.controller.light.ring import RingProvider
+from ringlight.experiments.analysis.carrying import MEASURED
 from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.backends.emulation.requests import job_request
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
 from ringlight.experiments.language.expand import Experiment, parse
-from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.experiments.language.text import parse_yaml
 from ringlight.experiments.record.events import Record, RunFailed
 from ringlight.experiments.runner.experiment import one_alone
@@ -72,7 +74,12 @@ def loaded(path: Path) -> Experiment:
         parameter.pop("fitted_to", None)
     less, fabrics = LESS.get(path.stem, ()), raw.get("fabrics", ())
     sets = list(dict.fromkeys(line.replace("*", name) for line in less for name in fabrics))
-    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets)
+    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), repeat=1, sets=sets, scale_for=on_reference)
+
+
+def on_reference(plans: Sequence[RunPlan]) -> ChosenScale:
+    """The scale of the machine whose costs are in the sources, which are the same everywhere."""
+    return choose_scale(plans, MEASURED, 2)
 
 
 def matrix_of(path: Path) -> dict[str, Any]:

@@ -35,23 +35,63 @@ MOST_TRANSFERS = 1 << 20
 @dataclass(frozen=True)
 class Costs:
     """Seconds of one processor: of a ``message`` at its two ends, of a ``frame`` at its two ends, and of a
-    frame that a packet switch forwards (``switched``), acknowledgements too. ``step``: seconds that a step of
-    a schedule takes besides its bytes, however small they are."""
+    frame that a packet switch forwards (``switched``), acknowledgements too; ``port``: what each port of all
+    packet switches adds to that, as Open vSwitch looks at all of them whenever it wakes; ``carried``: of a
+    frame that the fast path carries in its place. ``step``: seconds that a step of a schedule takes besides
+    its bytes, however small they are. ``wake``: of one processor until the next of many ranks wakes whose
+    timers go off together."""
 
     message: float
     frame: float
     switched: float
     step: float
+    port: float = 0.0
+    carried: float = 5e-6
+    wake: float = 0.3e-3
+
+    def fast(self) -> Costs:
+        """The same where the fast path carries frames in place of Open vSwitch."""
+        return replace(self, switched=self.carried, port=0.0)
 
 
 #: Measured by ``benchmarks/carrying.py`` on 2 processors of an Intel Xeon, Open vSwitch 3.1 with its netdev
 #: datapath, frames of 9,000 bytes, 2026-11-23, beside other work: its seven cases took 0.89 to 1.32 times the
-#: processor time that these say. The step is the fastest of 1,500 calls over one packet switch.
-MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3)
+#: processor time that these say. The step is the fastest of 1,500 calls over one packet switch. ``wake``: 64
+#: ranks on 2 processors woke 7 to 10 ms late (99th percentile), and Open vSwitch with 80 ports took all of a
+#: processor for 8,300 frames a second, 2026-11-26.
+MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3, port=1.2e-6)
+#: The machine of these costs.
+REFERENCE = "an Intel Xeon with 2 processors"
 #: Share of the processors' time; above it, timers and threads delay each other.
 BUSY = 0.8
 #: Share of an iteration's time that its steps may cost, bytes apart, before a warning.
 LATE = 0.1
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What an iteration of a job sends: of each kind of transfer how often (``calls``), its ``sizes`` in
+    bytes and the packet ``switches`` on its way. ``most_bytes``: that one rank sends; ``steps``: that follow
+    each other. ``seconds``: of the iteration, ``compute_s`` of its computing."""
+
+    calls: FloatArray
+    sizes: FloatArray
+    switches: FloatArray
+    most_bytes: float
+    steps: float
+    seconds: float
+    compute_s: float
+
+    @property
+    def messages(self) -> float:
+        return float(self.calls.sum())
+
+    def frames(self, mtu_bytes: int, payload: float = 1.0) -> tuple[float, float]:
+        """How many frames are sent, and how often a packet switch forwards one, acknowledgements too, where
+        sizes are divided by ``payload``."""
+        in_frames = np.maximum(1, np.ceil(self.sizes / payload / (mtu_bytes - HEADERS_BYTES)))
+        sent = self.calls * in_frames
+        return float(sent.sum()), float((sent * self.switches).sum()) * (1 + 1 / ACKED)
 
 
 @dataclass(frozen=True)
@@ -110,7 +150,8 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
     Where all come later and the controller places them, as many run together as there are GPUs for.
     """
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
-    jobs = [found for job in together if (found := carried(plan, job)) is not None]
+    traffics = traffics_of(plan, together)
+    jobs = [found for job in together if (found := _carried(plan, traffics.get(job.name))) is not None]
     wanted = sum(job.gpus for job in together if not job.ranks)
     at_once = min(1.0, len(plan.setting.fabric.gpus) / wanted) if wanted else 1.0
     messages = at_once * sum(job.messages / job.seconds for job in jobs)
@@ -125,31 +166,46 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
 
 def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
     """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
+    return _carried(plan, traffics_of(plan, [job]).get(job.name))
+
+
+def _carried(plan: RunPlan, found: Traffic | None) -> Carried | None:
+    if found is None or not found.seconds:
+        return None
+    frames, switched = found.frames(plan.setting.frames.mtu_bytes)
+    sent = float((found.calls * found.sizes).sum())
+    return Carried(found.seconds, found.messages, frames, switched, sent, found.steps)
+
+
+def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
+    """The same by kind of transfer, at the plan's scale, by job; without those of which it is not known."""
+    switches, iterations_s = _Switches(plan), _modelled_s(plan)
+    found = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
+    return {name: traffic for name, traffic in found.items() if traffic is not None}
+
+
+def _traffic(plan: RunPlan, job: JobPlan, switches: _Switches, iteration_s: float | None) -> Traffic | None:
     fabric = plan.setting.fabric
     if job.container is not None or job.gpus > MOST_GPUS or job.plane(fabric).sums:
         return None
     gpus = list(job.ranks or fabric.gpus)[: job.gpus]
-    switches = _Switches(plan, gpus)
-    payload = plan.setting.frames.mtu_bytes - HEADERS_BYTES
-    counted, messages, frames, switched, steps = 0, 0.0, 0.0, 0.0, np.zeros(len(gpus))
-    sent = np.zeros(len(gpus))
+    counted, steps, sent = 0, np.zeros(len(gpus)), np.zeros(len(gpus))
+    kinds: list[tuple[FloatArray, FloatArray, FloatArray]] = []
     for calls, sources, destinations, sizes in _sends(job):
         counted += len(sources)
         if counted > MOST_TRANSFERS:
             return None
-        in_frames = np.maximum(1, np.ceil(sizes / payload))
-        messages += calls * len(sources)
-        frames += calls * float(in_frames.sum())
-        switched += (
-            calls * float((in_frames * switches.between(sources, destinations)).sum()) * (1 + 1 / ACKED)
-        )
+        between = switches.between(gpus, sources, destinations)
+        kinds.append((np.full(len(sources), calls), sizes, between))
         np.add.at(sent, sources, calls * sizes)
         steps[np.unique(destinations)] += calls
+    none = [(np.zeros(0), np.zeros(0), np.zeros(0))]
+    calls_of, sizes_of, switches_of = (np.concatenate(of) for of in zip(*(kinds or none), strict=True))
     rate_bps = min(nic_rate_bps(plan.setting, gpu) for gpu in gpus)
-    seconds = _modelled_s(plan, job) or _compute_s(job) + 8 * float(sent.max(initial=0.0)) / rate_bps
-    if not seconds:
-        return None
-    return Carried(seconds, messages, frames, switched, float(sent.sum()), float(steps.max(initial=0.0)))
+    most_bytes, compute_s = float(sent.max(initial=0.0)), _compute_s(job)
+    seconds = iteration_s or compute_s + 8 * most_bytes / rate_bps
+    most_steps = float(steps.max(initial=0.0))
+    return Traffic(calls_of, sizes_of, switches_of, most_bytes, most_steps, seconds, compute_s)
 
 
 #: How often, sources, destinations and bytes of transfers.
@@ -202,19 +258,24 @@ def _of_messages(workload: Workload) -> Iterator[_Sends]:
 class _Switches:
     """How many packet switches are on the way of a frame: 0 over light alone, or where there is no way."""
 
-    def __init__(self, plan: RunPlan, gpus: Sequence[str]) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         fabric = plan.setting.fabric
-        graph = electrical_graph(fabric, cross_connects(fabric, plan.circuits))
-        self._router = Router(fabric, graph) if fabric.packet_switches else None
-        self._gpus = gpus
+        self._router = None
+        if fabric.packet_switches:
+            self._router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, plan.circuits)))
         # Only of pairs that send, as each takes its time to find.
-        self._known = np.full((len(gpus), len(gpus)), -1.0)
+        self._known: dict[tuple[str, str], int] = {}
 
-    def between(self, sources: IntArray, destinations: IntArray) -> FloatArray:
-        for i, j in zip(sources.tolist(), destinations.tolist(), strict=True):
-            if self._known[i, j] < 0:
-                self._known[i, j] = self._count(self._gpus[i], self._gpus[j])
-        return self._known[sources, destinations]
+    def between(self, gpus: Sequence[str], sources: IntArray, destinations: IntArray) -> FloatArray:
+        """Counts for each transfer between these GPUs of a job, by rank."""
+        pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
+        return np.array([self._of(gpus[i], gpus[j]) for i, j in pairs], dtype=np.float64)
+
+    def _of(self, source: str, destination: str) -> int:
+        key = source, destination
+        if key not in self._known:
+            self._known[key] = self._count(source, destination)
+        return self._known[key]
 
     def _count(self, source: str, destination: str) -> int:
         try:
@@ -230,15 +291,17 @@ def _compute_s(job: JobPlan) -> float:
     return max(float(np.nansum(program.seconds)) for program in job.workload.programs)
 
 
-def _modelled_s(plan: RunPlan, job: JobPlan) -> float | None:
-    """Seconds of an iteration by the models, which know of jobs that share links; None where they do not."""
+def _modelled_s(plan: RunPlan) -> dict[str, float]:
+    """Seconds of an iteration by the models, which know of jobs that share links, by job; without those that
+    they do not know."""
     known: Mapping[str, Sequence[str]] = {one.name: one.ranks for one in plan.jobs if one.start.at_once}
-    if job.training is None or job.name not in known or not all(known.values()):
-        return None
+    if not all(known.values()):
+        return {}
     try:
-        return predict_jobs(plan, known)[job.name].jct_s / job.iterations
+        found = predict_jobs(plan, known)
     except (KeyError, NoPathError):
-        return None
+        return {}
+    return {name: of.jct_s / plan.job(name).iterations for name, of in found.items()}
 
 
 def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:

@@ -197,7 +197,7 @@ def _concerned(reason: Reason, runs: Sequence[Run]) -> list[str]:
 
 def _link(rate: LinkRate) -> dict[str, Any]:
     """A link's rate against its setting."""
-    link = {key: value for key, value in vars(rate).items() if key not in ("t", "run")}
+    link = {key: value for key, value in vars(rate).items() if key not in ("t", "run", "busy")}
     return link | {"ratio": rate.measured_bps / rate.set_bps}
 
 

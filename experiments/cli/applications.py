@@ -24,7 +24,7 @@ def processes_of_lab(scenario: Path, place: Place, lab: OpenLab, *, follow: bool
     from ringlight.experiments.backends.emulation import backend
     from ringlight.experiments.backends.emulation.requests import cannot_drive
 
-    setting = place.setting(scenario)
+    setting = place.setting(scenario, lab.fast_path)
     if (why := cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
     (setting,) = _for_applications(scenario, [setting], lab)

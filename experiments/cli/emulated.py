@@ -24,13 +24,19 @@ _OF_ONE_MACHINE = (
 
 @contextmanager
 def emulation(
-    lab: options.Lab, context: typer.Context, dask: str | None, apps: Sequence[Path] = ()
+    lab: options.Lab,
+    context: typer.Context,
+    dask: str | None,
+    apps: Sequence[Path] = (),
+    over: options.OverHosts | None = None,
 ) -> Iterator[EmulationBackend]:
     """Raises UserError, and LabError for hosts that cannot be had."""
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
     runtime = options.check_runtime(lab.runtime)
     if dask is None:
+        if over is not None:
+            refuse(context, ("hosts", "vxlan_port", "vxlan_number"), "only with --dask")
         yield EmulationBackend(runtime, lab.addresses(), apps, lab.fast_path)
         return
     refuse(context, _OF_ONE_MACHINE, "without effect on labs of other hosts (--dask)")
@@ -41,7 +47,7 @@ def emulation(
         places = sum(host.labs for host in cluster.hosts)
         named = ", ".join(host.name for host in cluster.hosts)
         say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
-        yield HostsBackend(runtime, cluster, lab.fast_path)
+        yield HostsBackend(runtime, cluster, lab.fast_path, None if over is None else over.chosen())
 
 
 def refuse(context: typer.Context, names: Sequence[str], why: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ringlight.experiments.backends.protocol import Backend
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.language.expand import Experiment
+    from ringlight.experiments.language.plan import ChosenScale
     from ringlight.experiments.runner.experiment import Done
 
 BUNDLED = Path(__file__).resolve().parents[2] / "scenarios" / "disaggregation.yaml"
@@ -50,12 +52,13 @@ def run(
     scenario: options.ScenarioFile,
     which: options.Runs,
     lab: options.OpenLab,
+    over: options.OverHosts,
     dask: options.Dask = None,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
-    _run(scenario, which, lab, runs, as_json, context, dask)
+    _run(scenario, which, lab, runs, as_json, context, dask, over)
 
 
 def _run(
@@ -66,11 +69,20 @@ def _run(
     as_json: bool,
     context: typer.Context,
     dask: str | None = None,
+    over: options.OverHosts | None = None,
 ) -> None:
-    with emulation(lab, context, dask, lab.app or []) as backend:
-        experiment = with_applications(which.load(scenario), lab)
+    with emulation(lab, context, dask, lab.app or [], over) as backend:
+        experiment = with_applications(which.load(scenario, lab.fast_path), lab)
         lab.tell_view()
-        _carry_out(experiment, backend, which, runs, as_json)
+        again = functools.partial(_again_at, experiment, lab)
+        _carry_out(experiment, backend, which, runs, as_json, at=again)
+
+
+def _again_at(experiment: Experiment, lab: options.OpenLab, scale: ChosenScale) -> Experiment:
+    """The experiment at another chosen scale, with the applications that were asked for."""
+    from ringlight.experiments.runner.larger import at_scale
+
+    return with_applications(at_scale(experiment, scale), lab)
 
 
 @options.with_groups
@@ -204,6 +216,7 @@ def crosscheck(
             iterations=iterations,
             emulated=emulated,
             limit_percent=limit,
+            fast_path=lab.fast_path,
         )
     answer(found, as_json, lambda found: show(found, folder))
     if not found["within_limit"]:
@@ -213,6 +226,7 @@ def crosscheck(
 def check(
     scenario: options.ScenarioFile,
     sets: options.Sets = None,
+    fast_path: options.FastPath = False,
     hosts: Annotated[
         int | None,
         typer.Option(
@@ -225,7 +239,7 @@ def check(
     from ringlight.experiments.cli.show import add_cuts, check_document, show_check
     from ringlight.experiments.runner.command import load_checked
 
-    experiment = load_checked(scenario, sets=sets or ())
+    experiment = load_checked(scenario, sets=sets or (), fast_path=fast_path)
     found = check_document(experiment)
     if hosts is not None:
         add_cuts(found, experiment, hosts)

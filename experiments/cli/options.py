@@ -18,6 +18,7 @@ from ringlight.experiments.cli.common import fail, say
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.language.plan import Setting
+    from ringlight.testbed.hosts.spread import Over
     from ringlight.testbed.processes import Addresses
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
@@ -63,6 +64,13 @@ Repeat = Annotated[
     typer.Option("--repeat", min=1, max=1000, help="Number of repeats, in place of the file's."),
 ]
 RUNS = Path("runs")
+FastPath = Annotated[
+    bool,
+    typer.Option(
+        "--fast-path/--no-fast-path",
+        help="Let the kernel carry what the flow tables of our controller's packet switches say.",
+    ),
+]
 Dask = Annotated[
     str | None,
     typer.Option(
@@ -97,11 +105,11 @@ class Runs:
         Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")
     ] = None
 
-    def load(self, scenario: Path) -> Experiment:
-        """Raises ScenarioError."""
+    def load(self, scenario: Path, fast_path: bool = False) -> Experiment:
+        """``fast_path``: of its labs, where the machine chooses the scale. Raises ScenarioError."""
         from ringlight.experiments.runner.command import load_checked
 
-        return load_checked(scenario, self.repeat, self.resume, self.sets or ())
+        return load_checked(scenario, self.repeat, self.resume, self.sets or (), fast_path=fast_path)
 
 
 @dataclass(frozen=True)
@@ -118,19 +126,24 @@ class Place:
     ] = None
     sets: Sets = None
 
-    def setting(self, scenario: Path) -> Setting:
-        """The setting, whose parts can be plugged together. Raises UserError, and ScenarioError naming those
-        to choose from."""
+    def setting(self, scenario: Path, fast_path: bool = False) -> Setting:
+        """The setting, whose parts can be plugged together. ``fast_path``: of its lab.
+
+        Raises UserError, and ScenarioError naming those to choose from."""
         from ringlight.experiments.language.expand import load
+        from ringlight.experiments.runner.machine import scale_here
         from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
-        found = load(scenario, sets=self.sets or ()).one_setting(self.arm, self.point)
+        found = load(
+            scenario, sets=self.sets or (), scale_for=functools.partial(scale_here, fast_path=fast_path)
+        )
+        setting = found.one_setting(self.arm, self.point)
         try:
-            plugged(found.fabric)
+            plugged(setting.fabric)
         except ValueError as error:
             fail(f"{scenario}: {under('fabric', error)}", 2)
-        return found
+        return setting
 
 
 @dataclass(frozen=True)
@@ -142,13 +155,7 @@ class Lab:
     openflow: Annotated[
         str, typer.Option("--openflow", help="HOST:PORT where switches find the controller.")
     ] = "127.0.0.1:6653"
-    fast_path: Annotated[
-        bool,
-        typer.Option(
-            "--fast-path/--no-fast-path",
-            help="Let the kernel carry what the flow tables of our controller's packet switches say.",
-        ),
-    ] = False
+    fast_path: FastPath = False
 
     def addresses(self) -> Addresses:
         """Where the controller listens; its token is the environment's."""
@@ -217,12 +224,41 @@ class OpenLab(Lab):
         )
 
 
+@dataclass(frozen=True)
+class OverHosts:
+    """How one lab is over several hosts."""
+
+    hosts: Annotated[
+        int | None,
+        typer.Option("--hosts", metavar="N", min=2, max=64, help="With --dask: one lab over N hosts."),
+    ] = None
+    vxlan_port: Annotated[
+        int,
+        typer.Option("--vxlan-port", min=1, max=65535, help="UDP port of light between the hosts of a lab."),
+    ] = 14789
+    vxlan_number: Annotated[
+        int | None,
+        typer.Option(
+            "--vxlan-number",
+            min=1,
+            max=(1 << 24) - 1,
+            help="VXLAN number of a lab's first cut fibre; the others follow. Default: drawn.",
+        ),
+    ] = None
+
+    def chosen(self) -> Over | None:
+        """None for a lab on one host."""
+        from ringlight.testbed.hosts.spread import Over
+
+        return None if self.hosts is None else Over(self.hosts, self.vxlan_port, self.vxlan_number)
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of each of its parameters that is a group, of which it gets one object."""
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        if own.annotation in (Runs, Place, Lab, OpenLab):
+        if own.annotation in (Runs, Place, Lab, OpenLab, OverHosts):
             options = inspect.signature(own.annotation, eval_str=True).parameters
             groups[own.name] = own.annotation, list(options)
             parameters += options.values()

@@ -58,12 +58,44 @@ def check_document(experiment: Experiment) -> dict[str, Any]:
         arm["carried"] = {} if "emulation" in arm["refused"] else _carried(experiment, name)
     return {
         "processors": os.cpu_count(),
+        **({} if experiment.scale is None else {"scale": _scale_document(experiment)}),
         "name": experiment.spec.name,
         "file": experiment.path,
         "runs": len(experiment.plans),
         "fabrics": fabrics,
         "arms": arms,
     }
+
+
+def _scale_document(experiment: Experiment) -> dict[str, Any]:
+    """The scale that was chosen, and how long the runs will take with it."""
+    from ringlight.experiments.runner.machine import takes
+
+    assert experiment.scale is not None
+    wanting = [plan for plan in experiment.plans if plan.setting.scale == experiment.scale.scale]
+    frames = sorted({plan.setting.frames.mtu_bytes for plan in wanting})
+    return {
+        **experiment.scale.model_dump(mode="json"),
+        "mtu_bytes": frames,
+        "takes_s": asdict(takes(wanting)),
+    }
+
+
+def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
+    """What was chosen, why, and how long it takes."""
+    others = ", ".join(
+        f"{part} {want:.2g}" for part, want in scale["wants"].items() if part != scale["limit"]
+    )
+    yield (
+        f"scale: time {scale['time']:g}, payload {scale['payload']:g}, frames of "
+        f"{', '.join(map(str, scale['mtu_bytes']))} bytes, limited by {scale['limit']} (others ask for time: "
+        f"{others}); costs of {scale['costs']}"
+    )
+    takes = scale["takes_s"]
+    yield (
+        f"an emulation takes about {sum(takes.values()):.0f} s: {takes['bring_up']:.0f} s to build labs, "
+        f"{takes['links']:.0f} s to measure links, {takes['runs']:.0f} s of runs"
+    )
 
 
 def add_cuts(found: dict[str, Any], experiment: Experiment, hosts: int) -> None:
@@ -228,6 +260,8 @@ def show_check(found: Mapping[str, Any]) -> None:
         for name, arm in found["arms"].items()
         for job, entry in arm["jobs"].items()
     ]
+    for line in _said_of_scale(found["scale"]) if "scale" in found else ():
+        typer.echo(line)
     if jobs:
         _list_jobs(jobs)
     traces = [(name, _said_of_trace(arm["trace"])) for name, arm in found["arms"].items() if "trace" in arm]

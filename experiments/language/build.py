@@ -68,6 +68,8 @@ T = TypeVar("T")
 _NOTHING: dict[str, Any] = {}
 #: Types of sections.
 _KINDS = {name: inside(RunSpec, name) for name in keys_of(RunSpec)}
+#: What a file says of its scale where a machine is to choose it.
+AUTO = "auto"
 #: Name of a fabric that is the file's only one.
 ONLY_FABRIC = "fabric"
 
@@ -125,10 +127,13 @@ class _Resolver:
 
 
 class Builder:
-    """Makes run plans; what many runs of a file have in common is made once. ``directory``: of the file."""
+    """Makes run plans; what many runs of a file have in common is made once. ``directory``: of the file;
+    ``scale``: of runs that leave it to the machine (``AUTO``)."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, scale: Scale = Scale()) -> None:
+        self._directory, self._scale = directory, scale
+        #: Names of the runs that leave their scale to the machine.
+        self.auto: set[str] = set()
         self._resolved = _Resolver()
         self._made: dict[Hashable, Any] = {}
         #: All files that workloads were read from.
@@ -138,7 +143,12 @@ class Builder:
     def plan(self, run: Concrete, name: str) -> RunPlan:
         """Raises ValueError, ``key: what is wrong``."""
         raw = run.raw
-        scale, tcp, link_test = (self._section(raw, name) for name in ("scale", "tcp", "link_test"))
+        tcp, link_test = (self._section(raw, name) for name in ("tcp", "link_test"))
+        if raw.get("scale") == AUTO:
+            self.auto.add(name)
+            scale = self._scale
+        else:
+            scale = self._section(raw, "scale")
         fabric_name, where = self._chosen(raw)
         spec, section, key = self._fabric_section(raw, where)
         fabric = self._fabric(where, spec, key)

@@ -19,7 +19,7 @@ from typing import Any
 from ringlight.experiments.language.build import Builder, Concrete, checked
 from ringlight.experiments.language.checks import check_file, circle_in
 from ringlight.experiments.language.paths import like, put
-from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
     SCENARIO_BYTES,
@@ -32,6 +32,8 @@ from ringlight.experiments.language.text import (
 )
 from ringlight.fabric.control_faults import ControlFaults
 
+#: Gives one scale for runs that leave it to the machine, which are at their real rates and sizes.
+ScaleFor = Callable[[Sequence[RunPlan]], ChosenScale]
 #: The arm of a file that has none.
 BASE = "base"
 #: The job of a file that has none: on all GPUs.
@@ -46,7 +48,8 @@ _OF_ARMS = ("title", "like")
 class Experiment:
     """A checked scenario file. ``spec``: what it says of all its runs; ``text``: the file; ``files``: what
     workloads were read from, by the names that lead there from the file's directory. ``sets``: what was put
-    in place of the file's, each ``PATH=VALUE``."""
+    in place of the file's, each ``PATH=VALUE``. ``scale``: what runs got that leave it to the machine
+    (``scale: auto``); None where none does."""
 
     path: str
     text: str
@@ -54,6 +57,7 @@ class Experiment:
     plans: tuple[RunPlan, ...]
     files: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    scale: ChosenScale | None = None
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -131,15 +135,17 @@ def load(
     sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
     parts: Callable[[], Collection[str]] | None = None,
+    scale_for: ScaleFor | None = None,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
     ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of what the file, its arms
     and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
-    what the file says of them.
+    what the file says of them. ``scale_for``: chooses a scale where the file leaves it to the machine;
+    without it such a file is refused.
     """
     text = read_text(path, SCENARIO_BYTES)
-    return parse(text, str(path), repeat=repeat, sets=sets, metrics=metrics, parts=parts)
+    return parse(text, str(path), repeat=repeat, sets=sets, metrics=metrics, parts=parts, scale_for=scale_for)
 
 
 def parse(
@@ -150,6 +156,7 @@ def parse(
     sets: Sequence[str] = (),
     metrics: Mapping[str, str] | None = None,
     parts: Callable[[], Collection[str]] | None = None,
+    scale_for: ScaleFor | None = None,
 ) -> Experiment:
     """Load from text, like :func:`load`; ``path`` names it in errors."""
     raw = parse_yaml(text, path)
@@ -157,14 +164,20 @@ def parse(
         values = read_sets(sets)
         raw = with_sets(raw, values)
         spec = _file_spec(raw)
-        builder = Builder(Path(path).parent)
+        builder, scale = Builder(Path(path).parent), None
         plans = _plans(raw, spec, repeat or spec.repeat, builder, values)
+        if builder.auto:
+            if scale_for is None:
+                raise ValueError("scale: auto: nothing here knows the machine that is to choose it")
+            scale = scale_for([plan for plan in plans if plan.point_name in builder.auto])
+            builder = Builder(Path(path).parent, scale.scale)
+            plans = _plans(raw, spec, repeat or spec.repeat, builder, values)
         jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
         check_file(spec, list(jobs), jobs, metrics, parts)
     except ValueError as error:
         raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
     files = (file.relative_to(Path(path).parent).as_posix() for file in builder.files)
-    return Experiment(path, text, spec, plans, tuple(files), tuple(sets))
+    return Experiment(path, text, spec, plans, tuple(files), tuple(sets), scale)
 
 
 def with_sets(raw: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,27 @@ class Scale(Strict):
         return self.time * self.payload
 
 
+class ChosenScale(Strict):
+    """A scale that was chosen for a machine (``scale: auto``).
+
+    ``limit``: the part of the machine that asked for its D; ``wants``: the D that each part asks for;
+    ``busy``: how many processors sending and forwarding keep busy; ``costs``: whose costs of messages and
+    frames it rests on; ``larger``: why D was made larger after a run, once for each time.
+    """
+
+    time: float
+    payload: float
+    limit: str
+    wants: Mapping[str, float]
+    busy: float
+    costs: str
+    larger: tuple[str, ...] = ()
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(time=self.time, payload=self.payload)
+
+
 class Tcp(Strict):
     """``rto_min``: least retransmission time-out of the workers' sockets, real seconds. ``headers``: false
     where a simulation is to leave them out."""

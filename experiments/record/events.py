@@ -410,7 +410,8 @@ class PortRate(Record, event="port_rate"):
 
 
 class LinkRate(Record, event="link_rate"):
-    """One direction of a link against its setting, bits per second; who took the processors meanwhile."""
+    """One direction of a link against its setting, bits per second; who took the processors meanwhile,
+    and how busy they were."""
 
     fabric: str
     link: str
@@ -419,6 +420,7 @@ class LinkRate(Record, event="link_rate"):
     measured_bps: float
     stolen: float | None = None
     others: float | None = None
+    busy: float | None = None
 
 
 class LinkRateDisturbed(LinkRate, event="link_rate_disturbed"):
@@ -458,8 +460,9 @@ class Reference(Record, event="reference"):
 
 
 class ProcessEnded(Record, event="process_ended"):
-    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, applications, controller
-    or Open vSwitch (the machine's); ``how`` in words; ``planned``: by an event of the run."""
+    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, applications, controller,
+    Open vSwitch (the machine's), or of a lab over several hosts a host, or the Dask worker of one; ``how`` in
+    words; ``planned``: by an event of the run."""
 
     kind: str
     name: str

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.plan import ChosenScale
 from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.record.events import Aborted, PortRate, Record, RunEnded, line_of, read_records
 from ringlight.experiments.record.writing import (
@@ -196,7 +197,15 @@ def experiment_of(path: Path) -> Experiment:
     environment = environment_of(path)
     file = path / "scenario.yaml"
     repeat, sets = environment.get("repeat"), environment.get("sets") or ()
-    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat, sets=sets)
+    scale = chosen_scale(environment)
+    scale_for = None if scale is None else lambda _: scale
+    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat, sets=sets, scale_for=scale_for)
+
+
+def chosen_scale(environment: Mapping[str, Any]) -> ChosenScale | None:
+    """The scale that was chosen for a run folder's runs; None where their file states it."""
+    found = environment.get("chosen_scale")
+    return None if found is None else ChosenScale.model_validate(found)
 
 
 def _csv(rates: Sequence[PortRate]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import filecmp
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,17 @@ from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend, RemoteBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.plan import ChosenScale
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.papers import papers
 from ringlight.experiments.record.events import read_records
-from ringlight.experiments.record.folder import RunFolder, environment_of, experiment_of, read_port_rates
+from ringlight.experiments.record.folder import (
+    RunFolder,
+    chosen_scale,
+    environment_of,
+    experiment_of,
+    read_port_rates,
+)
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
@@ -31,6 +39,8 @@ from ringlight.experiments.runner.executors import dask as dask_executor
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.larger import TooFast, at_scale, larger
+from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 
 #: A result of more rows is written without indentation, which takes a quarter of the time and of the space.
@@ -44,18 +54,25 @@ def load_checked(
     repeat: int | None = None,
     resume: Path | None = None,
     sets: Sequence[str] = (),
+    *,
+    fast_path: bool = False,
 ) -> Experiment:
     """A scenario file that names only metrics and parts of a page that there are.
 
     ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
-    to ``resume``. Raises ScenarioError.
+    to ``resume``. ``fast_path``: of labs, where the machine chooses the scale. Raises ScenarioError.
     """
+    before: Mapping[str, Any] = {}
     if resume is not None:
         before = environment_of(resume)
         repeat = before.get("repeat") if repeat is None else repeat
         sets = sets or before.get("sets") or ()
     units = {name: found.unit for name, found in metrics().items()}
-    found = load(scenario, repeat=repeat, sets=sets, metrics=units, parts=parts)
+    chosen = None if resume is None else chosen_scale(before)
+    found = load(
+        scenario, repeat=repeat, sets=sets, metrics=units, parts=parts,
+        scale_for=partial(scale_here, fast_path=fast_path) if chosen is None else lambda _: chosen,
+    )  # fmt: skip
     model = found.spec.paper.model if found.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(
@@ -80,15 +97,63 @@ def carry_out_experiment(
     watched: bool = False,
     facts: Mapping[str, Any] | None = None,
     again: Sequence[str] = (),
+    at: Callable[[ChosenScale], Experiment] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
     ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
     ``facts``: further ones for environment.json, which are there before the first run. ``again``: the command
     that goes on with runs of no file of the user's.
+
+    Where the machine does not carry the scale that was chosen for it, all runs are made again at a larger
+    one, in another folder. ``at``: gives the experiment at that.
     Raises ScenarioError, BackendError, WriteError and what the backend raises.
     """
     reporter = reporter or Reporter()
+    while True:
+        try:
+            return _carry_out_once(
+                experiment,
+                backend,
+                parent,
+                arms=arms,
+                points=points,
+                resume=resume,
+                suffix=suffix,
+                processes=processes,
+                dask=dask,
+                executor=executor,
+                reporter=reporter,
+                watched=watched,
+                facts=facts,
+                again=again,
+            )
+        except TooFast as found:
+            assert experiment.scale is not None
+            scale = larger(experiment.scale, str(found))
+            reporter.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
+            reporter.say(f"all runs are made again with time {scale.time:g}, in another folder")
+            experiment, resume = (at or partial(at_scale, experiment))(scale), None
+
+
+def _carry_out_once(
+    experiment: Experiment,
+    backend: Backend,
+    parent: Path,
+    *,
+    arms: Collection[str] = (),
+    points: Collection[str] = (),
+    resume: Path | None = None,
+    suffix: str = "",
+    processes: int | None = None,
+    dask: str | None = None,
+    executor: str | None = None,
+    reporter: Reporter,
+    watched: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    again: Sequence[str] = (),
+) -> tuple[Done, dict[str, Any]]:
+    """The same at one scale. Raises TooFast, too."""
     if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
         # Fabrics that are compared have the same frames.
         backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
@@ -118,6 +183,8 @@ def carry_out_experiment(
         with folder, _resumable(folder, experiment, backend, reporter, chosen_by, again):
             repeat = max(plan.repeat for plan in experiment.plans)
             folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {}))
+            if experiment.scale is not None:
+                folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
             done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
     reporter.say("drawing the report")
     return done, finish(done.path, experiment, watched=watched)

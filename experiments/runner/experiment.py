@@ -29,6 +29,7 @@ from ringlight.experiments.record.events import Record, RunEnded, RunFailed, rea
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.larger import MOST
 from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.experiments.runner.timeline import run_group
@@ -90,7 +91,7 @@ def carry_out(
     """Make the runs that have not ``ended`` yet; all records go into the folder.
 
     ``pool``: where to make them, each by itself, for a backend that needs no machine of its own. Raises
-    BackendError, WriteError; whatever happens, nothing of a lab is left.
+    BackendError, WriteError, TooFast; whatever happens, nothing of a lab is left.
     """
     plans: Sequence[RunPlan] = [plan for plan in chosen.plans if plan.name not in ended]
     facts = {
@@ -122,7 +123,11 @@ def carry_out(
             failures += made.failures
         for setting in _settings(plans):
             group = [plan for plan in plans if plan.setting is setting]
-            for outcome in run_group(backend, group, folder.write, reporter, repeats):
+            scale = experiment.scale
+            judged = scale is not None and setting.scale == scale.scale and len(scale.larger) < MOST
+            for outcome in run_group(
+                backend, group, folder.write, reporter, repeats, chosen=judged and repeats is not None
+            ):
                 failures += outcome.failures
                 # Should the command be killed, its labs are on record as its runs are.
                 folder.describe(**backend.facts())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,9 +24,17 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
-from ringlight.testbed.hosts.cluster import Cluster, lost, this_worker
+from ringlight.fabric.cut import Cut, cut
+from ringlight.fabric.impairments import NONE
+from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.schema import under
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.hosts.cluster import Cluster, Host, from_here, lost, this_worker
+from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
+from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import LabError
+from ringlight.testbed.parts import MTU_BYTES, VXLAN_BYTES
 
 #: Of each log of a lab so many bytes come back, its last.
 _LOG_BYTES = 1 << 20
@@ -34,13 +43,23 @@ _LOG_BYTES = 1 << 20
 class HostsBackend(EmulationBackend):
     """The emulated testbed on the hosts of a cluster; its copies make the runs there and have no cluster."""
 
-    def __init__(self, runtime: str, cluster: Cluster | None, fast_path: bool = False) -> None:
+    def __init__(
+        self,
+        runtime: str,
+        cluster: Cluster | None,
+        fast_path: bool = False,
+        over: Over | None = None,
+        known: tuple[str, tuple[Host, ...]] | None = None,
+    ) -> None:
         super().__init__(runtime, fast_path=fast_path)
-        self._cluster = cluster
+        self._cluster, self._over = cluster, over
+        #: The scheduler's address, and its hosts.
+        self._known = (cluster.address, cluster.hosts) if cluster is not None else known
         self._machines: dict[str, Mapping[str, Any]] = {}
+        self._ways: list[Way] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostsBackend, (self.runtime, None, self._fast_path)
+        return HostsBackend, (self.runtime, None, self._fast_path, self._over, self._known)
 
     @property
     def cluster(self) -> Cluster:
@@ -74,6 +93,8 @@ class HostsBackend(EmulationBackend):
         earlier: Mapping[str, Any],
     ) -> None:
         super().prepare(settings, logs, say, earlier)
+        if self._over is not None:
+            self._check_network(settings, self._over)
         # Runs that are gone on with may have been made on hosts that are there no more.
         self._machines = {**earlier.get("hosts", {}), **self._machines}
 
@@ -86,10 +107,63 @@ class HostsBackend(EmulationBackend):
     def facts(self) -> Mapping[str, Any]:
         # What was measured, was measured on a host.
         first = next(iter(self._machines.values()), {})
-        return {**first, **super().facts(), "hosts": self._machines}
+        network = {"network": [asdict(way) for way in self._ways]} if self._ways else {}
+        return {**first, **super().facts(), "hosts": self._machines, **network}
 
     def executor(self) -> Executor:
-        return self.cluster.executor()
+        return self.cluster.executor(None if self._over is None else [lot[0] for lot in self._lots()])
+
+    # -- one lab over several hosts
+
+    def refuses(self, plan: RunPlan) -> str | None:
+        why = super().refuses(plan)
+        if why is not None or self._over is None:
+            return why
+        return over_hosts(plan.setting.fabric, self._over.hosts)
+
+    def _lots(self) -> list[tuple[Host, ...]]:
+        """Hosts that have a lab together, each host once. Raises BackendError."""
+        assert self._over is not None
+        assert self._known is not None
+        count, hosts = self._over.hosts, self._known[1]
+        if count > len(hosts):
+            raise BackendError(f"--hosts {count}: there are {len(hosts)} hosts for labs")
+        return [hosts[first : first + count] for first in range(0, len(hosts) - count + 1, count)]
+
+    def _check_network(self, settings: Sequence[Setting], over: Over) -> None:
+        """Raise BackendError for what the network between the hosts does not give, a line for each figure."""
+        cuts = [(setting, divided(setting.fabric, over.hosts)) for setting in settings]
+        lines: dict[str, None] = {}
+        for lot in self._lots():
+            try:
+                ways = probed(self.cluster, lot)
+            except LabError as error:
+                raise BackendError(str(error)) from None
+            self._ways += ways
+            for setting, where in cuts:
+                for way in ways:
+                    lines |= dict.fromkeys(misfits(way, needs_of(setting, where, lot, way)))
+                if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
+                    lines[why] = None
+        if lines:
+            *others, last = lines
+            for line in others:
+                self._say(line)
+            raise BackendError(last)
+
+    def _spread_over(self, name: str) -> Callable[[Setting], SpreadLab] | None:
+        """On the first host of a lab: what has the others build their parts."""
+        if (over := self._over) is None:
+            return None
+        assert self._known is not None
+        address, _ = self._known
+        lot = next(lot for lot in self._lots() if lot[0].name == name)
+
+        def spread(setting: Setting) -> SpreadLab:
+            cluster = from_here(address, lot)
+            return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
+
+        return spread
 
     def alone(self, plan: RunPlan) -> Made:
         """One run on some host, for which no folder is kept. Raises BackendError."""
@@ -106,7 +180,10 @@ class HostsBackend(EmulationBackend):
         reporter = _Wanted(unwanted)
         with TemporaryDirectory(prefix="ringlight-run-") as folder:
             logs = Path(folder)
-            backend = EmulationBackend(self.runtime, free_addresses(), fast_path=self._fast_path)
+            spread = self._spread_over(name)
+            backend = EmulationBackend(
+                self.runtime, free_addresses(), fast_path=self._fast_path, spread=spread
+            )
             backend.prepare([plan.setting], logs, reporter.say, {})
             repeats = Repeats(reporter, Foreteller()) if again else None
             records, failures = one_alone(backend, plan, reporter, repeats)
@@ -127,6 +204,39 @@ class HostsBackend(EmulationBackend):
         folder.describe(**self.facts())
         ended = "could not be made" if any(isinstance(r, RunFailed) for r in made.records) else "is over"
         self._say(f"  {plan.name} {ended} (host {host})")
+
+
+def divided(fabric: Fabric, hosts: int) -> Cut:
+    """Where a fabric is cut for its parts, which are plugged together. Raises ValueError."""
+    return cut(plugged(fabric), hosts)
+
+
+def over_hosts(fabric: Fabric, hosts: int) -> str | None:
+    """What of a fabric cannot be over several hosts, ``key: reason``; None where all can."""
+    try:
+        found = divided(fabric, hosts)
+    except ValueError as error:
+        return under("fabric", str(error))
+    for name, there in (("onics", fabric.onics), ("averagers", fabric.averagers)):
+        if there:
+            return f"fabric.{name}: not in a lab over several hosts; leave out --hosts"
+    if fabric.foreign_switches:
+        (name, *_) = fabric.foreign_switches
+        return f"fabric.packet_switches.{name}.controller: not ours, in a lab over several hosts"
+    for fibre in found.fibres:
+        if fibre.link.impairments != NONE:
+            return f"fabric.links: {fibre.link.a} - {fibre.link.b} is cut, and so cannot be impaired"
+    return None
+
+
+def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Needs:
+    """What a way between two hosts must give a lab that is cut: its frames whole, and the rate of all fibres
+    that are there, as emulated."""
+    number = {host.name: at for at, host in enumerate(hosts)}
+    a, b = sorted((number[way.a], number[way.b]))
+    crossing_bps = cut.crossing_bps.get((a, b), 0.0) / (setting.scale.time * setting.scale.payload)
+    mtu_bytes = min(setting.frames.mtu_bytes, MTU_BYTES) + VXLAN_BYTES
+    return Needs(mtu_bytes=mtu_bytes, rate_bps=crossing_bps)
 
 
 def _named(record: RunFailed, host: str) -> RunFailed:

@@ -32,6 +32,7 @@ from ringlight.experiments.record.events import (
     process_called,
 )
 from ringlight.experiments.record.runs import AGAIN
+from ringlight.experiments.runner.larger import check_links, check_run
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 
@@ -64,25 +65,41 @@ def run_group(
     write: Write,
     reporter: Reporter,
     repeats: Repeats | None = None,
+    *,
+    chosen: bool = False,
 ) -> Iterator[Outcome]:
     """Carries out plans that share a setting, in a lab of their own.
 
-    ``repeats``: says which runs are made once more. Raises BackendError.
+    ``repeats``: says which runs are made once more; ``chosen``: the scale was chosen for this machine. Raises
+    BackendError, and TooFast where it was and the machine does not carry it.
     """
+    of_lab: list[Record] = []
+
+    def note(record: Record) -> None:
+        write([record])
+        of_lab.append(record)
+
     with ExitStack() as undo:
-        lab = backend.open(plans[0].setting, lambda record: write([record]))
+        lab = backend.open(plans[0].setting, note)
         undo.callback(lab.close)
         undo.callback(reporter.end_run)
+        if chosen:
+            check_links(of_lab)
         for plan in plans:
-            outcome = _Run(lab, plan, write, reporter).to_the_end()
+            outcome = counts = _Run(lab, plan, write, reporter).to_the_end()
             # What failed is never made again.
             why = repeats.why(plan, outcome.records) if repeats and not outcome.failures else []
             if repeats and why:
                 # Its records are called otherwise, its plan is the same.
                 other = replace(plan, name=plan.name + AGAIN, title=f"{plan.title}, again")
                 second = _Run(lab, other, write, reporter).to_the_end()
-                write([repeats.settled(plan, why, outcome.records, second.records)])
+                settled = repeats.settled(plan, why, outcome.records, second.records)
+                write([settled])
+                counts = second if settled.counts == other.name else outcome
                 outcome = replace(outcome, failures=second.failures)
+            if chosen and not outcome.failures:
+                check_links(of_lab)
+                check_run(counts.plan, counts.records)
             yield outcome
 
 

@@ -38,6 +38,7 @@ from ringlight.experiments.runner.bench import (
     words_of,
 )
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_in
 from ringlight.fabric.planes.divided.plugged import plugged
@@ -177,7 +178,7 @@ def wanted(
         beside = test.parent / scenario
         path = beside if beside.exists() else root / scenario
         text = read_text(path, SCENARIO_BYTES)
-    experiment = parse(text, str(path))
+    experiment = parse(text, str(path), scale_for=scale_here)
     plans = experiment.plans_of([arm] if arm else [])
     arms = ", ".join(experiment.arms)
     setting = plans[0].setting

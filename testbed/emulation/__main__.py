@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", type=Path, help="file that says which part of a lab over hosts this is")
     parser.add_argument("--die-with", type=int, metavar="PID", help="stop when this process ends")
     return parser
 
@@ -108,6 +109,7 @@ def _run(chosen: argparse.Namespace) -> int:
     from ringlight.testbed.emulation.nodes import ControllerAddress
     from ringlight.testbed.emulation.others import Applications
     from ringlight.testbed.emulation.testbed import KeptController, Settings, Stopped, Testbed
+    from ringlight.testbed.parts import Parts
 
     testbed = Testbed(
         Settings(
@@ -126,6 +128,7 @@ def _run(chosen: argparse.Namespace) -> int:
             onic_faults=chosen.onic_faults,
             onic_lease_s=chosen.onic_lease,
             fast_path=chosen.fast_path,
+            parts=Parts.read(chosen.part) if chosen.part else None,
         )
     )
     received: list[int] = []
@@ -148,6 +151,9 @@ def _run(chosen: argparse.Namespace) -> int:
         while not testbed.wait(0.25):
             if parent.poll(0):
                 logging.warning("process %d has ended, and so does the lab", chosen.die_with)
+                break
+            if testbed.is_forgotten():
+                logging.warning("nothing was heard from the lab's first host for too long; it ends here")
                 break
     finally:
         testbed.stop()

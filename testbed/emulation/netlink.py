@@ -36,6 +36,7 @@ from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins as _queueing_disciplines
 
 from ringlight.testbed.emulation.optical.netns import set_ipv6_off
+from ringlight.testbed.parts import Tunnel
 
 # pyroute2 knows pfifo but not bfifo, whose option is the same number, counted in bytes instead of packets.
 _queueing_disciplines.setdefault("bfifo", _queueing_disciplines["pfifo"])
@@ -51,8 +52,12 @@ TIMER_SLACK_S = 200e-6
 BURST_S = 500e-6
 #: Rates that a TBF can have, bits per second: its rate is 32 bits of bytes, its bucket 32 bits of 64 ns.
 RATE_BOUNDS_BPS = (10e3, 34e9)
-#: Deadline of one process of tc, seconds.
-TC_S = 30.0
+#: Deadline of one process of tc, and what each request adds to it, seconds.
+TC_S, REQUEST_S = 30.0, 1e-3
+#: Hosts up to which each has a turn of its own on a link; of more than these, turns in all, a power of two.
+MOST_TURNS, TURNS = 64, 32
+#: Longest wait for the number of a fibre whose last end is just being removed, seconds.
+LEAVING_S = 3.0
 NETNS_DIR, _SYSCTLS = Path("/run/netns"), Path("/proc/sys/net")
 #: Least, first and greatest buffer of a TCP connection, either way, bytes; of every namespace of a lab.
 _TCP_BUFFERS = dict.fromkeys(("ipv4/tcp_rmem", "ipv4/tcp_wmem"), "10240 87380 16777216")
@@ -251,6 +256,41 @@ def create_veth(
         far["address"] = peer_mac
     with failing(f"veth pair {name} - {peer}"):
         netlink.link("add", **near)
+
+
+def create_vxlan(
+    netlink: IPRoute,
+    name: str,
+    tunnel: Tunnel,
+    *,
+    group: int = 0,
+    namespace: int | None = None,
+    mac: str | None = None,
+) -> None:
+    """One end of a fibre to another host, with the lab's MTU; it is born in its namespace (a descriptor).
+
+    What leaves there goes from the namespace of ``netlink``, whole or not at all. Whoever had its number
+    before may just be leaving.
+    """
+    wanted: dict[str, Any] = {"ifname": name, "mtu": MTU_BYTES, "kind": "vxlan", "vxlan_id": tunnel.number}
+    wanted |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
+    wanted |= {"vxlan_learning": 0, "vxlan_df": 1}
+    if group:
+        wanted["group"] = group
+    if namespace is not None:
+        wanted["net_ns_fd"] = namespace
+    if mac is not None:
+        wanted["address"] = mac
+    deadline = time.monotonic() + LEAVING_S
+    with failing(f"VXLAN {tunnel.number} to {tunnel.remote} ({name})"):
+        while True:
+            try:
+                netlink.link("add", **wanted)
+                return
+            except NetlinkError as error:
+                if error.code != errno.EEXIST or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
 
 
 def set_up(netlink: IPRoute, name: str) -> int:
@@ -501,28 +541,35 @@ def shape_shared(
     Mbit/s, the small messages of sixteen ranks waited for the large ones, and a training step took 135 s
     instead of 123 s (scenarios/examples/parallel_16.yaml; 119 s simulated).
 
+    On a fabric of more than ``MOST_TURNS`` hosts, those take a turn together whose addresses are alike in
+    their last bits: else classes grow with the square of the hosts (200,000 requests of tc for 256 GPUs, more
+    than 30 s), and each frame is compared with that many addresses.
+
     All of it in one process of tc: three requests for each host of every port are thousands on a fabric of
     sixteen GPUs, and each takes 1.4 ms of Python. Raises NetworkError.
     """
     wanted = list(ports)
-    lines = [line for port in wanted for line in _shared(*port, hosts, by)]
+    matches = _turns(hosts, by)
+    lines = [line for port in wanted for line in _shared(*port, matches, by)]
     _batch(lines, "rate of 1 port" if len(wanted) == 1 else f"rates of {len(wanted)} ports")
 
 
 def _batch(lines: Iterable[str], what: str) -> None:
     """Run all lines in one process of tc, in the calling thread's namespace. Raises NetworkError."""
+    text = "".join(f"{line}\n" for line in lines)
+    patience_s = TC_S + REQUEST_S * text.count("\n")
     try:
         with failing("tc"):
             done = subprocess.run(
                 ["tc", "-batch", "-"],
-                input="".join(f"{line}\n" for line in lines),
+                input=text,
                 capture_output=True,
                 text=True,
-                timeout=TC_S,
+                timeout=patience_s,
                 check=False,
             )
     except subprocess.TimeoutExpired:
-        raise NetworkError(f"tc has not set the {what} in {TC_S:.0f} s") from None
+        raise NetworkError(f"tc has not set the {what} in {patience_s:.0f} s") from None
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise NetworkError(f"the {what} cannot be set: {said}")
@@ -546,22 +593,29 @@ def shape_peers(name: str, rate_bps: float, peers: int, most: int) -> None:
     _batch(lines, f"queues of {peers} peers at {name}")
 
 
-def _shared(name: str, rate_bps: float, queue_s: float, hosts: Sequence[str], by: str) -> Iterator[str]:
-    """Commands of tc for one interface."""
-    share_bps = max(8000, round(rate_bps / (len(hosts) + 1)))
+def _turns(hosts: Sequence[str], by: str) -> list[str]:
+    """What u32 matches of the packets of each turn."""
+    if len(hosts) <= MOST_TURNS:
+        return [f"ip {by} {host}/32" for host in hosts]
+    offset = {"src": 12, "dst": 16}[by]
+    return [f"u32 {last:#x} {TURNS - 1:#x} at {offset}" for last in range(TURNS)]
+
+
+def _shared(name: str, rate_bps: float, queue_s: float, matches: Sequence[str], by: str) -> Iterator[str]:
+    """Commands of tc for one interface. ``matches``: of the packets that take turns, as u32 has it."""
+    share_bps = max(8000, round(rate_bps / (len(matches) + 1)))
     # A NIC's timers run beside its worker, on processors that all workers share: with a frame more it keeps
     # its rate there (two busy processors: 98.4 instead of 97.7 %). To tc a bare number is bytes.
     slack = bucket_bytes(rate_bps) if by == "dst" else htb_bucket_bytes(rate_bps)
     ceiling = f"{round(rate_bps)}bit burst {slack} cburst {slack}"
     yield f"qdisc replace dev {name} root handle 1: htb default 2"
     yield f"class add dev {name} parent 1: classid 1:1 htb rate {ceiling}"
-    for number, host in enumerate(["", *hosts]):
+    for number, match in enumerate(["", *matches]):
         leaf, queue = f"1:{2 + number:x}", f"{0x10 + number:x}:"
         rate = f"rate {share_bps}bit ceil {ceiling} quantum {FRAME_BYTES}"
         yield f"class add dev {name} parent 1:1 classid {leaf} htb {rate}"
         # Counted in bytes: half of a host's packets are acknowledgements, which take no room.
         limit = queue_bytes(rate_bps, queue_s)
         yield f"qdisc add dev {name} parent {leaf} handle {queue} bfifo limit {limit}"
-        if host:
-            match = f"u32 match ip {by} {host}/32 flowid {leaf}"
-            yield f"filter add dev {name} parent 1: protocol ip prio 1 {match}"
+        if match:
+            yield f"filter add dev {name} parent 1: protocol ip prio 1 u32 match {match} flowid {leaf}"

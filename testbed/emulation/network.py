@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from ringlight.testbed.emulation.nodes import (
     RECONNECT_MS,
     Cable,
     ControllerAddress,
+    CutCable,
     DeviceNode,
     IdleHost,
     Jack,
@@ -51,6 +52,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
+from ringlight.testbed.parts import MTU_BYTES, Parts, Tunnel
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +156,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
     ``fast_path``: socket of a fast path beside the packet switches of our controller, None for none. Where
-    Open vSwitch forwards in the kernel there is none either.
+    Open vSwitch forwards in the kernel there is none either. ``parts``: of a lab over several hosts, of
+    which only one part is here.
 
     Methods raise NetworkError or OpenVSwitchError with one line. They may be called from several threads.
     """
@@ -167,6 +170,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         controller: ControllerAddress,
         apps: ControllerAddress | None = None,
         fast_path: Path | None = None,
+        parts: Parts | None = None,
     ) -> None:
         check_fabric(fabric)
         check_controllers(fabric, apps)
@@ -180,13 +184,15 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self.emulation = emulation
         self.target = controller
         self._apps = apps
+        self._parts = parts
         self._carrier: Carrier | None = None
         #: Whether no switch that packets may meet is Open vSwitch alone.
         self._all_carried = False
         if fast_path is not None and not has_kernel_datapath():
             optical = fabric.optical_switches.values()
             self._all_carried = not fabric.foreign_switches and all(s.driver != "openflow" for s in optical)
-            ours = (switch for switch in fabric.packet_switches.values() if switch.is_ours)
+            there = fabric.packet_switches.values()
+            ours = (switch for switch in there if switch.is_ours and self.is_here(switch.name))
             names = lab.interface("smoother", 1), lab.interface("smoother", 2)
             self._carrier = Carrier(
                 {lab.bridge(switch.name): switch.dpid for switch in ours},
@@ -195,11 +201,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 lab.link_group,
             )
         self._nodes: dict[str, ShellLess] = {}
-        self._cables: dict[Port, Cable] = {}
+        self._cables: dict[Port, Cable | CutCable] = {}
         self._control: ControlNetwork | None = None
         self._qos: str | None = None
         self._held: frozenset[Port] = frozenset()
         self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
+        if parts is not None:
+            self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, MTU_BYTES))
         self._queue_s = {
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)
@@ -215,11 +223,22 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     # -- the fixed part
 
+    def is_here(self, name: str) -> bool:
+        """Whether a node is on this host."""
+        return self._parts is None or name in self._parts.here
+
+    def _tunnel(self, port: Port) -> Tunnel | None:
+        """What leads from here to the other end of a fibre that is on another host."""
+        return None if self._parts is None else self._parts.tunnels.get(port)
+
     def build(self) -> None:
         """Make bridges (not yet known to Open vSwitch), and namespaces of optical switches and O-NICs."""
         for switch in self.fabric.packet_switches.values():
-            self._add_bridge(switch.name, switch.dpid, switch.controller)
+            if self.is_here(switch.name):
+                self._add_bridge(switch.name, switch.dpid, switch.controller)
         for index, optical in enumerate(self.fabric.optical_switches.values()):
+            if not self.is_here(optical.name):
+                continue
             if optical.driver == "openflow":
                 self._add_bridge(optical.name, OPTICAL_DPID + index)
             else:
@@ -254,8 +273,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         ports = [
             port
             for link in self.fabric.links
-            if not self._has_gpu(link.a, link.b)
-            for port in self._connect(link.a, link.b)
+            if not self._has_gpu(*self._ends_here(link))
+            for port in self._connect(link)
         ]
         if self.switches:
             words = ["--id=@noop", "create", "QoS", "type=linux-noop"]
@@ -272,7 +291,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._start_averagers()
         self._start_onics()
         for link in [*self._impaired]:
-            if not self._has_gpu(link.a, link.b):
+            if self._ends_here(link) and not self._has_gpu(link.a, link.b):
                 self._impair_ends(link)
 
     def open_vswitch_is_back(self) -> None:
@@ -295,7 +314,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._nodes[name], partial(netlink.configure_namespace, self.emulation.congestion_control)
             )
         for cable in averager_processes.between(self.fabric):
-            for end in self._connect(cable.a, cable.b):
+            for end in self._connect(cable):
                 self._set_up_cable(cable, end, self._nodes[end.node].namespace, self._interface(end))
 
     def _set_up_cable(self, cable: Link, end: Port, namespace: int | None, name: str) -> None:
@@ -363,7 +382,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         return {
             name: (self.lab.bridge(name), self.fabric.packet_switches[name].controller)
             for name in self.fabric.foreign_switches
-            if self.target_of(name) is not None
+            if self.is_here(name) and self.target_of(name) is not None
         }
 
     def hand_over(self) -> None:
@@ -384,7 +403,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Wait until a packet switch's ports that lead to other switches are up."""
         deadline = time.monotonic() + CARRIER_S
         for port, link in self.fabric.link_at.items():
-            if port.node != name or self._has_gpu(link.a, link.b):
+            if port.node != name or self._has_gpu(*self._ends_here(link)):
                 continue
             while (wrong := self._wrong_state(port)) is not None:
                 if time.monotonic() > deadline:
@@ -406,8 +425,19 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             else self.lab.interface(port.node, port.number)
         )
 
-    def _connect(self, a: Port, b: Port) -> list[Port]:
-        """A cable between two switches' ports; both ports."""
+    def _ends_here(self, link: Link) -> list[Port]:
+        """Ends of a link that are on this host."""
+        return [port for port in (link.a, link.b) if self.is_here(port.node)]
+
+    def _connect(self, link: Link) -> list[Port]:
+        """A cable between two switches' ports, or the end here of one that is cut; its ports here."""
+        ports = self._ends_here(link)
+        if len(ports) == 1:
+            (near,) = ports
+            self._end_of_cut(near, self._nodes[near.node], self._interface(near))
+        if len(ports) < 2:
+            return ports
+        a, b = ports
         self.addLink(
             self._nodes[a.node],
             self._nodes[b.node],
@@ -417,6 +447,17 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             intfName2=self._interface(b),
         )
         return [a, b]
+
+    def _end_of_cut(self, near: Port, node: ShellLess, name: str, mac: str | None = None) -> CutCable:
+        """The end of a cut fibre that is here, as an interface of a node."""
+        tunnel = self._tunnel(near)
+        assert tunnel is not None
+        with IPRoute() as root:
+            group = node.link_group(name)
+            netlink.create_vxlan(root, name, tunnel, group=group, namespace=node.namespace, mac=mac)
+        cable = CutCable(node, near.number, name)
+        self.links.append(cable)
+        return cable
 
     def _finish(self, ports: Iterable[Port]) -> None:
         """Bring up, shape and read back the ports that are in this namespace."""
@@ -478,7 +519,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         A port that is down has no carrier, and neither has what it leads to. Read back. Raises NetworkError.
         """
         with self._lock:
-            changed = sorted(self._held ^ set(ports))
+            changed = sorted(port for port in self._held ^ set(ports) if self.is_here(port.node))
             self._held = frozenset(ports)
             for port in changed:
                 self._set_state(port)
@@ -634,11 +675,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return host
 
     def is_plugged(self, gpu: str) -> bool:
-        """Whether the fabric has a link at the GPU's NIC port."""
-        return Port(gpu, 0) in self.fabric.link_at
+        """Whether the GPU is on this host, and the fabric has a link at its NIC port."""
+        return Port(gpu, 0) in self.fabric.link_at and self.is_here(gpu)
 
     def check_plugged(self, gpu: str) -> None:
-        """Raises NetworkError when the fabric has no link at the GPU's NIC port."""
+        """Raises NetworkError when the fabric has no link at the GPU's NIC port, or the GPU is not here."""
+        if not self.is_here(gpu):
+            raise NetworkError(f"GPU {gpu} is on another host")
         if not self.is_plugged(gpu):
             raise NetworkError(f"GPU {gpu} is not plugged into anything")
 
@@ -683,7 +726,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         matches = [match for gpu in chosen for match in (f"dl_dst={gpu.mac}", f"dl_src={gpu.mac}")]
         matches += [match for gpu in chosen for match in (f"ip,nw_dst={gpu.ip}", f"ip,nw_src={gpu.ip}")]
         for name, switch in self.fabric.packet_switches.items():
-            if switch.forgets_moved:
+            if switch.forgets_moved and self.is_here(name):
                 openvswitch.delete_flows(self.lab.bridge(name), matches)
 
     def plug(self, host: WorkerHost | IdleHost, neighbours: Sequence[tuple[str, str]] = ()) -> None:
@@ -699,18 +742,22 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         link = self.fabric.link_at[near]
         far = link.other(near)
         onic = self.onics.get(gpu.name)
-        node = onic or self._nodes[far.node]
-        name, number = (HOST_NAME, HOST) if onic else (self._interface(far), far.number)
-        self._clear(node, name)
-        with self._lock:
-            cable = self.addLink(
-                node, host, port1=number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
-            )
-            self._cables[near] = cable
-        if onic:
-            onic.plug_host()
+        if onic is None and self._tunnel(near) is not None:
+            with self._lock:
+                self._cables[near] = self._end_of_cut(near, host, NIC, gpu.mac)
         else:
-            self._end_fibre(far)
+            node = onic or self._nodes[far.node]
+            name, number = (HOST_NAME, HOST) if onic else (self._interface(far), far.number)
+            self._clear(node, name)
+            with self._lock:
+                cable = self.addLink(
+                    node, host, port1=number, port2=0, intfName1=name, intfName2=NIC, addr2=gpu.mac
+                )
+                self._cables[near] = cable
+            if onic:
+                onic.plug_host()
+            else:
+                self._end_fibre(far)
         emulation = self.emulation
         rate, queue_s = emulation.rate_bps(link.rate_bps), self._queue_s[link]
         others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
@@ -779,7 +826,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for name in gpus:
             near = Port(name, 0)
             far = self.fabric.link_at[near].other(near)
-            node = self._nodes[far.node]
+            node = self._nodes.get(far.node)
             if isinstance(node, PacketSwitch):
                 ports.append(far)
                 words += node.add_port_command(self._cables[near].intf1)

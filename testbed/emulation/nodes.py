@@ -151,6 +151,17 @@ class Cable(Link):  # type: ignore[misc]
             )
 
 
+class CutCable:
+    """The end, on this host, of a fibre whose other end is on another; as a cable, which has two."""
+
+    def __init__(self, node: ShellLess, port: int, name: str) -> None:
+        self.intf1 = self.intf2 = Jack(name, node=node, port=port, moveIntfFn=lambda *_: None)
+
+    def delete(self) -> None:
+        """Mininet is to forget it."""
+        self.intf1.delete()
+
+
 class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     """An Open vSwitch bridge under OpenFlow 1.3 whose port numbers are the fabric's.
 

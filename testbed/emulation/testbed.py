@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import docker
 import docker.errors
@@ -63,7 +63,12 @@ from ringlight.testbed.emulation.others import Applications, Others, others_rout
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.lab import Lab
+from ringlight.testbed.parts import Parts
 from ringlight.testbed.supervision import Life, Start, Supervisor
+
+if TYPE_CHECKING:
+    from ringlight.testbed.emulation.parts.front import WorkersOfAll
+    from ringlight.testbed.emulation.parts.joint import Joint
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +135,8 @@ class Settings:
     ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
     emulated seconds that a grant of light lasts unless it is renewed. ``apps``: applications of others.
     ``keeps``: the controller's command, where the testbed is to start it and keep it running. ``fast_path``:
-    the kernel carries what the packet switches' flow tables say.
+    the kernel carries what the packet switches' flow tables say. ``parts``: of a lab over several hosts, of
+    which this testbed is one.
     """
 
     lab: Lab
@@ -147,6 +153,7 @@ class Settings:
     onic_faults: bool = False
     onic_lease_s: float = 2.0
     fast_path: bool = False
+    parts: Parts | None = None
 
 
 class Testbed:
@@ -170,6 +177,7 @@ class Testbed:
         #: Of the processes that it starts.
         self._environment = {**settings.lab.environment(), "PYTHONPATH": str(IMPORT_PATH)}
         self._inventory_lock = threading.Lock()
+        self._joint: Joint | None = None
         self._undo = ExitStack()
         self._stop = threading.Event()
 
@@ -192,6 +200,10 @@ class Testbed:
         """Whether it was told to stop within ``timeout_s``."""
         return self._stop.wait(timeout_s)
 
+    def is_forgotten(self) -> bool:
+        """Whether it is a part of a lab whose first part has not been heard for too long."""
+        return self._joint is not None and self._joint.is_forgotten()
+
     def stop(self) -> None:
         """Take everything down. Every part is tried; what fails is logged."""
         self._stop.set()
@@ -199,6 +211,9 @@ class Testbed:
             # First: it needs the others for an orderly end.
             self.controller.stop()
             self.controller = None
+        if self._joint is not None:
+            # They take theirs down meanwhile.
+            self._joint.end_others()
         self._undo.close()
 
     def _build(self) -> None:
@@ -225,6 +240,14 @@ class Testbed:
         api, image = self._check_runtime()
         self._go_on()
         self._prepare_forks()
+        controller = settings.controller
+        if settings.parts is not None:
+            # Here, as a lab on one machine comes up sooner without.
+            from ringlight.testbed.emulation.parts.joint import Joint
+
+            self._joint = Joint(lab, settings.parts, settings.state, self.ask_to_stop, self._deaths)
+            self._undo.callback(self._joint.close)
+            controller = ControllerAddress(*self._joint.open((controller.host, controller.port)))
 
         # First, as a file that cannot be loaded ends it all.
         self._launch_apps()
@@ -232,8 +255,9 @@ class Testbed:
         self._launch_controller()
         where = None if settings.apps is None else settings.apps.address
         network = LabNetwork(
-            *(lab, settings.fabric, settings.emulation, settings.controller, where),
+            *(lab, settings.fabric, settings.emulation, controller, where),
             self._fast_path if settings.fast_path else None,
+            settings.parts,
         )
         self.network = network
         self._undo.callback(self._attempt, "the network", network.stop)
@@ -270,7 +294,9 @@ class Testbed:
         self.workers = workers
         self._undo.callback(workers.close)
         about = {"lab": lab.id, "runtime": settings.runtime, "gpus": list(settings.fabric.gpus)}
-        app = make_app(workers, Onics(settings.fabric, lab.bpf_dir), lightpaths, about)
+        app = make_app(self._for_all(workers), Onics(settings.fabric, lab.bpf_dir), lightpaths, about)
+        if self._joint is not None:
+            app.include_router(self._joint.routes(lambda: self.inventory, workers))
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
         faults = Faults(settings.fabric, network, workers, server, self._kept(), self._disturbable())
@@ -285,18 +311,35 @@ class Testbed:
         network.hand_over()
         with self._inventory_lock:
             self.inventory = self._make_inventory()
+            if self._joint is not None:
+                deadline = time.monotonic() + START_S
+                self._joint.tell(self.inventory)
+                self.inventory = self._joint.with_others(self.inventory, deadline, self._go_on)
             self._write_inventory()
+
+    def _for_all(self, workers: Workers) -> Workers | WorkersOfAll:
+        """Workers that the server agent is asked for: in a lab's first part those of all."""
+        joint = self._joint
+        if joint is None or not joint.is_first:
+            return workers
+        found = joint.workers(self.settings.fabric, workers)
+        self._undo.callback(found.close)
+        return found
+
+    def _is_here(self, name: str) -> bool:
+        parts = self.settings.parts
+        return parts is None or name in parts.here
 
     def _prepare_forks(self) -> None:
         """Have processes of the lab forked where they are so many that it pays."""
         fabric, emulation = self.settings.fabric, "ringlight.testbed.emulation"
         in_namespaces = self.settings.runtime == "namespace" and self.settings.command is None
-        optical = sum(switch.has_datapath for switch in fabric.optical_switches.values())
+        optical = sum(s.has_datapath and self._is_here(s.name) for s in fabric.optical_switches.values())
         kinds = (
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
             (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
-            (len(fabric.gpus) * in_namespaces, WORKER_MODULES),
+            (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER_MODULES),
         )
         if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < _WORTH_FORKING:
             return
@@ -384,7 +427,7 @@ class Testbed:
         starts = {
             switch.name: partial(self._start_optical, index, switch)
             for index, switch in enumerate(fabric.optical_switches.values())
-            if switch.has_datapath
+            if switch.has_datapath and self._is_here(switch.name)
         }
         for name in starts:
             self._make_user(name)
@@ -624,6 +667,8 @@ class Testbed:
         switches = self._lives("optical_switches")
         optical: dict[str, Any] = {}
         for index, switch in enumerate(fabric.optical_switches.values()):
+            if not self._is_here(switch.name):
+                continue
             # A switch that is elsewhere does not know that time passes slower here.
             dilation = 1.0 if switch.is_elsewhere else settings.emulation.time_dilation
             entry: dict[str, Any] = {
@@ -666,7 +711,9 @@ class Testbed:
         kept = self.controller.lives() if self.controller else {}
         processes = {name: {"pid": life.pid} for name, life in kept.items()}
         packet = {
-            s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)} for s in fabric.packet_switches.values()
+            s.name: {"dpid": s.dpid, "bridge": lab.bridge(s.name)}
+            for s in fabric.packet_switches.values()
+            if self._is_here(s.name)
         }
         return {
             "lab": lab.id,
@@ -718,6 +765,9 @@ class Testbed:
         if state == lab.state_dir:
             for name in ("workers", "workloads"):
                 shutil.rmtree(state / name, ignore_errors=True)
+        if self.settings.parts is not None and not lab.is_alive():
+            # Nobody keeps it who would remove the rest.
+            shutil.rmtree(lab.state_dir, ignore_errors=True)
         # Where others, who are dead now, have left files, the locks stay: by them the next lab sees that all
         # of it is stale.
         locks = {"lock", "owner.lock"}

@@ -94,10 +94,33 @@ class Cluster:
             answers[host.name] = answer
         return answers
 
-    def executor(self) -> Executor:
-        """Makes each call on a host that has a place for a lab."""
-        executor: Executor = self._client.get_executor(pure=False, resources={RESOURCE: 1})
+    def executor(self, hosts: Sequence[Host] | None = None) -> Executor:
+        """Makes each call on a host, or one of these, that has a place for a lab."""
+        where = {} if hosts is None else _on(*hosts)
+        executor: Executor = self._client.get_executor(pure=False, resources={RESOURCE: 1}, **where)
         return executor
+
+    def submit(self, function: Callable[..., Any], argument: Any, host: Host) -> Any:
+        """Have a host make a call once it has a place for a lab, again where its worker dies and another
+        comes; Dask's future."""
+        return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
+
+    def present(self) -> set[str]:
+        """Addresses (IP) of hosts that have a worker now."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return {urlsplit(where).hostname or "" for where in workers}
+
+
+def _on(*hosts: Host) -> dict[str, Any]:
+    """For Dask: only there. By IP address, as another worker of the same host has another port."""
+    return {"workers": [host.ip for host in hosts], "allow_other_workers": False}
+
+
+def from_here(address: str, hosts: Sequence[Host]) -> Cluster:
+    """The same hosts for a call that is made on one of them."""
+    from distributed import get_client
+
+    return Cluster(get_client(), address, hosts)
 
 
 async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:

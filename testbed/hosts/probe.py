@@ -13,7 +13,7 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -22,11 +22,8 @@ from typing import Any
 from ringlight.fabric.units import format_rate, format_time
 from ringlight.testbed.hosts.cluster import Cluster, Host
 from ringlight.testbed.lab import LabError
+from ringlight.testbed.parts import VXLAN_BYTES, VXLAN_PORT
 
-#: Where light between hosts goes: VXLAN's own port is closed in some data centres.
-VXLAN_PORT = 14789
-#: Bytes of an IPv4 packet around a frame's payload: Ethernet, VXLAN, UDP, IP.
-VXLAN_BYTES = 14 + 8 + 8 + 20
 #: Bytes of IP and UDP headers, by family.
 _HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
 #: Bounds of the MTU that is looked for, bytes: what IPv4 must carry, and what the largest Ethernet frames do.
@@ -100,12 +97,12 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
         places = [places[0], places[-1], *places[1:-1]]
 
 
-def probed(cluster: Cluster) -> list[Way]:
-    """Every pair of hosts, both ways; pairs that have no host in common at the same time.
+def probed(cluster: Cluster, among: Sequence[Host] | None = None) -> list[Way]:
+    """Every pair of hosts, or of some, both ways; pairs that have no host in common at the same time.
 
     Raises LabError, one line naming the pair.
     """
-    hosts = cluster.hosts
+    hosts = cluster.hosts if among is None else among
     found: list[Way] = []
     for pairs in rounds(len(hosts)):
         ways = [way for a, b in pairs for way in ((hosts[a], hosts[b]), (hosts[b], hosts[a]))]

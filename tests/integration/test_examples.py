@@ -19,8 +19,9 @@ from ringlight.experiments.language.text import parse_yaml, read_text
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.runs import Run, runs_of
 from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.machine import scale_here
 from ringlight.testbed.processes import Addresses
-from tests.examples import EXAMPLES, assert_as_planned, assert_shown
+from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
 from tests.integration.controller_rig import free_port
 from tests.integration.figures import Figures
 
@@ -83,7 +84,7 @@ def small(path: Path) -> Experiment:
     raw.pop("sweep", None)
     for key, value in {**SMALL.get(path.stem, {}), "link_test.duration": "200 ms"}.items():
         raw = put(raw, key, value)
-    return parse(yaml.safe_dump(raw, sort_keys=False), str(path))
+    return parse(yaml.safe_dump(raw, sort_keys=False), str(path), scale_for=scale_here)
 
 
 def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) -> tuple[list[Run], Figures]:
@@ -111,7 +112,9 @@ def emulated(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("path", list(filter(emulated, EXAMPLES)), ids=lambda path: path.stem)
-def test_an_example_on_the_testbed(path: Path, tmp_path: Path) -> None:
+def test_an_example_on_the_testbed(path: Path, tmp_path: Path, long: bool) -> None:
+    if path.stem in (*LARGE, "sixty_four") and not long:
+        pytest.skip("has 64 or 256 GPUs; --long does")
     experiment = small(path)
     arms = ARMS.get(path.stem, list(experiment.arms))
     runs, _ = carried_out(experiment, tmp_path, "namespace", *arms)

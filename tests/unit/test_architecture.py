@@ -53,9 +53,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "testbed.forkserver",
         "testbed.lab",
     ),
-    "testbed.hosts": ("fabric", "containers.image", "testbed.lab", "testbed.processes", "testbed.services"),
+    "testbed.hosts": (
+        "fabric",
+        "containers.image",
+        "testbed.forkserver",
+        "testbed.lab",
+        "testbed.parts",
+        "testbed.processes",
+        "testbed.services",
+    ),
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
+    "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
     "testbed.emulation.averager": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": (
@@ -84,7 +93,7 @@ for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
 #: What the page is told of a run is what the REST API tells of a lab.
 MAY_IMPORT["experiments.view"] += ("controller",)
-MAY_IMPORT["experiments.runner"] += ("testbed.hosts", "testbed.lab")
+MAY_IMPORT["experiments.runner"] += ("testbed.hosts", "testbed.lab", "testbed.parts")
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent")
 OF_CONTROLLER = {

@@ -10,12 +10,15 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.experiment import choose, one_alone
-from tests.examples import EXAMPLES, assert_as_planned, assert_shown
+from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
+from tests.matrix import on_reference
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_in_virtual_time(path: Path) -> None:
-    experiment, backend = load(path), SimulationBackend()
+def test_an_example_in_virtual_time(path: Path, long: bool) -> None:
+    if path.stem in LARGE and not long:
+        pytest.skip("has 256 GPUs; --long does")
+    experiment, backend = load(path, scale_for=on_reference), SimulationBackend()
     chosen = choose(experiment, backend)
     assert not chosen.refused
     records = [record for plan in chosen.plans for record in one_alone(backend, plan)[0]]

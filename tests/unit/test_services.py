@@ -41,7 +41,7 @@ def test_open_vswitch_that_does_not_come_up_is_named(monkeypatch: pytest.MonkeyP
 
 
 def test_a_standing_labs_process_may_end_before_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_belongs_to", lambda lab, pid: True)
+    monkeypatch.setattr(processes, "belongs_to", lambda lab, pid: True)
     told: list[str] = []
     gone = os.posix_spawnp("true", ["true"], os.environ)
     os.waitpid(gone, 0)

@@ -283,7 +283,7 @@ def test_who_interrupts_is_told_how_to_go_on(
     file = tmp_path / "swept.yaml"
     file.write_text(swept().text)
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **more: object) -> None:
         raise Interrupted(signal.SIGINT)
 
     with monkeypatch.context() as patched:

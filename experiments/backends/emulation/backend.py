@@ -31,14 +31,16 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
-from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
+from ringlight.testbed.parts import MTU_BYTES
+from ringlight.testbed.processes import Addresses, LabProcesses, Spread, check_ready
 
 log = logging.getLogger(__name__)
 
 
 class EmulationBackend:
     """``runtime``: docker or namespace. ``apps``: files of applications of others, which every lab runs.
-    ``fast_path``: the kernel carries what the packet switches' flow tables say.
+    ``fast_path``: the kernel carries what the packet switches' flow tables say. ``spread``: a lab's parts on
+    other hosts.
 
     The output of a lab's processes goes with the lab, where nobody has said where to (``prepare``).
     """
@@ -53,8 +55,9 @@ class EmulationBackend:
         addresses: Addresses = Addresses(),
         apps: Sequence[Path] = (),
         fast_path: bool = False,
+        spread: Callable[[Setting], Spread] | None = None,
     ) -> None:
-        self._fast_path = fast_path
+        self._fast_path, self._spread = fast_path, spread
         self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
@@ -121,6 +124,7 @@ class EmulationBackend:
             fast_path=self._fast_path,
             logs=self._folder(setting),
             apps=self._apps if for_applications(setting.fabric) is not None else (),
+            spread=None if self._spread is None else self._spread(setting),
             notice=self._say,
         )
         with ending_runs(), ExitStack() as undo:
@@ -134,6 +138,8 @@ class EmulationBackend:
             links = LinkTest(setting, processes, api, emit, self._say)
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
+            if self._spread is not None:
+                facts["mtu_bytes"] = min(facts["mtu_bytes"], MTU_BYTES)
             self._labs.append(facts)
             lab = EmulatedLab(setting, processes, api, links, self._references, facts)
             undo.pop_all()

@@ -165,10 +165,11 @@ class LinkTest:
             self._write(found)
 
     def _note(self, kind: type[LinkRate], found: Attempt) -> None:
-        stolen, others = round(found.load.stolen, 4), round(found.load.others, 4)
+        load = found.load
+        shares = {key: round(getattr(load, key), 4) for key in ("stolen", "others", "busy")}
         for rate in found.rates:
             fabric = self._setting.name
-            self._emit(kind(t=time.monotonic(), fabric=fabric, **rate, stolen=stolen, others=others))
+            self._emit(kind(t=time.monotonic(), fabric=fabric, **rate, **shares))
 
     def _write(self, found: Attempt) -> None:
         self._note(LinkRate, found)

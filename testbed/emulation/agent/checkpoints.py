@@ -43,10 +43,28 @@ def choose_state(directory: Path, without: Collection[int]) -> int:
     iteration = 0
     if found:
         iteration, _, newest = found.pop()
-        newest.rename(directory / f"resume.{iteration}.npy")
+        newest.rename(chosen_state(directory, iteration))
     for path in [*others, *(path for _, _, path in found)]:
         path.unlink()
     return iteration
+
+
+def chosen_state(directory: Path, iteration: int) -> Path:
+    """The state to go on from after so many iterations, once it has been chosen."""
+    return directory / f"resume.{iteration}.npy"
+
+
+def take_state(directory: Path, iteration: int, data: bytes, uid: int) -> None:
+    """Have a state that was chosen on another host be the only one here. Raises OSError."""
+    make_directory(directory, uid)
+    part = directory / ".resume"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
+        file.write(data)
+    os.chown(part, uid, uid, follow_symlinks=False)
+    for path in directory.iterdir():
+        if path != part:
+            path.unlink()
+    part.rename(chosen_state(directory, iteration))
 
 
 def remove_directory(directory: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
@@ -19,9 +19,14 @@ from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Digest, Name, SpareRequest, WorkerRequest, Workers
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
 
+if TYPE_CHECKING:
+    from ringlight.testbed.emulation.parts.front import WorkersOfAll
+
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
 PACKED_BYTES, BODY_BYTES = 96 << 20, 16 << 20
 _WORKLOADS = "/v1/workloads/"
+#: States of jobs that go on, from one part of a lab to another.
+STATES = "/v1/states/"
 
 
 class ReleaseRequest(BaseModel):
@@ -83,10 +88,16 @@ class LightSpec(BaseModel):
         return Lit(self.lit, tuple(Transmitter(path.port, path.wavelength) for path in self.paths))
 
 
-def make_app(workers: Workers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:
+def make_app(
+    workers: Workers | WorkersOfAll, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]
+) -> FastAPI:
     """The HTTP interface; ``about``: what ``/v1/health`` answers."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
-    app.add_middleware(BoundedBodies, limit=BODY_BYTES, streamed={("PUT", _WORKLOADS): PACKED_BYTES})
+    app.add_middleware(
+        BoundedBodies,
+        limit=BODY_BYTES,
+        streamed={("PUT", _WORKLOADS): PACKED_BYTES, ("PUT", STATES): PACKED_BYTES},
+    )
     uploads = Uploads(workers.workloads, PACKED_BYTES)
 
     @app.exception_handler(AgentError)

@@ -31,8 +31,10 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.checkpoints import (
     checkpoint_directory,
     choose_state,
+    chosen_state,
     make_directory,
     remove_directory,
+    take_state,
 )
 from ringlight.testbed.emulation.agent.files import (
     make_anew,
@@ -50,6 +52,7 @@ from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import (
     STDERR_TAIL_BYTES,
+    WORKER_UID,
     Outcome,
     WorkerError,
     WorkerHost,
@@ -76,6 +79,8 @@ NOT_STARTED = 127
 LEAVE_S = 2.0
 #: What a guest said, in its worker's directory.
 STREAMS = ("stdout", "stderr")
+#: A job's state that goes to another host, bytes at most.
+STATE_BYTES = 96 << 20
 
 
 class MountRequest(BaseModel):
@@ -738,6 +743,20 @@ class Workers:
             return choose_state(self._checkpoint(job), without)
         except OSError as error:
             raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
+
+    def state(self, job: str, iteration: int) -> bytes:
+        """The state that a job is to go on from, for another host. Raises AgentError."""
+        try:
+            return read_from(chosen_state(self._checkpoint(job), iteration), 0, STATE_BYTES)
+        except OSError as error:
+            raise AgentError(404, f"job {job}: its state: {error.strerror or error}") from None
+
+    def take_state(self, job: str, iteration: int, data: bytes) -> None:
+        """The same, from another host. Raises AgentError."""
+        try:
+            take_state(self._checkpoint(job), iteration, data, WORKER_UID)
+        except OSError as error:
+            raise AgentError(500, f"job {job}: its state: {error.strerror or error}") from None
 
     def remove_states(self, job: str) -> None:
         """A job needs its states no more. Raises AgentError."""

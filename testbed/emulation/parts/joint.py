@@ -1,0 +1,190 @@
+"""How a testbed that is one part of a lab is joined to the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.deaths import Deaths
+from ringlight.testbed.emulation.agent.http import STATES
+from ringlight.testbed.emulation.agent.refusals import AgentError
+from ringlight.testbed.emulation.agent.workers import Name, Workers
+from ringlight.testbed.emulation.parts.door import Door
+from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
+from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.load import ProcessorLoad
+from ringlight.testbed.parts import Parts, Place
+
+log = logging.getLogger(__name__)
+
+#: Names of what doors lead to, besides optical switches' own.
+AGENT, OPENFLOW = "agent", "openflow"
+
+
+class JoinError(RuntimeError):
+    """Parts of a lab do not come together; one line naming the host."""
+
+
+class Joint:
+    """The door of a part, and of the first part the pulses of all others.
+
+    ``stop``: called when the first part has this one end. ``deaths``: where a host's loss is noted.
+    """
+
+    def __init__(self, lab: Lab, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
+        self._load = ProcessorLoad(lab.id)
+        self._parts, self._state, self._deaths = parts, state, deaths
+        self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
+        others = [place for number, place in enumerate(parts.places) if number != parts.own]
+        self._pulses = [Pulse(parts, place, self._lose) for place in others] if self.is_first else []
+        self._others: list[OtherPart] = []
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it has the controller."""
+        return self._parts.own == 0
+
+    def open(self, controller: tuple[str, int]) -> tuple[str, int]:
+        """Open the door; where this part's packet switches find the controller. Raises JoinError."""
+        own = self._parts.places[self._parts.own]
+        try:
+            self._door.open()
+            if not self.is_first:
+                return self._door.to_tcp(self._parts.places[0], OPENFLOW)
+            self._door.servers = {OPENFLOW: controller}
+            for number, pulse in enumerate(self._pulses, 1):
+                self._door.to_unix(self._agent(number), pulse.place, AGENT)
+        except (OSError, TimeoutError) as error:
+            raise JoinError(f"host {own.host}: {own.ip}, TCP port {own.door}: {error}") from None
+        return controller
+
+    def _agent(self, number: int) -> Path:
+        return self._state / f"agent-{number}.sock"
+
+    def workers(self, fabric: Fabric, own: Workers) -> WorkersOfAll:
+        """Workers of all parts, for the first one's server agent; from now on the others are asked."""
+        for pulse in self._pulses:
+            pulse.start()
+        self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
+        return WorkersOfAll(fabric, own, self._others)
+
+    def tell(self, inventory: Mapping[str, Any]) -> None:
+        """What the first part may reach of this one's optical switches."""
+        if self.is_first:
+            return
+        for name, entry in inventory["optical_switches"].items():
+            for key in ("address", "rest"):
+                if key in entry:
+                    host, _, port = entry[key].rpartition(":")
+                    self._door.servers = {**self._door.servers, f"{key}-{name}": (host, int(port))}
+
+    def with_others(
+        self, inventory: dict[str, Any], deadline: float, go_on: Callable[[], None]
+    ) -> dict[str, Any]:
+        """The inventory with what the other parts have; in the first part, once they are up. Raises
+        JoinError."""
+        for other in self._others:
+            theirs = self._inventory_of(other, deadline, go_on)
+            for name, entry in theirs["optical_switches"].items():
+                for key in ("address", "rest"):
+                    if key in entry:
+                        host, port = self._door.to_tcp(other.pulse.place, f"{key}-{name}")
+                        entry[key] = f"{host}:{port}"
+            for part in ("packet_switches", "optical_switches"):
+                named = {name: entry | {"host": other.host} for name, entry in theirs[part].items()}
+                inventory[part] = {**inventory[part], **named}
+        if self._others:
+            inventory["hosts"] = [place.host for place in self._parts.places]
+        return inventory
+
+    def _inventory_of(self, other: OtherPart, deadline: float, go_on: Callable[[], None]) -> dict[str, Any]:
+        why = "it was not up in time"
+        while time.monotonic() < deadline:
+            go_on()
+            if other.pulse.answered.is_set():
+                try:
+                    found: dict[str, Any] = other.ask("GET", "/v1/inventory")
+                    return found
+                except AgentError as error:
+                    why = str(error)
+            time.sleep(0.05)
+        raise JoinError(f"host {other.host}: {why}")
+
+    def clocks(self) -> dict[str, dict[str, float]]:
+        """By host: how much later its clock is, and how wrong that may be, seconds."""
+        return {
+            pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s} for pulse in self._pulses
+        }
+
+    def _loads(self) -> dict[str, dict[str, float]]:
+        """Load of the processors of each other host that answers, since the last call."""
+        found = {}
+        for other in self._others:
+            with suppress(AgentError):
+                found[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
+        return found
+
+    def _lose(self, place: Place) -> None:
+        self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
+
+    def routes(self, inventory: Callable[[], Mapping[str, Any]], workers: Workers) -> APIRouter:
+        """What a part's server agent answers besides. ``workers``: those of the part."""
+        router = APIRouter()
+
+        @router.get(STATES + "{job}/{iteration}")
+        def state(job: Annotated[str, Name], iteration: int) -> Response:
+            return Response(workers.state(job, iteration), media_type="application/octet-stream")
+
+        @router.put(STATES + "{job}/{iteration}")
+        async def take(job: Annotated[str, Name], iteration: int, request: Request) -> dict[str, Any]:
+            workers.take_state(job, iteration, await request.body())
+            return {"job": job, "iteration": iteration}
+
+        @router.get("/v1/inventory")
+        def told() -> JSONResponse:
+            found = inventory()
+            if not found:
+                return JSONResponse({"detail": "it is being built"}, status_code=503)
+            return JSONResponse(dict(found))
+
+        @router.get("/v1/load")
+        def load() -> dict[str, float]:
+            return asdict(self._load.shares())
+
+        @router.get("/v1/hosts/load")
+        def loads() -> dict[str, dict[str, float]]:
+            return self._loads()
+
+        @router.get("/v1/hosts/clocks")
+        def clocks() -> dict[str, dict[str, float]]:
+            return self.clocks()
+
+        return router
+
+    def is_forgotten(self) -> bool:
+        """Whether the first part has not been heard for too long."""
+        return not self.is_first and time.monotonic() - self._door.heard_s > LEASE_S
+
+    def end_others(self) -> None:
+        """In the first part: have the others end, without waiting for it."""
+        for pulse in self._pulses:
+            pulse.end()
+
+    def close(self) -> None:
+        """Wait for the others' end, close the door, remove what it made."""
+        deadline = time.monotonic() + END_S
+        for number, pulse in enumerate(self._pulses, 1):
+            if not pulse.await_end(deadline - time.monotonic()):
+                log.warning("host %s: its part was not seen to end", pulse.place.host)
+            self._agent(number).unlink(missing_ok=True)
+        self._door.close()

@@ -1,0 +1,153 @@
+"""One lab over several hosts: planned on its first host, which has the others build their parts."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ringlight.fabric.cut import Cut
+from ringlight.testbed.hosts.cluster import Cluster, Host
+from ringlight.testbed.hosts.part import (
+    Kept,
+    PartOrder,
+    free_door,
+    is_gone,
+    keep_part,
+    numbers_taken,
+    tls_files,
+)
+from ringlight.testbed.lab import LabError
+from ringlight.testbed.parts import FILE, VXLAN_NUMBERS, VXLAN_PORT, CutEnds, Parts, Place, Tls
+from ringlight.testbed.processes import UP_S
+
+#: Longest wait for parts whose testbeds have been told to end, and for what they leave to be gone, seconds.
+_ENDED_S, _GONE_S = 5.0, 30.0
+#: How often VXLAN numbers are drawn.
+_DRAWS = 20
+
+
+@dataclass(frozen=True)
+class Over:
+    """Over how many hosts a lab is, and how light goes between them.
+
+    ``number``: VXLAN number of the first cut fibre, from which the others go on; None: chance draws it.
+    """
+
+    hosts: int
+    udp_port: int = VXLAN_PORT
+    number: int | None = None
+
+
+def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
+    """Which of a lab's VXLAN numbers a host has already, and who; None where the numbers are free, or are
+    still to be drawn. Raises LabError."""
+    if over.number is None:
+        return None
+    numbers = range(over.number, over.number + count)
+    if numbers.stop > VXLAN_NUMBERS:
+        return f"--vxlan-number {over.number}: its {count} fibres need numbers below {VXLAN_NUMBERS}"
+    taken = cluster.ask(numbers_taken, over.udp_port, list(numbers), hosts=hosts)
+    lines = (f"host {name}: {why}; choose others with --vxlan-number" for name, why in taken.items() if why)
+    return next(lines, None)
+
+
+class SpreadLab:
+    """The parts of one lab besides the first, which the lab's own processes are.
+
+    ``hosts``: in the order of the cut's parts. Methods raise LabError, one line naming the host.
+    """
+
+    def __init__(
+        self, cluster: Cluster, hosts: Sequence[Host], cut: Cut, section: Mapping[str, Any], over: Over
+    ) -> None:
+        self._cluster, self._hosts, self._cut, self._section = cluster, tuple(hosts), cut, section
+        self._over = over
+        self._token = secrets.token_hex(16)
+        self._futures: dict[str, Any] = {}
+        #: The last of each part's log, by host.
+        self.logs: dict[str, bytes] = {}
+
+    def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
+        """Have the other parts built; options for the testbed of the first. ``options``: of all testbeds."""
+        parts = self._plan()
+        parts.write(state / FILE)
+        for number, host in list(enumerate(self._hosts))[1:]:
+            order = PartOrder(parts.at(number), self._section, runtime, tuple(options), time.time() + UP_S)
+            self._futures[host.name] = self._cluster.submit(keep_part, order, host)
+        return ["--part", str(state / FILE)]
+
+    def _plan(self) -> Parts:
+        first = self._first_number()
+        files = self._cluster.ask(tls_files, hosts=self._hosts[:1])[self._hosts[0].name]
+        places = tuple(
+            Place(host.name, host.ip, self._cluster.ask(free_door, host.ip, hosts=[host])[host.name], nodes)
+            for host, nodes in zip(self._hosts, self._cut.hosts, strict=True)
+        )
+        fibres = tuple(
+            CutEnds(first + one.number - 1, str(one.link.a), str(one.link.b), one.hosts)
+            for one in self._cut.fibres
+        )
+        tls = None if files is None else Tls(**files)
+        return Parts(self._token, places, fibres, self._over.udp_port, tls)
+
+    def _first_number(self) -> int:
+        """As stated, or drawn until all numbers from there on are free on all hosts."""
+        count, stated = len(self._cut.fibres), self._over.number
+        for _ in range(_DRAWS):
+            first = random.randrange(1, VXLAN_NUMBERS - count) if stated is None else stated
+            why = first_taken(self._cluster, self._hosts, replace(self._over, number=first), count)
+            if why is None:
+                return first
+            if stated is not None:
+                break
+        raise LabError(str(why))
+
+    def check(self) -> None:
+        """Raises LabError where a part could not be built, or has ended."""
+        for name, future in self._futures.items():
+            if not future.done():
+                continue
+            error = future.exception() if future.status == "error" else None
+            raise LabError(f"host {name}: {error or 'its part has ended'}")
+
+    def blind(self) -> list[str]:
+        """Hosts whose worker is gone: their parts go on, and nobody looks after them."""
+        there = self._cluster.present()
+        return [host.name for host in self._hosts[1:] if host.ip not in there]
+
+    def end(self) -> None:
+        """The first part has ended, and told the others to: wait for them, and take what they leave. What
+        does not end is given up, which ends it, too."""
+        deadline = time.monotonic() + _ENDED_S
+        for name, future in self._futures.items():
+            try:
+                kept: Kept = future.result(timeout=max(0.1, deadline - time.monotonic()))
+                self.logs[name] = kept.log
+            except (LabError, OSError, TimeoutError, CancelledError):
+                # Said by check(), or it does not end, or its worker is gone.
+                continue
+        left = {name: future for name, future in self._futures.items() if not future.done()}
+        for future in left.values():
+            future.cancel()
+        self._await_gone([host for host in self._hosts if host.name in left])
+        self._futures.clear()
+
+    def _await_gone(self, hosts: Sequence[Host]) -> None:
+        """Where somebody can be asked."""
+        deadline = time.monotonic() + _GONE_S
+        there = self._cluster.present()
+        for host in (host for host in hosts if host.ip in there):
+            while time.monotonic() < deadline:
+                try:
+                    if self._cluster.ask(is_gone, self._token, hosts=[host])[host.name]:
+                        break
+                except LabError:
+                    # Its worker has just gone, too.
+                    break
+                time.sleep(0.2)
