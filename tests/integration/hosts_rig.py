@@ -44,16 +44,22 @@ exec sleep infinity
 
 @dataclass
 class NamespaceHost:
-    """``process``: unshare's, with whose end all of the host's processes end."""
+    """``process``: unshare's, with whose end all of the host's processes end.
+
+    ``later_s``: by so much its CLOCK_MONOTONIC is later than the machine's; not where optical switches are,
+    as eBPF has the machine's.
+    """
 
     name: str
     ip: str
     process: subprocess.Popen[bytes]
     child: int
+    later_s: int = 0
 
     def command(self, words: Sequence[str]) -> list[str]:
         """A command of this host."""
-        return ["nsenter", f"--target={self.child}", "--net", "--mount", "--pid", "--uts", "--ipc", *words]
+        kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", *(["--time"] if self.later_s else [])]
+        return ["nsenter", f"--target={self.child}", *kinds, *words]
 
 
 @dataclass
@@ -149,9 +155,14 @@ class Hosts:
 
 
 @contextmanager
-def hosts(folder: Path, count: int = 2, workers: bool = True, docker: bool = False) -> Iterator[Hosts]:
-    """So many hosts, a scheduler, and a worker on each. ``docker``: each with a Docker of its own, which has
-    the worker image of this machine's."""
+def hosts(
+    folder: Path, count: int = 2, workers: bool = True, docker: bool = False, later_s: int = 0
+) -> Iterator[Hosts]:
+    """So many hosts, a scheduler, and a worker on each.
+
+    ``docker``: each with a Docker of its own, which has the worker image of this machine's. ``later_s``: by
+    so much the CLOCK_MONOTONIC of all but the first is later.
+    """
     make_certificates(folder / "certificates")
     with ExitStack() as undo:
         head = _unshared(undo, ["--net"], "ip link set lo up; exec sleep infinity")
@@ -162,7 +173,7 @@ def hosts(folder: Path, count: int = 2, workers: bool = True, docker: bool = Fal
             _run([*inside, "ip", "link", *words.split()])
         _run([*inside, "ip", "address", "add", f"{HEAD_IP}/24", "dev", "hub"])
         for number in range(1, count + 1):
-            found.hosts.append(_host(undo, folder, inside, number, docker))
+            found.hosts.append(_host(undo, folder, inside, number, docker, later_s if number > 1 else 0))
         for host in found.hosts:
             _until((folder / f"{host.name}.up").exists, host.name)
         # The child is known once it has written that file.
@@ -212,15 +223,18 @@ def _load_image(hosts: Sequence[NamespaceHost]) -> None:
             subprocess.run(host.command(["docker", "load", "--quiet"]), check=True, timeout=120, stdin=image)
 
 
-def _host(undo: ExitStack, folder: Path, inside: Sequence[str], number: int, docker: bool) -> NamespaceHost:
+def _host(
+    undo: ExitStack, folder: Path, inside: Sequence[str], number: int, docker: bool, later_s: int
+) -> NamespaceHost:
     name, ip, mac = f"h{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number:02x}"
     kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
+    kinds += ["--time", f"--monotonic={later_s}"] if later_s else []
     data = str(folder / f"{name}-docker") if docker else ""
     process = _unshared(undo, kinds, _BOOT, name, ip, mac, str(folder / f"{name}.up"), data)
     _until(lambda: _is_apart(process.pid), name)
     _run([*inside, *f"ip link add {name} type veth peer name eth0 netns {process.pid}".split()])
     _run([*inside, *f"ip link set {name} master hub mtu 9000 up".split()])
-    return NamespaceHost(name, ip, process, 0)
+    return NamespaceHost(name, ip, process, 0, later_s)
 
 
 def _unshared(undo: ExitStack, kinds: Sequence[str], script: str, *words: str) -> subprocess.Popen[bytes]:

@@ -154,6 +154,52 @@ def test_one_lab_is_over_both_hosts(over: Path, rig: Hosts) -> None:
     assert "tor0:3 - tor1:3" in {record["link"] for record in records if record["event"] == "link_rate"}
 
 
+def test_events_of_hosts_with_other_clocks_are_on_one(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("hosts of its own; with --long")
+    with hosts(tmp_path / "rig", later_s=5000) as rig:
+        words = ("--arm", "live", "--hosts", "2", "--runs", str(tmp_path / "runs"))
+        done = rig.ringlight("run", MINI, *words, *ON_HOSTS)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    clock = read(folder, "environment.json")["labs"][0]["clocks"]["h2"]
+    assert abs(clock["offset_s"] - 5000) <= clock["error_s"] < 0.01
+    records = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    for number in range(8):
+        ends = [
+            r["t"] for r in records if r["event"] == "iteration" and r["i"] == number and r["job"] == "red"
+        ]
+        assert len(ends) == 2
+        assert abs(ends[0] - ends[1]) < 0.1
+
+
+@pytest.mark.parametrize("dies", ["host", "network", "part"])
+def test_a_host_that_is_lost_leaves_no_half_lab(
+    dies: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its jobs fail in one line with the host's name; what is left of the lab goes, on both sides."""
+    if not request.config.getoption("--long"):
+        pytest.skip("hosts of its own; with --long")
+    with hosts(tmp_path / "rig") as rig:
+        first, second = rig.hosts
+        words = ("--arm", "fragmented", "--hosts", "2", "--set", "training.samples=2048")
+        command = rig.starting("run", MINI, *words, *ON_HOSTS, "--runs", str(tmp_path / "runs"))
+        trains = "grep -l '\"iteration\"' /run/ringlight/*/workers/*/events.jsonl 2>/dev/null"
+        until(lambda: found(second, trains), 60)
+        if dies == "host":
+            second.process.kill()
+        elif dies == "network":
+            subprocess.run([*rig.inside, *"ip link set h2 down".split()], check=True, timeout=20)
+        else:
+            found(second, "kill -9 $(cat /run/ringlight/*/testbed.pid)")
+        _, err = command.communicate(timeout=90)
+        assert command.returncode == 1
+        assert "host h2 is lost" in err
+        alive = [first] if dies == "host" else [first, second]
+        # A part that hears nothing for 30 s ends by itself.
+        until(lambda: not any(map(labs, alive)), 60)
+
+
 def test_a_part_goes_on_without_its_worker(over: Path, rig: Hosts) -> None:
     records = [json.loads(line) for line in (over / "events.jsonl").read_text().splitlines()]
     told = [(r["kind"], r["name"]) for r in records if r["event"] == "process_ended"]

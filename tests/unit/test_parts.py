@@ -206,6 +206,7 @@ class Far(OtherPart):
             ]
         worker = {"id": "j-1", "job": "j", "rank": 1, "gpu": "g1", "state": "running"}
         event = {"t": 105.0, "event": "iteration", "compute_start": 104.0, "i": 3, "rank": 1}
+        event |= {"stalls": [[101.0, 102.0]], "beacon_gaps": [{"t_start": 101.0, "t_end": 103.0, "lost": 2}]}
         return {"cursor": 1, "workers": [worker], "events": [event] if path.endswith("=0") else []}
 
 
@@ -244,7 +245,10 @@ def test_times_of_another_host_become_those_of_this_one(all_of: tuple[WorkersOfA
     own.events.append({"t": 4.5, "event": "iteration", "rank": 0})
     report = found.report(0)
     assert [event["t"] for event in report["events"]] == [4.5, 5.0]
-    assert report["events"][1]["compute_start"] == 4.0
+    theirs = report["events"][1]
+    assert theirs["compute_start"] == 4.0
+    assert theirs["stalls"] == [[1.0, 2.0]]
+    assert theirs["beacon_gaps"] == [{"t_start": 1.0, "t_end": 3.0, "lost": 2}]
     # Nobody hears anything twice.
     assert found.report(report["cursor"])["events"] == []
 
