@@ -299,7 +299,10 @@ class Testbed:
             app.include_router(self._joint.routes(lambda: self.inventory, workers))
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
-        faults = Faults(settings.fabric, network, workers, server, self._kept(), self._disturbable())
+        faults = Faults(
+            *(settings.fabric, network, workers, server, self._kept(), self._disturbable()),
+            None if self._joint is None else self._joint.elsewhere(settings.fabric),
+        )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
         app.include_router(others_routes(Others(network.handed_over(), self.apps).told))

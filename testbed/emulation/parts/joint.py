@@ -19,6 +19,7 @@ from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Name, Workers
 from ringlight.testbed.emulation.parts.door import Door
+from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
 from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
 from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
 from ringlight.testbed.lab import Lab
@@ -77,6 +78,10 @@ class Joint:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
         return WorkersOfAll(fabric, own, self._others)
+
+    def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
+        """Fault services of the other parts; None in these."""
+        return Elsewhere(fabric, self._parts, self._others) if self.is_first else None
 
     def tell(self, inventory: Mapping[str, Any]) -> None:
         """What the first part may reach of this one's optical switches."""
