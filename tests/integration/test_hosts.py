@@ -189,7 +189,7 @@ def test_a_host_that_is_lost_leaves_no_half_lab(
         if dies == "host":
             second.process.kill()
         elif dies == "network":
-            subprocess.run([*rig.inside, *"ip link set h2 down".split()], check=True, timeout=20)
+            subprocess.run([*rig.inside, *["ip", "link", "set", "h2", "down"]], check=True, timeout=20)
         else:
             found(second, "kill -9 $(cat /run/ringlight/*/testbed.pid)")
         _, err = command.communicate(timeout=90)
