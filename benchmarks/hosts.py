@@ -36,7 +36,11 @@ POINTS, RATE, ROUND_TRIP_S, DARK_S, UP_S, TIMES = 3.0, 0.01, 0.2e-3, 1e-3, 60.0,
 #: Longest run of a command, seconds.
 COMMAND_S = 900.0
 #: What is not ours, and must stay.
-FOREIGN = ("ip netns add other", "ip link add rlx-1 type bridge", "ovs-vsctl add-br other0")
+FOREIGN = (
+    "ip netns add other",
+    "ip link add rlx-1 type bridge",
+    "ovs-vsctl add-br other0 -- set bridge other0 datapath_type=netdev",
+)
 
 
 def demo(runtime: Runtime = "docker", repeat: int = 1) -> dict[str, Any]:
@@ -62,8 +66,8 @@ def demo(runtime: Runtime = "docker", repeat: int = 1) -> dict[str, Any]:
 
 
 def size(number: int = 4, leaves: int = 8, gpus: int = 8, runtime: Runtime = "docker") -> dict[str, Any]:
-    """``leaves`` packet switches of ``gpus`` GPUs each and a core, jobs that cross it. Bars: up within 60 s of
-    the command, at most 1.2 times the processors' time of one host."""
+    """``leaves`` packet switches of ``gpus`` GPUs each and a core, jobs that cross it. Bars: up within 60 s
+    of the command, at most 1.2 times the processors' time of one host."""
     with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
         scenario = Path(folder, "size.yaml")
         scenario.write_text(yaml.safe_dump(_many(leaves, gpus)), encoding="utf-8")
