@@ -201,6 +201,8 @@ class Spread(Protocol):
 
     #: The last of each part's log, by host, once it has ended.
     logs: dict[str, bytes]
+    #: IP packets of workers are no longer.
+    mtu_bytes: int
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
         """Have them built; options for the testbed of the part that is here."""
