@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def calibrate(say: Callable[[str], None]) -> Measured:
 
 def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
     ways: dict[str, _Way] = {}
-    kinds = {
+    kinds: dict[str, Callable[[Lab], AbstractContextManager[tuple[int, int]]]] = {
         "veth pair": _plain,
         "optical switch": _lit,
         "Open vSwitch": lambda lab: _switched(lab, "few"),
