@@ -56,7 +56,7 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
 
 
 #: Share of the processors that others may have had while a calibration was measured that is kept.
-MOST_TAKEN = 0.1
+MOST_TAKEN = 0.25
 #: The least that a frame costs at a switch, seconds: below it the measurement sees nothing.
 LEAST_S = 1e-6
 #: Seconds of a wake-up on the AMD EPYC with 2 processors on which runs of 64 GPUs kept to

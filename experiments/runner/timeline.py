@@ -39,7 +39,7 @@ from ringlight.experiments.runner.repeats import Repeats
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0
 #: What each rank of a run adds to the second: hundreds are started on few processors.
-RANK_S = 0.5
+RANK_S = 1.0
 #: A run may take this many times its predicted time, and this many seconds more, before it is given up.
 PATIENCE, PATIENCE_S = 3.0, 60.0
 #: Between two requests for GPUs that are not free yet.

@@ -1,8 +1,10 @@
 """Measures what this machine's network costs its processors: a few seconds, with nothing of a lab.
 
-One TCP stream of single frames goes at a set rate from one namespace to another: over a veth pair, through a
-bridge of Open vSwitch with few ports and with many, over the fast path, and through the program of the
-optical switch. A frame costs what the processors worked meanwhile, without what other processes took.
+One TCP stream of single frames goes from one namespace to another: over a veth pair, through a bridge of Open
+vSwitch with few ports and with many, over the fast path, and through the program of the optical switch. A
+frame costs what this process, Open vSwitch and the kernel's network threads worked meanwhile. At a set rate
+each frame wakes who waits for it. Open vSwitch then does all that it does whenever it wakes, for one frame;
+what a frame costs where it is busy is measured with as many as it takes.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.lab import OVS_LABEL, Lab, new_lab
 from ringlight.testbed.load import ProcessorLoad
 
-#: The stream's rate, bits per second: a frame each 0.36 ms, so that each wakes who waits for it, as in a lab.
-RATE_BPS = 200e6
+#: The stream's rate, bits per second: a frame each 0.36 ms; and one that nothing keeps.
+RATE_BPS, FULL_BPS = 200e6, 20e9
 #: How often each way is measured and for how long, and for how long it has run before, seconds. The least
 #: counts: whatever else runs on the machine only adds to what a frame costs.
 ROUNDS, MEASURED_S, WARM_S = 3, 0.3, 0.15
@@ -67,7 +69,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class _Way:
+    """Seconds of each frame, in all and of Open vSwitch, and the share that others took meanwhile."""
+
     frame_s: float
+    switch_s: float
     taken: float
 
 
@@ -90,6 +95,7 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
         "veth pair": _plain,
         "optical switch": _lit,
         "Open vSwitch": lambda lab: _switched(lab, "few"),
+        "Open vSwitch, busy": lambda lab: _switched(lab, "full", rate_bps=FULL_BPS),
         f"Open vSwitch with {MORE_PORTS} more ports": lambda lab: _switched(lab, "many", MORE_PORTS),
     }
     if not has_kernel_datapath():
@@ -98,15 +104,15 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
         with built(lab) as ends:
             ways[name] = _cost(lab, ends)
         say(f"{name}: {1e6 * ways[name].frame_s:.1f} µs for each frame")
-    frame, lit, few, many = (way.frame_s for way in list(ways.values())[:4])
+    frame, lit, few, busy, many = list(ways.values())[:5]
     at_switch = 1 + 1 / ACKED
-    carried = (ways["fast path"].frame_s - frame) / at_switch if "fast path" in ways else None
+    fast = ways.get("fast path")
     return Measured(
-        frame=frame,
-        switched=max(0.0, few - frame) / at_switch,
-        port=max(0.0, many - few) / MORE_PORTS / at_switch,
-        carried=None if carried is None else max(0.0, carried),
-        lit=max(0.0, lit - frame) / at_switch,
+        frame=frame.frame_s,
+        switched=busy.switch_s / at_switch,
+        port=max(0.0, many.switch_s - few.switch_s) / MORE_PORTS / at_switch,
+        carried=None if fast is None else max(0.0, fast.frame_s - frame.frame_s) / at_switch,
+        lit=max(0.0, lit.frame_s - frame.frame_s) / at_switch,
         wake=_wake(),
         container=_container(),
         taken=max(way.taken for way in ways.values()),
@@ -124,7 +130,7 @@ def _hosts(lab: Lab) -> Iterator[tuple[int, int]]:
         yield found[0], found[1]
 
 
-def _set_up(ends: tuple[int, int]) -> None:
+def _set_up(ends: tuple[int, int], rate_bps: float = RATE_BPS) -> None:
     for number, end in enumerate(ends, 1):
 
         def inside(number: int = number) -> None:
@@ -133,7 +139,7 @@ def _set_up(ends: tuple[int, int]) -> None:
                 index = netlink.set_up(own, "eth0")
                 netlink.set_checksum_offload("eth0", False)
                 netlink.set_single_frames(own, index)
-                netlink.shape(own, index, RATE_BPS, 0.02)
+                netlink.shape(own, index, rate_bps, 0.02)
                 netlink.address(own, index, f"10.78.0.{number}", 24, rto_min_s=0.02)
 
         netlink.in_namespace(end, inside)
@@ -168,7 +174,9 @@ def _lit(lab: Lab) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _switched(lab: Lab, node: str, more_ports: int = 0, *, fast: bool = False) -> Iterator[tuple[int, int]]:
+def _switched(
+    lab: Lab, node: str, more_ports: int = 0, *, fast: bool = False, rate_bps: float = RATE_BPS
+) -> Iterator[tuple[int, int]]:
     """Two hosts at one bridge of Open vSwitch, to which nothing else speaks."""
     bridge = lab.bridge(node)
     names = [lab.interface(node, number) for number in range(1, 3 + more_ports)]
@@ -200,7 +208,7 @@ def _switched(lab: Lab, node: str, more_ports: int = 0, *, fast: bool = False) -
             for kind in ("ip", "arp"):
                 flow = f"priority=9,{kind},in_port={here_port},actions=output:{there}"
                 _run("ovs-ofctl", "-O", "OpenFlow13", "add-flow", bridge, flow)
-        _set_up(ends)
+        _set_up(ends, rate_bps)
         yield ends
 
 
@@ -245,11 +253,28 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
 
 
 def _round(lab: Lab, receiver: socket.socket) -> _Way:
-    load, began = ProcessorLoad(lab.id), time.monotonic()
+    load, before = ProcessorLoad(lab.id), _worked_s()
     got = _received(receiver, MEASURED_S)
-    took, shares = time.monotonic() - began, load.shares()
-    worked_s = max(0.0, shares.busy - shares.taken) * (os.cpu_count() or 1) * took
-    return _Way(worked_s / (got / (netlink.MTU_BYTES - HEADERS_BYTES)), shares.taken)
+    after, shares = _worked_s(), load.shares()
+    frames = max(1.0, got / (netlink.MTU_BYTES - HEADERS_BYTES))
+    ours_s, switch_s = (now - then for now, then in zip(after, before, strict=True))
+    return _Way((ours_s + switch_s) / frames, switch_s / frames, shares.taken)
+
+
+def _worked_s() -> tuple[float, float]:
+    """Seconds of processor used so far by this process with the kernel's network threads, and Open vSwitch.
+
+    Not those of the whole machine: whoever else is on it would count, too.
+    """
+    used_ns = {"ovs-vswitchd": 0, "ksoftirqd": 0}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            name = (process / "comm").read_text().partition("/")[0].strip()
+            if name in used_ns:
+                spent = (task.read_text().split()[0] for task in process.glob("task/*/schedstat"))
+                used_ns[name] += sum(map(int, spent))
+    ours_ns = time.process_time_ns() + used_ns["ksoftirqd"]
+    return ours_ns / 1e9, used_ns["ovs-vswitchd"] / 1e9
 
 
 def _received(receiver: socket.socket, seconds: float) -> int:
@@ -260,7 +285,7 @@ def _received(receiver: socket.socket, seconds: float) -> int:
 
 
 def _wake() -> float:
-    """Seconds from one process of Python to another and its first work, the median."""
+    """Seconds from one process of Python to another and its first work, of the fastest tenth."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child = os.fork()
@@ -284,7 +309,7 @@ def _wake() -> float:
         finally:
             ours.shutdown(socket.SHUT_RDWR)
             os.waitpid(child, 0)
-    return statistics.median(times)
+    return statistics.quantiles(times, n=10)[0]
 
 
 def _container() -> float | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: Deadlines in seconds: workers connected, after the time to fill links.
 READY_S, LATE_S = 60.0, 30.0
 #: What each rank adds to the first: hundreds are started on few processors.
-RANK_S = 0.5
+RANK_S = 1.0
 #: From the release call to the start, seconds. Who hears of it later begins later, and its stream counts from
 #: then: unlike those of training, these ranks need no common start.
 START_S = 0.05
