@@ -257,7 +257,7 @@ def _round(lab: Lab, receiver: socket.socket) -> _Way:
     got = _received(receiver, MEASURED_S)
     after, shares = _worked_s(), load.shares()
     frames = max(1.0, got / (netlink.MTU_BYTES - HEADERS_BYTES))
-    ours_s, switch_s = (now - then for now, then in zip(after, before, strict=True))
+    ours_s, switch_s = (max(0.0, now - then) for now, then in zip(after, before, strict=True))
     return _Way((ours_s + switch_s) / frames, switch_s / frames, shares.taken)
 
 
