@@ -937,6 +937,8 @@ def _impaired(
     links: Sequence[Link], entries: Sequence[ImpairedSpec], limits: dict[str, tuple[int, int]]
 ) -> list[Link]:
     """The links with what is said of some by their ends. Raises ValueError."""
+    if not entries:
+        return list(links)
     said: dict[frozenset[Port], Impairments] = {}
     known = {frozenset((link.a, link.b)) for link in links}
     for index, entry in enumerate(entries):

@@ -15,7 +15,14 @@ log = logging.getLogger(__name__)
 #: The file's name in a lab's state.
 FILE = "deaths.jsonl"
 ProcessKind = Literal[
-    "optical switch", "O-NIC agent", "averager", "applications", "controller", "Open vSwitch", "host"
+    "optical switch",
+    "O-NIC agent",
+    "averager",
+    "applications",
+    "controller",
+    "Open vSwitch",
+    "host",
+    "Dask worker of host",
 ]
 
 

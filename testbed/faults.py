@@ -156,6 +156,16 @@ class FaultClient:
             raise FaultError(404, f"there is no fault {fault_id}")
         return found
 
+    def loads(self) -> dict[str, dict[str, float]]:
+        """In a lab over several hosts, the load of each other host's processors since the last call."""
+        found: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/load")
+        return found
+
+    def clocks(self) -> dict[str, dict[str, float]]:
+        """How much later each other host's clock is (``offset_s``), known to within ``error_s``."""
+        found: dict[str, dict[str, float]] = self._call("GET", "/v1/hosts/clocks")
+        return found
+
     def light_counters(self) -> dict[str, Any]:
         """What the O-NICs and WSSs have counted in the kernel since they were made."""
         found: dict[str, Any] = self._call("GET", "/v1/onics")

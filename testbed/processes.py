@@ -23,7 +23,7 @@ import httpx
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
-from ringlight.testbed.deaths import DeathLog
+from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import ended
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
 UP_S, ANSWER_S, DOWN_S = 180.0, 30.0, 30.0
+#: Between two looks at who looks after a lab's other hosts, seconds.
+BLIND_S = 2.0
 #: What is known of a lab that was left standing, in its state directory.
 _STANDING = "standing.json"
 #: State of a socket that waits for callers, in /proc/net/tcp.
@@ -208,6 +210,10 @@ class Spread(Protocol):
         """Raise LabError where one could not be built, or has ended."""
         ...
 
+    def blind(self) -> list[str]:
+        """Hosts that nobody looks after now, though their parts go on."""
+        ...
+
     def end(self) -> None:
         """Wait for their end, once the part that is here has ended."""
         ...
@@ -253,6 +259,8 @@ class LabProcesses:
         self._lock: Any = None
         #: Options of the testbed where it is one part of the lab.
         self._part: Sequence[str] = ()
+        self._blind: set[str] = set()
+        self._next_look_s = 0.0
 
     @property
     def pids(self) -> dict[str, int]:
@@ -395,6 +403,20 @@ class LabProcesses:
             raise LabError(f"the testbed ended ({ended(code)}){said}")
         if self._spread is not None and not self.inventory:
             self._spread.check()
+
+    def ended(self) -> list[Death]:
+        """What ended, or is back, since the last call: processes, and those who look after other hosts."""
+        found, now_s = self.deaths.read(), time.monotonic()
+        if self._spread is None or now_s < self._next_look_s:
+            return found
+        self._next_look_s = now_s + BLIND_S
+        blind = set(self._spread.blind())
+        kind: ProcessKind = "Dask worker of host"
+        how = "the host's part goes on, and is blind until it has one again"
+        found += [Death(now_s, kind, host, how) for host in sorted(blind - self._blind)]
+        found += [Death(now_s, kind, host) for host in sorted(self._blind - blind)]
+        self._blind = blind
+        return found
 
     def stop(self) -> None:
         """End the testbed, which ends the controller, and remove what is left. May be called again."""

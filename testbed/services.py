@@ -41,8 +41,11 @@ def has_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 2.0) -> bool:
+def _answers(path: Path, request: bytes, expected: bytes, timeout_s: float = 15.0) -> bool:
     """Whether a service on a Unix socket answers ``request`` with something that holds ``expected``.
+
+    One that has ended refuses the connection at once. One that runs may be slow: where many labs are built,
+    Open vSwitch answers after seconds.
 
     Raises ServiceError where this process has no descriptor left to ask with.
     """

@@ -258,7 +258,7 @@ class Writer:
             tag,
         )
         self.rows.append(row)
-        self.edges.append(tuple(dict.fromkeys(one.number for one in after if one is not None)))
+        self.edges.append(tuple({one.number: None for one in after if one is not None}) if after else ())
         return Handle(len(self.rows) - 1)
 
     def done(self) -> Program:

@@ -392,6 +392,8 @@ def describe_failure(rank: Rank, *, ours: bool = True) -> str:
     why = f": {rank.error}" if rank.error else ""
     if ours and rank.exit_code == LOST_PEER:
         return f"{who} lost a peer{why}"
+    if rank.exit_code is None and rank.error:
+        return f"{who} ended{why}"
     return f"{who} ended with exit code {rank.exit_code}{why}"
 
 

@@ -795,6 +795,8 @@ class OpticalSwitchDriver(ABC):
                 waits = plan.add and settle and timing.lit_after_s(_touched(changed)) > 0.0
                 if number < len(batches) or waits:
                     self._send(verb, batch, deadline)
+                    # One that answered later than declared may have begun later, too.
+                    lit_by = max(lit_by, time.monotonic() + timing.dark.most_s)
                 else:
                     told = self._write_and_read(verb, batch, deadline)
                 done += 1

@@ -161,6 +161,10 @@ class RemoteBackend(Backend, Protocol):
         """What has copies of it make runs."""
         ...
 
+    def watch(self) -> None:
+        """Look whether what was given to other machines can still be made; raises MachineGone."""
+        ...
+
     def alone(self, plan: RunPlan) -> Made:
         """Have one run made, of which no folder is kept."""
         ...
@@ -172,6 +176,10 @@ class RemoteBackend(Backend, Protocol):
 
 class BackendError(RuntimeError):
     """A run cannot go on; the message is one line that says what is wrong and where."""
+
+
+class MachineGone(BackendError):
+    """A machine is gone that runs are bound to."""
 
 
 def lacking(backend: Backend, plan: RunPlan) -> str | None:

@@ -460,8 +460,9 @@ class Reference(Record, event="reference"):
 
 
 class ProcessEnded(Record, event="process_ended"):
-    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, applications, controller
-    or Open vSwitch (the machine's); ``how`` in words; ``planned``: by an event of the run."""
+    """A process of the lab ended. ``kind``: optical switch, O-NIC agent, averager, applications, controller,
+    Open vSwitch (the machine's), or of a lab over several hosts a host, or the Dask worker of one; ``how`` in
+    words; ``planned``: by an event of the run."""
 
     kind: str
     name: str

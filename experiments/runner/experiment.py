@@ -16,6 +16,7 @@ from ringlight.experiments.backends.protocol import (
     Backend,
     BackendError,
     BatchBackend,
+    MachineGone,
     Made,
     RemoteBackend,
     Told,
@@ -206,6 +207,8 @@ def _spread(
                     done += _runs_of(task)
                     if isinstance(backend, RemoteBackend):
                         backend.take(task, made, folder)
+                if isinstance(backend, RemoteBackend) and under_way:
+                    backend.watch()
                 now = time.monotonic()
                 if now - last >= (_LINE_S if ended else quiet_s) or not under_way:
                     last = now
@@ -213,7 +216,9 @@ def _spread(
                     reporter.say(_how_far(done, count, left_s, notes.read()))
     except (BrokenExecutor, BackendError, *lost()) as error:  # type: ignore[misc]  # as many as there are
         why = "a process that computed runs was killed; was there too little memory?"
-        if isinstance(error, BackendError):
+        if isinstance(error, MachineGone):
+            why = f"{error}."
+        elif isinstance(error, BackendError):
             why = f"a worker was refused: {error}; give it the same."
         elif not isinstance(error, BrokenExecutor):
             why = f"Dask lost runs that were under way: {str(error) or 'its scheduler is gone'}."

@@ -5,14 +5,16 @@ The command that asks needs neither root nor Docker. What a run leaves comes bac
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
-from ringlight.experiments.backends.protocol import BackendError, Made
+from ringlight.experiments.backends.protocol import BackendError, MachineGone, Made
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.events import RunFailed
@@ -31,12 +33,14 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.hosts.cluster import Cluster, Host, from_here, lost, this_worker
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
-from ringlight.testbed.hosts.spread import Over, SpreadLab
+from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.parts import MTU_BYTES, VXLAN_BYTES
 
 #: Of each log of a lab so many bytes come back, its last.
 _LOG_BYTES = 1 << 20
+#: So long a host at which labs begin may be without a worker, seconds.
+GONE_S = 30.0
 
 
 class HostsBackend(EmulationBackend):
@@ -56,6 +60,8 @@ class HostsBackend(EmulationBackend):
         self._known = (cluster.address, cluster.hosts) if cluster is not None else known
         self._machines: dict[str, Mapping[str, Any]] = {}
         self._ways: list[Way] = []
+        #: Since when hosts at which labs begin have had no worker, by name.
+        self._missed_s: dict[str, float] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostsBackend, (self.runtime, None, self._fast_path, self._over, self._known)
@@ -106,10 +112,28 @@ class HostsBackend(EmulationBackend):
     def facts(self) -> Mapping[str, Any]:
         # What was measured, was measured on a host.
         first = next(iter(self._machines.values()), {})
-        return {**first, **super().facts(), "hosts": self._machines}
+        network = {"network": [asdict(way) for way in self._ways]} if self._ways else {}
+        return {**first, **super().facts(), "hosts": self._machines, **network}
 
     def executor(self) -> Executor:
         return self.cluster.executor(None if self._over is None else [lot[0] for lot in self._lots()])
+
+    def watch(self) -> None:
+        """Where labs are over several hosts, each begins on a host of its own."""
+        if self._over is None:
+            return
+        try:
+            there, now_s = self.cluster.present(), time.monotonic()
+        except OSError:
+            # Dask says itself that its scheduler is gone.
+            return
+        for host in (lot[0] for lot in self._lots()):
+            if host.ip in there:
+                self._missed_s.pop(host.name, None)
+            elif now_s - self._missed_s.setdefault(host.name, now_s) > GONE_S:
+                raise MachineGone(
+                    f"host {host.name} has no worker any more, and none came within {GONE_S:.0f} s"
+                )
 
     # -- one lab over several hosts
 
@@ -141,6 +165,8 @@ class HostsBackend(EmulationBackend):
             for setting, where in cuts:
                 for way in ways:
                     lines |= dict.fromkeys(misfits(way, needs_of(setting, where, lot, way)))
+                if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
+                    lines[why] = None
         if lines:
             *others, last = lines
             for line in others:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, BackgroundTasks, Body
 from fastapi.responses import JSONResponse
@@ -42,6 +42,9 @@ from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
 from ringlight.testbed.emulation.optical.build import BuildError
 from ringlight.testbed.faults import Do, FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
+
+if TYPE_CHECKING:
+    from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +103,7 @@ class Faults:
 
     ``kept``: the supervised processes of optical switches and of O-NICs' agents, where the lab has any.
     ``manage``: management sockets of the agents by GPU; None where they were not told to allow faults.
+    ``elsewhere``: the lab's parts on other hosts.
     """
 
     def __init__(
@@ -110,7 +114,9 @@ class Faults:
         server: AgentServer,
         kept: Mapping[Kind, Kept],
         manage: Mapping[str, Path] | None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._fabric = fabric
         self._network = network
         self._workers = workers
@@ -156,7 +162,7 @@ class Faults:
             elif standing is not None:
                 raise TargetError(409, f"{target.text}: fault {standing.id} ({standing.do}) is in force")
             fault_id = f"f{next(self._numbers)}"
-            course = self._course(fault_id, target, request)
+            course = self._course_everywhere(fault_id, target, request)
             fault = _Fault(fault_id, request.do, target, request.back_after_s, course)
             self._faults.append(fault)
             return fault.report(), lambda: self._start(fault)
@@ -168,7 +174,8 @@ class Faults:
 
     def impaired(self) -> list[dict[str, Any]]:
         """Each direction of each link that was impaired, with what it has counted."""
-        return self._network.impaired_counts()
+        own = self._network.impaired_counts()
+        return own if self._elsewhere is None else [*own, *self._elsewhere.impaired()]
 
     def close(self) -> None:
         """Let what is under way come to its end, and mend nothing: the lab goes."""
@@ -232,6 +239,25 @@ class Faults:
             log.error("fault %s: %s is not back: %s", fault.id, text, _why(error), exc_info=unforeseen)
 
     # -- what there is
+
+    def _course_everywhere(self, fault_id: str, target: Target, request: FaultRequest) -> _Course:
+        """The same with what it is at other parts of the lab. Raises TargetError."""
+        if self._elsewhere is None:
+            return self._course(fault_id, target, request)
+        here, pieces = self._elsewhere.pieces(target, request)
+        courses = [self._course(fault_id, target, request)] if here else []
+        courses += [_Course(*piece) for piece in pieces]
+        ends = [course.end for course in courses if course.end is not None]
+
+        def begin() -> None:
+            for course in courses:
+                course.begin()
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return _Course(begin, end if ends else None)
 
     def _course(self, fault_id: str, target: Target, request: FaultRequest) -> _Course:
         """Raises TargetError for what cannot be broken now."""

@@ -517,10 +517,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """Hold these ports of switches and O-NICs down, and no others, whatever is plugged in there later.
 
         A port that is down has no carrier, and neither has what it leads to. Read back. Raises NetworkError.
+        Where the other end is on another host, this end is held down, too, as the kernel would not tell it.
         """
+        cut = [] if self._parts is None else [p for p in self._parts.tunnels if not self._is_bare(p)]
+        far = {port for port in cut if self.fabric.link_at[port].other(port) in ports}
         with self._lock:
-            changed = sorted(port for port in self._held ^ set(ports) if self.is_here(port.node))
-            self._held = frozenset(ports)
+            held = frozenset({*ports, *far})
+            changed = sorted(port for port in self._held ^ held if self.is_here(port.node))
+            self._held = held
             for port in changed:
                 self._set_state(port)
         deadline = time.monotonic() + CARRIER_S
@@ -598,6 +602,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
         self._leave_to_open_vswitch()
+        if not self._ends_here(link):
+            return
         wanted = self._impaired.get(link)
         for port in (link.a, link.b):
             if wanted is None:

@@ -245,7 +245,7 @@ class Testbed:
             # Here, as a lab on one machine comes up sooner without.
             from ringlight.testbed.emulation.parts.joint import Joint
 
-            self._joint = Joint(settings.parts, settings.state, self.ask_to_stop, self._deaths)
+            self._joint = Joint(lab, settings.parts, settings.state, self.ask_to_stop, self._deaths)
             self._undo.callback(self._joint.close)
             controller = ControllerAddress(*self._joint.open((controller.host, controller.port)))
 
@@ -299,7 +299,10 @@ class Testbed:
             app.include_router(self._joint.routes(lambda: self.inventory, workers))
         server = AgentServer(app, settings.state / "agent.sock")
         self._undo.callback(server.stop)
-        faults = Faults(settings.fabric, network, workers, server, self._kept(), self._disturbable())
+        faults = Faults(
+            *(settings.fabric, network, workers, server, self._kept(), self._disturbable()),
+            None if self._joint is None else self._joint.elsewhere(settings.fabric),
+        )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
         app.include_router(others_routes(Others(network.handed_over(), self.apps).told))
@@ -765,6 +768,9 @@ class Testbed:
         if state == lab.state_dir:
             for name in ("workers", "workloads"):
                 shutil.rmtree(state / name, ignore_errors=True)
+        if self.settings.parts is not None and not lab.is_alive():
+            # Nobody keeps it who would remove the rest.
+            shutil.rmtree(lab.state_dir, ignore_errors=True)
         # Where others, who are dead now, have left files, the locks stay: by them the next lab sees that all
         # of it is stale.
         locks = {"lock", "owner.lock"}

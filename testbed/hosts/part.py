@@ -55,15 +55,18 @@ def keep_part(order: PartOrder) -> Kept:
     """Build a part, or find it, and stay until it has ended; nothing is left then. Raises LabError where it
     could not be built, or ended by itself."""
     _, unwanted = this_worker()
-    lab = found_part(order.parts.token)
-    if lab is None:
-        if time.time() > order.start_by_s:
-            raise LabError("its part has ended")
-        lab = _start(order)
-    try:
-        return _kept(lab, unwanted)
-    finally:
-        end_part(lab)
+    found = found_part(order.parts.token)
+    if found is None and time.time() > order.start_by_s:
+        raise LabError("its part has ended")
+    lab = found or new_lab()
+    # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
+    with lab.hold():
+        if found is None:
+            _start(lab, order)
+        try:
+            return _kept(lab, unwanted)
+        finally:
+            end_part(lab)
 
 
 def _kept(lab: Lab, unwanted: Callable[[], bool]) -> Kept:
@@ -78,22 +81,19 @@ def _kept(lab: Lab, unwanted: Callable[[], bool]) -> Kept:
     return Kept(said)
 
 
-def _start(order: PartOrder) -> Lab:
-    lab = new_lab()
-    state = lab.make_state_dir()
-    with lab.hold():
-        order.parts.write(state / FILE)
-        (state / "fabric.json").write_text(json.dumps(dict(order.section)), encoding="utf-8")
-        command = [
-            *(sys.executable, "-m", "ringlight.testbed.emulation", "--lab", lab.id, "--state", str(state)),
-            *("--fabric", str(state / "fabric.json"), "--runtime", order.runtime),
-            *("--part", str(state / FILE), *order.options),
-        ]
-        with (state / _LOG).open("ab") as output:
-            process: Process = start_process(command, lab.environment(), output)
-        (state / _PID).write_text(str(process.pid), encoding="ascii")
-        _PROCESSES[lab.id] = process
-    return lab
+def _start(lab: Lab, order: PartOrder) -> None:
+    state = lab.state_dir
+    order.parts.write(state / FILE)
+    (state / "fabric.json").write_text(json.dumps(dict(order.section)), encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "ringlight.testbed.emulation", "--lab", lab.id, "--state", str(state)),
+        *("--fabric", str(state / "fabric.json"), "--runtime", order.runtime),
+        *("--part", str(state / FILE), *order.options),
+    ]
+    with (state / _LOG).open("ab") as output:
+        process: Process = start_process(command, lab.environment(), output)
+    (state / _PID).write_text(str(process.pid), encoding="ascii")
+    _PROCESSES[lab.id] = process
 
 
 #: Those of this worker's own, which it has to wait for once they have ended.
@@ -143,7 +143,7 @@ def end_part(lab: Lab, keep_log: bool = False) -> None:
 def found_part(token: str) -> Lab | None:
     """The part on this host of the lab with this token, if its testbed lives."""
     for lab, parts in _parts():
-        if parts.token == token and lab.is_alive() and _runs(lab):
+        if parts.token == token and _runs(lab):
             return lab
     return None
 

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from ringlight.testbed.processes import UP_S
 
 #: Longest wait for parts whose testbeds have been told to end, and for what they leave to be gone, seconds.
 _ENDED_S, _GONE_S = 5.0, 30.0
+#: How often VXLAN numbers are drawn.
+_DRAWS = 20
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,19 @@ class Over:
     hosts: int
     udp_port: int = VXLAN_PORT
     number: int | None = None
+
+
+def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
+    """Which of a lab's VXLAN numbers a host has already, and who; None where the numbers are free, or are
+    still to be drawn. Raises LabError."""
+    if over.number is None:
+        return None
+    numbers = range(over.number, over.number + count)
+    if numbers.stop > VXLAN_NUMBERS:
+        return f"--vxlan-number {over.number}: its {count} fibres need numbers below {VXLAN_NUMBERS}"
+    taken = cluster.ask(numbers_taken, over.udp_port, list(numbers), hosts=hosts)
+    lines = (f"host {name}: {why}; choose others with --vxlan-number" for name, why in taken.items() if why)
+    return next(lines, None)
 
 
 class SpreadLab:
@@ -68,9 +83,7 @@ class SpreadLab:
         return ["--part", str(state / FILE)]
 
     def _plan(self) -> Parts:
-        count = len(self._cut.fibres)
-        drawn = random.randrange(1, VXLAN_NUMBERS - count)
-        first = drawn if self._over.number is None else self._over.number
+        first = self._first_number()
         files = self._cluster.ask(tls_files, hosts=self._hosts[:1])[self._hosts[0].name]
         places = tuple(
             Place(host.name, host.ip, self._cluster.ask(free_door, host.ip, hosts=[host])[host.name], nodes)
@@ -80,13 +93,20 @@ class SpreadLab:
             CutEnds(first + one.number - 1, str(one.link.a), str(one.link.b), one.hosts)
             for one in self._cut.fibres
         )
-        numbers = [fibre.number for fibre in fibres]
-        taken = self._cluster.ask(numbers_taken, self._over.udp_port, numbers, hosts=self._hosts)
-        for name, why in taken.items():
-            if why is not None:
-                raise LabError(f"host {name}: {why}; choose others with --vxlan-number")
         tls = None if files is None else Tls(**files)
         return Parts(self._token, places, fibres, self._over.udp_port, tls)
+
+    def _first_number(self) -> int:
+        """As stated, or drawn until all numbers from there on are free on all hosts."""
+        count, stated = len(self._cut.fibres), self._over.number
+        for _ in range(_DRAWS):
+            first = random.randrange(1, VXLAN_NUMBERS - count) if stated is None else stated
+            why = first_taken(self._cluster, self._hosts, replace(self._over, number=first), count)
+            if why is None:
+                return first
+            if stated is not None:
+                break
+        raise LabError(str(why))
 
     def check(self) -> None:
         """Raises LabError where a part could not be built, or has ended."""

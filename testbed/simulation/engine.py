@@ -251,7 +251,8 @@ class Engine:
                 else:
                     self.events += 1
                     act()
-            self._share()
+            if self._touched or self._settling:
+                self._share()
         if until_s < math.inf and not self._paused:
             self.now_s = max(self.now_s, until_s)
 

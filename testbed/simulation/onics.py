@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +59,10 @@ class OnicPlane:
         self._engine = engine
         self._told_finished = finished
         self._control = control or ControlNetwork()
-        self._random = np.random.default_rng(self._control.seed)
+        self._delays = _delays(self._control)
         self.waits_s: list[float] = []
         self.queued = 0
-        self.messages: Counter[str] = Counter()
+        self._sent = [0] * (1 + max(protocol.KINDS))
         self.overlaps = 0
         self._lit_at: dict[tuple[str, int], Hashable] = {}
         self._flow = itertools.count(1)
@@ -154,7 +154,7 @@ class OnicPlane:
         engine = self._engine
         for effect in effects:
             if effect.__class__ is protocol.Send:
-                self.messages[protocol.KINDS[effect.message.kind]] += 1
+                self._sent[effect.message.kind] += 1
                 self._send(node, effect.peer, effect.message)
             elif isinstance(effect, protocol.Tune):
                 ready_s = engine.now_s + self._tuning_s[node]
@@ -177,11 +177,7 @@ class OnicPlane:
 
     def _send(self, sender: str, peer: Hashable, message: protocol.Message) -> None:
         assert isinstance(peer, str)
-        control = self._control
-        delay_s = control.control_s
-        if control.jitter:
-            delay_s += float(self._random.exponential(control.jitter * control.control_s))
-        time_s = self._engine.now_s + delay_s + control.handle_s
+        time_s = self._engine.now_s + next(self._delays) + self._control.handle_s
         self._engine.at(time_s, lambda: self._handle(sender, peer, message))
 
     def _handle(self, sender: str, peer: str, message: protocol.Message) -> None:
@@ -210,6 +206,11 @@ class OnicPlane:
         self._lit_at[asked.receiver] = flow
         asked.lit()
 
+    @property
+    def messages(self) -> dict[str, int]:
+        """How many of each kind have been sent."""
+        return {name: count for kind, name in protocol.KINDS.items() if (count := self._sent[kind])}
+
     def counts(self) -> Counter[str]:
         """The state machines' own counters, summed over all nodes."""
         total: Counter[str] = Counter()
@@ -220,6 +221,16 @@ class OnicPlane:
     def idle(self) -> bool:
         """Whether no control unit has anything left to do."""
         return all(onic.idle() for onic in self._onics.values())
+
+
+def _delays(control: ControlNetwork) -> Iterator[float]:
+    """The time on the way of each message, one after the other, seconds."""
+    if not control.jitter:
+        yield from itertools.repeat(control.control_s)
+    random = np.random.default_rng(control.seed)
+    while True:
+        for more_s in random.exponential(control.jitter * control.control_s, 1024).tolist():
+            yield control.control_s + more_s
 
 
 @dataclass

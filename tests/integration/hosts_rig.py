@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringlight.containers.image import image_tag
 from ringlight.testbed.hosts.certificates import make_certificates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,12 +28,15 @@ _REGISTERED = "Registered to"
 _BOOT = """
 mount --make-rprivate / && mount -t proc proc /proc
 for folder in /run /etc/openvswitch /var/log; do mount -t tmpfs tmpfs $folder; done
-mkdir -p /run/openvswitch /run/netns /var/log/openvswitch
-mount -t sysfs sysfs /sys && mount -t bpf bpf /sys/fs/bpf
+mkdir -p /run/openvswitch /run/netns /var/log/openvswitch /run/cgroup
+mount --rbind /sys/fs/cgroup /run/cgroup
+mount -t sysfs sysfs /sys && mount -t bpf bpf /sys/fs/bpf && mount --rbind /run/cgroup /sys/fs/cgroup
 hostname "$1"; ip link set lo up
 until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
 ip link set eth0 address "$3"; ip address add "$2/24" dev eth0; ip link set eth0 mtu 9000 up
 /usr/share/openvswitch/scripts/ovs-ctl start --system-id=random >/dev/null 2>&1 </dev/null
+[ -z "$5" ] || dockerd --data-root "$5" --bridge none --iptables=false --ip6tables=false \
+    -H unix:///var/run/docker.sock >"$5.log" 2>&1 </dev/null &
 touch "$4"
 exec sleep infinity
 """
@@ -39,16 +44,22 @@ exec sleep infinity
 
 @dataclass
 class NamespaceHost:
-    """``process``: unshare's, with whose end all of the host's processes end."""
+    """``process``: unshare's, with whose end all of the host's processes end.
+
+    ``later_s``: by so much its CLOCK_MONOTONIC is later than the machine's; not where optical switches are,
+    as eBPF has the machine's.
+    """
 
     name: str
     ip: str
     process: subprocess.Popen[bytes]
     child: int
+    later_s: int = 0
 
     def command(self, words: Sequence[str]) -> list[str]:
         """A command of this host."""
-        return ["nsenter", f"--target={self.child}", "--net", "--mount", "--pid", "--uts", "--ipc", *words]
+        kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", *(["--time"] if self.later_s else [])]
+        return ["nsenter", f"--target={self.child}", *kinds, *words]
 
 
 @dataclass
@@ -144,8 +155,14 @@ class Hosts:
 
 
 @contextmanager
-def hosts(folder: Path, count: int = 2, workers: bool = True) -> Iterator[Hosts]:
-    """So many hosts, a scheduler, and a worker on each."""
+def hosts(
+    folder: Path, count: int = 2, workers: bool = True, docker: bool = False, later_s: int = 0
+) -> Iterator[Hosts]:
+    """So many hosts, a scheduler, and a worker on each.
+
+    ``docker``: each with a Docker of its own, which has the worker image of this machine's. ``later_s``: by
+    so much the CLOCK_MONOTONIC of all but the first is later.
+    """
     make_certificates(folder / "certificates")
     with ExitStack() as undo:
         head = _unshared(undo, ["--net"], "ip link set lo up; exec sleep infinity")
@@ -156,12 +173,14 @@ def hosts(folder: Path, count: int = 2, workers: bool = True) -> Iterator[Hosts]
             _run([*inside, "ip", "link", *words.split()])
         _run([*inside, "ip", "address", "add", f"{HEAD_IP}/24", "dev", "hub"])
         for number in range(1, count + 1):
-            found.hosts.append(_host(undo, folder, inside, number))
+            found.hosts.append(_host(undo, folder, inside, number, docker, later_s if number > 1 else 0))
         for host in found.hosts:
             _until((folder / f"{host.name}.up").exists, host.name)
         # The child is known once it has written that file.
         for host in found.hosts:
             host.child = _child_of(host.process.pid)
+        if docker:
+            _load_image(found.hosts)
         log = undo.enter_context((folder / "scheduler.log").open("ab"))
         scheduler = [
             sys.executable,
@@ -188,14 +207,34 @@ def hosts(folder: Path, count: int = 2, workers: bool = True) -> Iterator[Hosts]
         yield found
 
 
-def _host(undo: ExitStack, folder: Path, inside: Sequence[str], number: int) -> NamespaceHost:
+def _load_image(hosts: Sequence[NamespaceHost]) -> None:
+    """Give each host's Docker the worker image of this machine's."""
+    with tempfile.TemporaryFile() as image:
+        subprocess.run(["docker", "save", image_tag()], check=True, timeout=120, stdout=image)
+        for host in hosts:
+            answers = host.command(["docker", "version"])
+            _until(
+                lambda answers=answers: (
+                    subprocess.run(answers, capture_output=True, timeout=20).returncode == 0
+                ),
+                f"Docker of {host.name}",
+            )
+            image.seek(0)
+            subprocess.run(host.command(["docker", "load", "--quiet"]), check=True, timeout=120, stdin=image)
+
+
+def _host(
+    undo: ExitStack, folder: Path, inside: Sequence[str], number: int, docker: bool, later_s: int
+) -> NamespaceHost:
     name, ip, mac = f"h{number}", f"10.99.0.{number}", f"02:00:00:00:00:{number:02x}"
     kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--kill-child"]
-    process = _unshared(undo, kinds, _BOOT, name, ip, mac, str(folder / f"{name}.up"))
+    kinds += ["--time", f"--monotonic={later_s}"] if later_s else []
+    data = str(folder / f"{name}-docker") if docker else ""
+    process = _unshared(undo, kinds, _BOOT, name, ip, mac, str(folder / f"{name}.up"), data)
     _until(lambda: _is_apart(process.pid), name)
     _run([*inside, *f"ip link add {name} type veth peer name eth0 netns {process.pid}".split()])
     _run([*inside, *f"ip link set {name} master hub mtu 9000 up".split()])
-    return NamespaceHost(name, ip, process, 0)
+    return NamespaceHost(name, ip, process, 0, later_s)
 
 
 def _unshared(undo: ExitStack, kinds: Sequence[str], script: str, *words: str) -> subprocess.Popen[bytes]:

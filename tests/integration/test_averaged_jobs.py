@@ -138,14 +138,14 @@ def failed(run: Run, job: str, since: float) -> str:
 
 
 def test_an_averager_that_is_killed_and_comes_back_changes_nothing(run: Run) -> None:
-    job = going(run, iterations=40)
+    job = going(run, iterations=20)
     before = json.loads((run.state / "inventory.json").read_text())["averagers"]["avg0"]
     os.kill(before["pid"], signal.SIGKILL)
     run.wait_state(job, "SUCCEEDED", 120)
     after = json.loads((run.state / "inventory.json").read_text())["averagers"]["avg0"]
     assert after["pid"] != before["pid"]
     assert json.loads(Path(after["status"]).read_text())["frames"] > 0
-    spec = LONG | {"iterations": 40}
+    spec = LONG | {"iterations": 20}
     spec.pop("peer_timeout_s")
     place = AveragerPlace("", 0, 4, 8)
     expected = train_in_one_process(WorkerSpec("x", 0, 4, ("10.0.0.1",) * 4, averager=place, **spec))

@@ -182,17 +182,19 @@ def frameworks() -> None:
 
 #: The fat tree of the example takes three times as long to build.
 OPTICAL = {"optical": {"fabric": "optical"}}
+#: Those of the example, with light that is moved after half the time.
+SOONER = {"still": {}, "moved": {"events": [{"name": "move", "when": {"at": "8 s"}, "do": "regroup"}]}}
 LOSS = re.compile(r"^(step \d+ loss \S+) at \S+ s$", re.MULTILINE)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("frameworks")
 def test_pytorch_trains_alike_whether_light_is_moved_under_it_or_not(tmp_path: Path) -> None:
-    experiment = changed("ddp", {"parameters.steps.value": "150"})
+    experiment = changed("ddp", {"parameters.steps.value": "80", "arms": SOONER})
     runs, figures, folder, failures = carried_out(experiment, tmp_path)
     assert not failures
     losses = {arm: LOSS.findall(said(folder, arm, "ddp-0")) for arm in runs}
-    assert len(losses["still"]) == 150
+    assert len(losses["still"]) == 80
     assert losses["moved"] == losses["still"]
     assert figures.number("moved", "job ddp", "regroups_under") == 1
     assert figures.number("moved", "event move", "blackout") > 0

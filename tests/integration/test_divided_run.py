@@ -31,7 +31,7 @@ def test_light_carries_what_the_workload_sends(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(module, "TAKEN", 2.0)
     raw = parse_yaml(read_text(bundled("sip_ml_8")), "sip_ml_8.yaml")
     # Light is divided every 0.2 s, which is the most often that may be asked for.
-    small = {"scale.time": 40, "scale.payload": 50, "jobs.train.workload.batch": 8}
+    small = {"scale.time": 40, "scale.payload": 100, "jobs.train.workload.batch": 4}
     for key, value in {**small, "link_test.duration": "200 ms"}.items():
         raw = put(raw, key, value)
     backend = EmulationBackend("namespace", Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"))

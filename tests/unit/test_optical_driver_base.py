@@ -627,6 +627,21 @@ def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
     assert add.t_lit - add.t_dark < 0.4
 
 
+def test_a_write_that_takes_effect_later_than_declared_is_given_its_dark_time(switch: Switch) -> None:
+    made = []
+
+    def late(kind: str, batch: Sequence[XC]) -> None:
+        time.sleep(0.1)
+        made.append(time.monotonic())
+
+    switch.on_write = late
+    timing = Timing(Bounds(0.01, 0.01, 0.01), 0.0, Bounds(0.05, 0.05, 0.05))
+    done = converge(MemoryDriver(switch, timing=timing), {XC(1, 9)})
+    (entry,) = done.results
+    assert entry.t_lit is not None
+    assert entry.t_lit >= made[0] + 0.05
+
+
 def test_a_slow_cross_connect_is_awaited_and_a_stuck_one_reported(switch: Switch) -> None:
     driver = MemoryDriver(switch, timing=Timing(dark=Bounds(0, 0, 0.01)))
 

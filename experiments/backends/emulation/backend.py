@@ -31,6 +31,7 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
+from ringlight.testbed.parts import MTU_BYTES
 from ringlight.testbed.processes import Addresses, LabProcesses, Spread, check_ready
 
 log = logging.getLogger(__name__)
@@ -137,6 +138,8 @@ class EmulationBackend:
             links = LinkTest(setting, processes, api, emit, self._say)
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
+            if self._spread is not None:
+                facts["mtu_bytes"] = min(facts["mtu_bytes"], MTU_BYTES)
             self._labs.append(facts)
             lab = EmulatedLab(setting, processes, api, links, self._references, facts)
             undo.pop_all()

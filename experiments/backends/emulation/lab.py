@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -56,7 +57,7 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import Link
 from ringlight.testbed import load
 from ringlight.testbed.deaths import Death
-from ringlight.testbed.faults import FaultClient
+from ringlight.testbed.faults import FaultClient, FaultError
 from ringlight.testbed.processes import LabProcesses
 from ringlight.workloads.packed import pack
 
@@ -249,6 +250,8 @@ class EmulatedLab:
                 self._note(ImpairedLinks, links=links)
             self._found += run.averagers.records(t=time.monotonic(), run=run.plan.name)
             self._note(Circuits, circuits=[list(pair) for pair in lit_circuits(self._api)])
+            if "hosts" in self.processes.inventory:
+                self._facts["clocks"] = self._faults.clocks()
             for job in run.jobs.values():
                 if job.state == "SUCCEEDED" and job.plan.training is not None:
                     lab, segments = self.processes.lab, job.segments
@@ -287,7 +290,17 @@ class EmulatedLab:
             with ending_runs():
                 self.processes.check()
         finally:
-            self._note_deaths(self.processes.deaths.read())
+            self._note_deaths(self.processes.ended())
+
+    def _busiest(self, own: Mapping[str, float]) -> dict[str, float]:
+        """Shares of the processors' time: of the host whose processors the lab itself keeps busiest."""
+        loads = [own]
+        if "hosts" in self.processes.inventory:
+            # A host that does not answer is missed elsewhere.
+            with suppress(FaultError):
+                loads += self._faults.loads().values()
+        most = max(loads, key=lambda load: load["busy"] - load["others"])
+        return {name: round(share, 4) for name, share in most.items()}
 
     def _note_deaths(self, found: Iterable[Death]) -> None:
         run = self._run
@@ -338,8 +351,7 @@ class EmulatedLab:
             run.next_look_s = now_s + LOOK_S
         if now_s >= run.next_load_s:
             run.next_load_s = now_s + LOAD_S
-            shares = {name: round(share, 4) for name, share in asdict(run.load.shares()).items()}
-            self._note(ProcessorLoad, **shares)
+            self._note(ProcessorLoad, **self._busiest(asdict(run.load.shares())))
         with ending_runs():
             try:
                 if not run.killed:

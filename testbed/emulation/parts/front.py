@@ -78,9 +78,16 @@ class OtherPart:
 
     def here(self, event: dict[str, Any]) -> dict[str, Any]:
         """An event of it with times of this host's clock."""
-        offset_s = self.pulse.offset_s
-        times = {key: event[key] - offset_s for key in _TIMES if isinstance(event.get(key), int | float)}
-        return event | times
+        later_s = self.pulse.offset_s
+        found = event | {key: event[key] - later_s for key in _TIMES if event.get(key) is not None}
+        if event.get("stalls"):
+            found["stalls"] = [[moment - later_s for moment in stall] for stall in event["stalls"]]
+        if event.get("beacon_gaps"):
+            gaps = event["beacon_gaps"]
+            found["beacon_gaps"] = [
+                gap | {key: gap[key] - later_s for key in ("t_start", "t_end")} for gap in gaps
+            ]
+        return found
 
     def close(self) -> None:
         self._client.close()

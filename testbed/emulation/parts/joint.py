@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +19,11 @@ from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Name, Workers
 from ringlight.testbed.emulation.parts.door import Door
+from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
 from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
 from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
+from ringlight.testbed.lab import Lab
+from ringlight.testbed.load import ProcessorLoad
 from ringlight.testbed.parts import Parts, Place
 
 log = logging.getLogger(__name__)
@@ -37,7 +42,8 @@ class Joint:
     ``stop``: called when the first part has this one end. ``deaths``: where a host's loss is noted.
     """
 
-    def __init__(self, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
+    def __init__(self, lab: Lab, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
+        self._load = ProcessorLoad(lab.id)
         self._parts, self._state, self._deaths = parts, state, deaths
         self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
         others = [place for number, place in enumerate(parts.places) if number != parts.own]
@@ -72,6 +78,10 @@ class Joint:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
         return WorkersOfAll(fabric, own, self._others)
+
+    def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
+        """Fault services of the other parts; None in these."""
+        return Elsewhere(fabric, self._parts, self._others) if self.is_first else None
 
     def tell(self, inventory: Mapping[str, Any]) -> None:
         """What the first part may reach of this one's optical switches."""
@@ -121,6 +131,14 @@ class Joint:
             pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s} for pulse in self._pulses
         }
 
+    def _loads(self) -> dict[str, dict[str, float]]:
+        """Load of the processors of each other host that answers, since the last call."""
+        found = {}
+        for other in self._others:
+            with suppress(AgentError):
+                found[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
+        return found
+
     def _lose(self, place: Place) -> None:
         self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
 
@@ -144,7 +162,15 @@ class Joint:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
             return JSONResponse(dict(found))
 
-        @router.get("/v1/clocks")
+        @router.get("/v1/load")
+        def load() -> dict[str, float]:
+            return asdict(self._load.shares())
+
+        @router.get("/v1/hosts/load")
+        def loads() -> dict[str, dict[str, float]]:
+            return self._loads()
+
+        @router.get("/v1/hosts/clocks")
         def clocks() -> dict[str, dict[str, float]]:
             return self.clocks()
 

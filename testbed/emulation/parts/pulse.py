@@ -24,6 +24,8 @@ EVERY_S, REMEMBERED, ANSWER_S = 0.5, 120, 3.0
 #: So long without an answer, a part counts as lost; and a part that hears nothing for so long ends by itself,
 #: which is later: nobody may count on one that has ended, seconds.
 LOST_S, LEASE_S = 10.0, 30.0
+#: The same where the host says that nobody listens any more: its part has ended, seconds.
+GONE_S = 1.5
 #: Longest wait for an end that was asked for, seconds.
 END_S = 20.0
 
@@ -90,7 +92,8 @@ class Pulse:
                 heard_s = time.monotonic()
             except OSError as error:
                 self._hang_up()
-                if self._known and not self.lost and time.monotonic() - heard_s > LOST_S:
+                bearable_s = GONE_S if isinstance(error, ConnectionRefusedError) else LOST_S
+                if self._known and not self.lost and time.monotonic() - heard_s > bearable_s:
                     self.lost = True
                     log.error("host %s does not answer: %s", self.place.host, error or type(error).__name__)
                     self._on_lost(self.place)

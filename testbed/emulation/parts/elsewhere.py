@@ -1,0 +1,96 @@
+"""Faults of a lab over several hosts: the first part has the others break what is theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ringlight.fabric.parts import Port
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.emulation.agent.refusals import AgentError
+from ringlight.testbed.emulation.fault_targets import FaultRequest, Target, TargetError
+from ringlight.testbed.emulation.parts.front import OtherPart
+from ringlight.testbed.parts import Parts
+
+#: Between two questions whether a fault has come about, and longest wait for it, seconds.
+_EVERY_S, _DONE_S = 0.02, 40.0
+#: Begin and end of a fault elsewhere.
+Piece = tuple[Callable[[], None], Callable[[], None] | None]
+
+
+class Elsewhere:
+    """The fault services of the other parts."""
+
+    def __init__(self, fabric: Fabric, parts: Parts, others: Sequence[OtherPart]) -> None:
+        self._fabric, self._parts, self._others = fabric, parts, tuple(others)
+
+    def pieces(self, target: Target, request: FaultRequest) -> tuple[bool, list[Piece]]:
+        """Whether a fault is this part's, too, and what it is at other parts. Raises TargetError."""
+        if request.do == "impair":
+            self._refuse_cut(target)
+            return True, [self._piece(other, target, request) for other in self._others]
+        nodes = self._nodes(target)
+        theirs = [other for other in self._others if nodes & other.nodes]
+        here = bool(nodes & self._parts.here) or not theirs
+        return here, [self._piece(other, target, request) for other in theirs]
+
+    def _nodes(self, target: Target) -> set[str]:
+        """Nodes that a fault is about, and those at the other ends of its fibres that are cut."""
+        if target.kind == "worker":
+            job, rank = target.names
+            found = (w for other in self._others for w in other.workers)
+            return {w["gpu"] for w in found if (w["job"], str(w["rank"])) == (job, rank)}
+        cut = {Port.parse(end) for fibre in self._parts.fibres for end in (fibre.a, fibre.b)}
+        far = {self._fabric.link_at[port].other(port).node for port in target.ports & cut}
+        return {*target.names, *(port.node for port in target.ports), *far}
+
+    def _refuse_cut(self, target: Target) -> None:
+        link = self._fabric.link_at[Port.parse(target.text.split()[1])]
+        if self._parts.place_of[link.a.node] != self._parts.place_of[link.b.node]:
+            raise TargetError(409, f"{target.text}: its ends are on two hosts, and so it cannot be impaired")
+
+    def _piece(self, other: OtherPart, target: Target, request: FaultRequest) -> Piece:
+        def begin() -> None:
+            body = request.model_dump(mode="json") | {"target": target.text, "back_after_s": None}
+            told = _asked(other, {key: value for key, value in body.items() if value is not None})
+            self._follow(other, told["id"], ("in force", "over"))
+
+        def end() -> None:
+            told = _asked(other, {"do": "restore", "target": target.text})
+            self._follow(other, told["id"], ("over",))
+
+        return begin, None if target.kind == "worker" else end
+
+    def _follow(self, other: OtherPart, fault: str, until: Sequence[str]) -> None:
+        """Raises OSError, also where it takes too long."""
+        deadline = time.monotonic() + _DONE_S
+        while time.monotonic() < deadline:
+            try:
+                reports = other.ask("GET", "/v1/faults")["faults"]
+            except AgentError as error:
+                raise OSError(str(error)) from None
+            found = next(one for one in reports if one["id"] == fault)
+            if found["state"] == "failed":
+                raise OSError(f"host {other.host}: {found['error']}")
+            if found["state"] in until:
+                return
+            time.sleep(_EVERY_S)
+        raise TimeoutError(f"host {other.host}: not {' or '.join(until)} within {_DONE_S:g} s")
+
+    def impaired(self) -> list[dict[str, Any]]:
+        """What links of the other parts have counted; of one that does not answer nothing."""
+        found = []
+        for other in self._others:
+            try:
+                found += other.ask("GET", "/v1/impaired")
+            except AgentError:
+                continue
+        return found
+
+
+def _asked(other: OtherPart, body: dict[str, Any]) -> Any:
+    try:
+        return other.ask("POST", "/v1/faults", body)
+    except AgentError as error:
+        raise OSError(str(error)) from None
