@@ -10,6 +10,9 @@ import httpx
 from ringlight.controller.errors import ConflictError, UnavailableError
 from ringlight.controller.web.client import http_client
 
+#: What each of many workers adds to the time that their start may take, seconds.
+WORKER_S = 1.0
+
 
 class AgentClient:
     """One agent at ``address`` (``unix:/path`` or ``http://host:port``). Any thread may call.
@@ -35,7 +38,8 @@ class AgentClient:
         Each is ``{"job", "rank", "gpu", "spec", "attempt", "checkpoint", "graph", "container"}``; ``graph``:
         the SHA-256 of a workload that was put before, or None; ``container``: what runs beside it, or None.
         """
-        started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=timeout_s)
+        patience_s = timeout_s + WORKER_S * len(workers)
+        started = self._call("POST", "/v1/workers/batch", json=list(workers), timeout_s=patience_s)
         return list(started)
 
     def start_spares(self, job: str, gpus: Sequence[str], *, timeout_s: float = 60.0) -> None:

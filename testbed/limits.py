@@ -17,6 +17,8 @@ SYSCTLS = Path("/proc/sys")
 BEFORE = Path("/run/ringlight-limits.json")
 #: No limit is lower than this while a lab lives; those that Mininet sets, but for what labs do without.
 LEAST = {
+    # One for each worker that waits for its release.
+    "fs/inotify/max_user_instances": 8192,
     "net/core/wmem_max": 16 << 20,
     "net/core/rmem_max": 16 << 20,
     "net/core/netdev_max_backlog": 5000,

@@ -31,7 +31,7 @@ from ringlight.testbed.supervision import ended
 log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
-UP_S, ANSWER_S, DOWN_S = 60.0, 30.0, 30.0
+UP_S, ANSWER_S, DOWN_S = 180.0, 30.0, 30.0
 #: Between two looks at who looks after a lab's other hosts, seconds.
 BLIND_S = 2.0
 #: What is known of a lab that was left standing, in its state directory.
@@ -201,6 +201,8 @@ class Spread(Protocol):
 
     #: The last of each part's log, by host, once it has ended.
     logs: dict[str, bytes]
+    #: IP packets of workers are no longer.
+    mtu_bytes: int
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
         """Have them built; options for the testbed of the part that is here."""
@@ -368,12 +370,23 @@ class LabProcesses:
 
     def wait_healthy(self) -> None:
         """Wait until the controller says that all is well. Raises LabError."""
-        deadline = time.monotonic() + ANSWER_S
+        patience_s = ANSWER_S + self._lighting_s()
+        deadline = time.monotonic() + patience_s
         while (reason := self.unwell()) is not None:
             self.check()
             if time.monotonic() > deadline:
-                raise LabError(f"the controller was not ready after {ANSWER_S:.0f} s: {reason}")
+                raise LabError(f"the controller was not ready after {patience_s:.0f} s: {reason}")
             time.sleep(0.05)
+
+    def _lighting_s(self) -> float:
+        """The longest that an optical switch may need to light all that it can: minutes at a large D."""
+        found = [0.0]
+        for switch in self.inventory.get("optical_switches", {}).values():
+            timing = {name: value for name, value in switch.get("profile", {}).items() if name.endswith("_s")}
+            of_one = timing.pop("command_per_xc_s", 0.0)
+            # A command may change few of them.
+            found.append(switch.get("size", 0) * of_one + 10 * sum(timing.values()))
+        return 2 * max(found)
 
     def unwell(self) -> str | None:
         """What the controller says is wrong, or that it does not answer; None when all is well."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -15,6 +16,11 @@ import pytest
 # On processors that tests keep busy, threads of numpy's would mostly wait for each other. Read when numpy is
 # imported, and inherited by all that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# What this machine carries must not decide what tests find.
+os.environ["RINGLIGHT_CALIBRATION"] = (
+    f"{tempfile.gettempdir()}/ringlight-tests-{os.getpid()}/calibration.json"
+)
 
 #: A project of its own among the data has tests of its own.
 collect_ignore = ["data"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringlight.experiments.cli.common import fail, say
-from ringlight.experiments.cli.options import OpenLab, Place, check_runtime
+from ringlight.experiments.cli.options import OpenLab, Place, check_runtime, machine
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
@@ -27,7 +27,7 @@ def processes_of_lab(
     from ringlight.experiments.backends.emulation import backend
     from ringlight.experiments.backends.emulation.requests import cannot_drive
 
-    setting = place.setting(scenario, lab.fast_path)
+    setting = place.setting(scenario, machine(lab))
     if (why := cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
     (setting,) = _for_applications(scenario, [setting], lab)

@@ -69,7 +69,7 @@ def bench(
         chosen = benching.parse_sizes(sizes, factor)
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
-    experiment = load_checked(scenario, sets=place.sets or (), fast_path=lab.fast_path)
+    experiment = load_checked(scenario, sets=place.sets or (), scale_for=options.machine(lab), auto=True)
     arms, points = ([name] if name else [] for name in (place.arm, place.point))
     first = experiment.plans_of(arms, points)[0]
     gpus = [word.strip() for word in ranks.split(",")] if ranks else None

@@ -72,7 +72,7 @@ def _run(
     over: options.OverHosts | None = None,
 ) -> None:
     with emulation(lab, context, dask, lab.app or [], over) as backend:
-        experiment = with_applications(which.load(scenario, lab.fast_path), lab)
+        experiment = with_applications(which.load(scenario, options.machine(lab)), lab)
         lab.tell_view()
         again = functools.partial(_again_at, experiment, lab)
         _carry_out(experiment, backend, which, runs, as_json, at=again)
@@ -216,7 +216,7 @@ def crosscheck(
             iterations=iterations,
             emulated=emulated,
             limit_percent=limit,
-            fast_path=lab.fast_path,
+            scale_for=options.machine(lab),
         )
     answer(found, as_json, lambda found: show(found, folder))
     if not found["within_limit"]:
@@ -238,8 +238,11 @@ def check(
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
     from ringlight.experiments.cli.show import add_cuts, check_document, show_check
     from ringlight.experiments.runner.command import load_checked
+    from ringlight.experiments.runner.machine import scale_here
 
-    experiment = load_checked(scenario, sets=sets or (), fast_path=fast_path)
+    experiment = load_checked(
+        scenario, sets=sets or (), scale_for=functools.partial(scale_here, fast_path=fast_path)
+    )
     found = check_document(experiment)
     if hosts is not None:
         add_cuts(found, experiment, hosts)

@@ -136,6 +136,21 @@ def doctor(as_json: options.Json = False) -> None:
         raise typer.Exit(1)
 
 
+def calibrate(as_json: options.Json = False) -> None:
+    """Measure what frames, wake-ups and containers cost this machine, by which `scale: auto` is chosen."""
+    import dataclasses
+
+    from ringlight.experiments.runner.machine import calibrate as measure
+    from ringlight.testbed import services
+
+    if os.geteuid() != 0:
+        fail(services.root_needed("measure networks"))
+    found = measure(say)
+    rows = [{"what": what, "value": value} for what, value in found.measured.items()]
+    written: Column = ("seconds", lambda row: "" if row["value"] is None else f"{row['value']:.3g}")
+    answer(dataclasses.asdict(found), as_json, lambda _: listing(rows, "what", written))
+
+
 def clean(
     dask: Annotated[
         str | None,
@@ -169,7 +184,7 @@ def clean(
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (up, down, image, setup, doctor, clean):
+    for command in (up, down, image, setup, calibrate, doctor, clean):
         app.command(rich_help_panel=options.MACHINE)(command)
     app.command(
         rich_help_panel=options.MACHINE,

@@ -16,7 +16,7 @@ import typer
 from ringlight.experiments.cli.common import fail, say
 
 if TYPE_CHECKING:
-    from ringlight.experiments.language.expand import Experiment
+    from ringlight.experiments.language.expand import Experiment, ScaleFor
     from ringlight.experiments.language.plan import Setting
     from ringlight.testbed.hosts.spread import Over
     from ringlight.testbed.processes import Addresses
@@ -105,11 +105,14 @@ class Runs:
         Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")
     ] = None
 
-    def load(self, scenario: Path, fast_path: bool = False) -> Experiment:
-        """``fast_path``: of its labs, where the machine chooses the scale. Raises ScenarioError."""
+    def load(self, scenario: Path, scale_for: ScaleFor | None = None) -> Experiment:
+        """``scale_for``: chooses the scale where the file leaves it to the machine. Raises ScenarioError."""
         from ringlight.experiments.runner.command import load_checked
+        from ringlight.experiments.runner.machine import scale_here
 
-        return load_checked(scenario, self.repeat, self.resume, self.sets or (), fast_path=fast_path)
+        return load_checked(
+            scenario, self.repeat, self.resume, self.sets or (), scale_for=scale_for or scale_here
+        )
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,8 @@ class Place:
     ] = None
     sets: Sets = None
 
-    def setting(self, scenario: Path, fast_path: bool = False) -> Setting:
-        """The setting, whose parts can be plugged together. ``fast_path``: of its lab.
+    def setting(self, scenario: Path, scale_for: ScaleFor | None = None) -> Setting:
+        """The setting, whose parts can be plugged together. ``scale_for``: as of :meth:`Runs.load`.
 
         Raises UserError, and ScenarioError naming those to choose from."""
         from ringlight.experiments.language.expand import load
@@ -135,9 +138,7 @@ class Place:
         from ringlight.fabric.planes.divided.plugged import plugged
         from ringlight.fabric.schema import under
 
-        found = load(
-            scenario, sets=self.sets or (), scale_for=functools.partial(scale_here, fast_path=fast_path)
-        )
+        found = load(scenario, sets=self.sets or (), scale_for=scale_for or scale_here)
         setting = found.one_setting(self.arm, self.point)
         try:
             plugged(setting.fabric)
@@ -251,6 +252,13 @@ class OverHosts:
         from ringlight.testbed.hosts.spread import Over
 
         return None if self.hosts is None else Over(self.hosts, self.vxlan_port, self.vxlan_number)
+
+
+def machine(lab: Lab) -> ScaleFor:
+    """Chooses the scale of labs that are built here; measures the machine where nobody has."""
+    from ringlight.experiments.runner.machine import scale_here
+
+    return functools.partial(scale_here, fast_path=lab.fast_path, measure=say)
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -16,7 +16,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.common import table
 from ringlight.experiments.crosscheck.compare import JUDGED, Side, crosscheck
 from ringlight.experiments.crosscheck.page import render, title_of
-from ringlight.experiments.language.expand import Experiment, parse
+from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records
 from ringlight.experiments.record.folder import experiment_of, new_folder, read_json
@@ -24,6 +24,7 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.runner.command import carry_out_experiment, finish, load_checked
 from ringlight.experiments.runner.experiment import choose
+from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 
 #: Sections that name arms; without them fewer arms are as sound.
@@ -71,7 +72,8 @@ def trimmed(experiment: Experiment, arms: Collection[str], iterations: int | Non
         return experiment
     text = yaml.dump(raw, Dumper=_Plain, sort_keys=False, allow_unicode=True)
     scale = experiment.scale
-    return parse(text, experiment.path, scale_for=None if scale is None else lambda _: scale)
+    scale_for = None if scale is None else lambda _: scale
+    return parse(text, experiment.path, scale_for=scale_for, auto=scale is not None)
 
 
 def run_crosscheck(
@@ -85,15 +87,15 @@ def run_crosscheck(
     iterations: int | None = None,
     emulated: Path | None = None,
     limit_percent: float,
-    fast_path: bool = False,
+    scale_for: ScaleFor = scale_here,
 ) -> tuple[Path, dict[str, Any]]:
     """Simulate, emulate unless there is a run, compare; the folder and the object of crosscheck.json.
 
     ``arms`` and ``iterations`` shorten what is yet to be run, so they go without ``emulated``.
-    ``fast_path``: of the labs, where the machine chooses the scale. Raises
+    ``scale_for``: chooses the scale where the file states none. Raises
     ScenarioError for input that is wrong, BackendError and the like where the emulation did not work.
     """
-    experiment = load_checked(path, fast_path=fast_path)
+    experiment = load_checked(path, scale_for=scale_for, auto=True)
     if emulated is not None:
         experiment = _experiment_of(emulated, experiment, reporter)
     else:

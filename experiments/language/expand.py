@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.language.build import Builder, Concrete, checked
+from ringlight.experiments.language.build import AUTO, Builder, Concrete, checked
 from ringlight.experiments.language.checks import check_file, circle_in
 from ringlight.experiments.language.paths import like, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
@@ -30,6 +30,7 @@ from ringlight.experiments.language.text import (
     read_text,
     resolved,
 )
+from ringlight.experiments.language.traces import is_trace
 from ringlight.fabric.control_faults import ControlFaults
 
 #: Gives one scale for runs that leave it to the machine, which are at their real rates and sizes.
@@ -136,16 +137,27 @@ def load(
     metrics: Mapping[str, str] | None = None,
     parts: Callable[[], Collection[str]] | None = None,
     scale_for: ScaleFor | None = None,
+    auto: bool = False,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
     ``repeat``: in place of the file's. ``sets``: each ``PATH=VALUE``, in place of what the file, its arms
     and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
     what the file says of them. ``scale_for``: chooses a scale where the file leaves it to the machine;
-    without it such a file is refused.
+    without it such a file is refused. ``auto``: leave it to the machine where the file says nothing of a
+    scale.
     """
     text = read_text(path, SCENARIO_BYTES)
-    return parse(text, str(path), repeat=repeat, sets=sets, metrics=metrics, parts=parts, scale_for=scale_for)
+    return parse(
+        text,
+        str(path),
+        repeat=repeat,
+        sets=sets,
+        metrics=metrics,
+        parts=parts,
+        scale_for=scale_for,
+        auto=auto,
+    )
 
 
 def parse(
@@ -157,6 +169,7 @@ def parse(
     metrics: Mapping[str, str] | None = None,
     parts: Callable[[], Collection[str]] | None = None,
     scale_for: ScaleFor | None = None,
+    auto: bool = False,
 ) -> Experiment:
     """Load from text, like :func:`load`; ``path`` names it in errors."""
     raw = parse_yaml(text, path)
@@ -164,6 +177,8 @@ def parse(
         values = read_sets(sets)
         raw = with_sets(raw, values)
         spec = _file_spec(raw)
+        if auto and not _says_of_scale(raw, spec, values):
+            raw["scale"] = AUTO
         builder, scale = Builder(Path(path).parent), None
         plans = _plans(raw, spec, repeat or spec.repeat, builder, values)
         if builder.auto:
@@ -178,6 +193,16 @@ def parse(
         raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
     files = (file.relative_to(Path(path).parent).as_posix() for file in builder.files)
     return Experiment(path, text, spec, plans, tuple(files), tuple(sets), scale)
+
+
+def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]) -> bool:
+    """Whether anything in a file has to do with a scale; a trace's jobs do not where they do not train."""
+    paths = [*sets, *(path for arm in spec.arms.values() for path in arm)]
+    paths += [path for sweep in spec.sweep for path in sweep.over]
+    jobs = raw.get("jobs")
+    return (
+        "scale" in raw or "scale" in map(_section_of, paths) or (isinstance(jobs, Mapping) and is_trace(jobs))
+    )
 
 
 def with_sets(raw: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:

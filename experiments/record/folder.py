@@ -199,7 +199,14 @@ def experiment_of(path: Path) -> Experiment:
     repeat, sets = environment.get("repeat"), environment.get("sets") or ()
     scale = chosen_scale(environment)
     scale_for = None if scale is None else lambda _: scale
-    return parse(read_text(file, SCENARIO_BYTES), str(file), repeat=repeat, sets=sets, scale_for=scale_for)
+    return parse(
+        read_text(file, SCENARIO_BYTES),
+        str(file),
+        repeat=repeat,
+        sets=sets,
+        scale_for=scale_for,
+        auto=scale is not None,
+    )
 
 
 def chosen_scale(environment: Mapping[str, Any]) -> ChosenScale | None:

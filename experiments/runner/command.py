@@ -17,7 +17,7 @@ from ringlight.experiments.analysis.result import analyse, document, label_of, r
 from ringlight.experiments.analysis.rows import Row, as_csv, from_json
 from ringlight.experiments.backends.protocol import Backend, RemoteBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.expand import Experiment, ScaleFor, load
 from ringlight.experiments.language.plan import ChosenScale
 from ringlight.experiments.language.text import ScenarioError, read_text
 from ringlight.experiments.papers import papers
@@ -55,12 +55,14 @@ def load_checked(
     resume: Path | None = None,
     sets: Sequence[str] = (),
     *,
-    fast_path: bool = False,
+    scale_for: ScaleFor = scale_here,
+    auto: bool = False,
 ) -> Experiment:
     """A scenario file that names only metrics and parts of a page that there are.
 
     ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
-    to ``resume``. ``fast_path``: of labs, where the machine chooses the scale. Raises ScenarioError.
+    to ``resume``. ``scale_for``: chooses the scale where the file leaves it to the machine,
+    and with ``auto`` where it states none. Raises ScenarioError.
     """
     before: Mapping[str, Any] = {}
     if resume is not None:
@@ -70,9 +72,14 @@ def load_checked(
     units = {name: found.unit for name, found in metrics().items()}
     chosen = None if resume is None else chosen_scale(before)
     found = load(
-        scenario, repeat=repeat, sets=sets, metrics=units, parts=parts,
-        scale_for=partial(scale_here, fast_path=fast_path) if chosen is None else lambda _: chosen,
-    )  # fmt: skip
+        scenario,
+        repeat=repeat,
+        sets=sets,
+        metrics=units,
+        parts=parts,
+        scale_for=scale_for if chosen is None else lambda _: chosen,
+        auto=auto or chosen is not None,
+    )
     model = found.spec.paper.model if found.spec.paper is not None else None
     if model is not None and model not in papers():
         raise ScenarioError(

@@ -54,5 +54,10 @@ def at_scale(experiment: Experiment, scale: ChosenScale) -> Experiment:
     """The same experiment at another chosen scale."""
     repeat = max(plan.repeat for plan in experiment.plans)
     return parse(
-        experiment.text, experiment.path, repeat=repeat, sets=experiment.sets, scale_for=lambda _: scale
+        experiment.text,
+        experiment.path,
+        repeat=repeat,
+        sets=experiment.sets,
+        scale_for=lambda _: scale,
+        auto=True,
     )

@@ -1,15 +1,23 @@
-"""What this machine carries: the scale of runs that leave it to the machine (``scale: auto``)."""
+"""What this machine carries: its calibration, and the scale of runs that leave it to the machine.
+
+A calibration is kept in the user's cache, for as long as processor, kernel and commit are the same.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from ringlight.experiments.analysis.carrying import MEASURED
+from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE, Costs
 from ringlight.experiments.analysis.prediction import expected_s
 from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
+from ringlight.experiments.record.environment import describe_machine
+from ringlight.experiments.record.writing import write_json, writing
 
 #: Seconds of a lab's bring-up, of each batch of links that are measured besides filling them, and of a run
 #: besides its jobs; and what each GPU adds. Measured with 64 GPUs on two processors (2026-11-26): 6.4 to
@@ -47,7 +55,99 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
     return Takes(bring_up, links, runs)
 
 
-def scale_here(plans: Sequence[RunPlan], *, fast_path: bool = False) -> ChosenScale:
-    """One scale for all of these runs, with which this machine carries them. ``fast_path``: with that."""
-    costs = MEASURED.fast() if fast_path else MEASURED
-    return choose_scale(plans, costs, os.cpu_count() or 1)
+#: Share of the processors that others may have had while a calibration was measured that is kept.
+MOST_TAKEN = 0.25
+#: The least that a frame costs at a switch, seconds: below it the measurement sees nothing.
+LEAST_S = 1e-6
+#: Seconds of a wake-up on the AMD EPYC with 2 processors on which runs of 64 GPUs kept to
+#: ``carrying.MEASURED`` (2026-11-26): what workers of Python cost elsewhere goes by it.
+WAKE_S = 7.8e-6
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was ``measured`` (``testbed.emulation.calibration.Measured``) on which machine, and when."""
+
+    measured: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    when: str
+
+    @property
+    def costs(self) -> Costs:
+        """What a plan's traffic costs here: of workers by its speed, of switches as measured."""
+        slower, of = self.measured["wake"] / WAKE_S, self.measured
+        carried = of["switched"] if of["carried"] is None else of["carried"]
+        return Costs(
+            message=slower * MEASURED.message,
+            frame=slower * MEASURED.frame,
+            switched=max(LEAST_S, of["switched"]),
+            step=slower * MEASURED.step,
+            port=of["port"],
+            carried=max(LEAST_S, carried),
+            wake=slower * MEASURED.wake,
+        )
+
+    @property
+    def name(self) -> str:
+        return f"this machine ({self.machine['processor']}, measured {self.when})"
+
+
+def calibrate(say: Callable[[str], None]) -> Calibration:
+    """Measure this machine, and keep that if others left it the processors. Needs root and Open vSwitch.
+
+    Raises NetworkError, LabError.
+    """
+    from datetime import UTC, datetime
+
+    from ringlight.testbed.emulation.calibration import calibrate as measure
+
+    measured = measure(say)
+    found = Calibration(asdict(measured), _machine(), datetime.now(UTC).date().isoformat())
+    if measured.taken > MOST_TAKEN:
+        say(f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this is not kept")
+        return found
+    path = _path()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, asdict(found))
+    return found
+
+
+def kept() -> Calibration | None:
+    """The calibration of this machine as it is now; None where there is none, or it is of another."""
+    try:
+        found = json.loads(_path().read_text(encoding="utf-8"))
+        kept_of = Calibration(found["measured"], found["machine"], found["when"])
+        return kept_of if kept_of.machine == _machine() and kept_of.costs else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _machine() -> dict[str, Any]:
+    facts = describe_machine(simulated=True)
+    return {key: facts.get(key) for key in ("processor", "processors", "kernel", "commit")}
+
+
+def _path() -> Path:
+    """Where the calibration is: ``RINGLIGHT_CALIBRATION``, or in the user's cache."""
+    if named := os.environ.get("RINGLIGHT_CALIBRATION"):
+        return Path(named)
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder, "ringlight", "calibration.json")
+
+
+def scale_here(
+    plans: Sequence[RunPlan], *, fast_path: bool = False, measure: Callable[[str], None] | None = None
+) -> ChosenScale:
+    """One scale for all of these runs, with which this machine carries them. ``fast_path``: with that.
+
+    ``measure``: where there is no calibration of this machine, make one, and say so there; else the costs of
+    another machine are taken. Raises NetworkError, LabError.
+    """
+    found = kept()
+    if found is None and measure is not None:
+        measure("measuring what this machine carries, once")
+        made = calibrate(measure)
+        found = made if made.measured["taken"] <= MOST_TAKEN else None
+    costs, name = (MEASURED, REFERENCE) if found is None else (found.costs, found.name)
+    return choose_scale(plans, costs.fast() if fast_path else costs, os.cpu_count() or 1, name)

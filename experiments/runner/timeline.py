@@ -38,6 +38,8 @@ from ringlight.experiments.runner.repeats import Repeats
 
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0
+#: What each rank of a run adds to the second: hundreds are started on few processors.
+RANK_S = 1.0
 #: A run may take this many times its predicted time, and this many seconds more, before it is given up.
 PATIENCE, PATIENCE_S = 3.0, 60.0
 #: Between two requests for GPUs that are not free yet.
@@ -389,10 +391,11 @@ class _Run:
         return True
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
-        deadline_s = self._lab.now_s() + READY_S
+        patience_s = READY_S + RANK_S * sum(job.gpus for job in self._plan.jobs)
+        deadline_s = self._lab.now_s() + patience_s
         while not done():
             if self._lab.now_s() >= deadline_s:
-                raise self._error(f"{what}: not there after {READY_S:.0f} s")
+                raise self._error(f"{what}: not there after {patience_s:.0f} s")
             self._keep(self._lab.next(deadline_s))
 
     # Records.

@@ -178,7 +178,7 @@ def wanted(
         beside = test.parent / scenario
         path = beside if beside.exists() else root / scenario
         text = read_text(path, SCENARIO_BYTES)
-    experiment = parse(text, str(path), scale_for=scale_here)
+    experiment = parse(text, str(path), scale_for=scale_here, auto=True)
     plans = experiment.plans_of([arm] if arm else [])
     arms = ", ".join(experiment.arms)
     setting = plans[0].setting

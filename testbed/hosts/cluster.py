@@ -81,9 +81,12 @@ class Cluster:
         """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
         waits for none."""
         asked = self.hosts if hosts is None else hosts
-        found = self._client.run(
-            _in_thread, function, arguments, workers=[host.address for host in asked], on_error="return"
-        )
+        try:
+            found = self._client.run(
+                _in_thread, function, arguments, workers=[host.address for host in asked], on_error="return"
+            )
+        except OSError:
+            raise LabError(f"--dask {self.address}: its scheduler is gone") from None
         answers = {}
         for host in asked:
             answer = found.get(host.address, "its worker is gone")

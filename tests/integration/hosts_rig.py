@@ -71,6 +71,12 @@ class Hosts:
     hosts: list[NamespaceHost] = field(default_factory=list)
     #: By their hosts.
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    scheduler: subprocess.Popen[bytes] | None = None
+
+    def end_scheduler(self) -> None:
+        """Kill Dask's scheduler."""
+        assert self.scheduler is not None
+        _end(self.scheduler)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -191,16 +197,14 @@ def hosts(
             "--port",
             str(PORT),
         ]
-        undo.callback(
-            _end,
-            subprocess.Popen(
-                [*inside, *scheduler, "--no-dashboard"],
-                cwd=folder,
-                env=found.environment,
-                stdout=log,
-                stderr=log,
-            ),
+        found.scheduler = subprocess.Popen(
+            [*inside, *scheduler, "--no-dashboard"],
+            cwd=folder,
+            env=found.environment,
+            stdout=log,
+            stderr=log,
         )
+        undo.callback(_end, found.scheduler)
         if workers:
             for host in found.hosts:
                 found.start(host)

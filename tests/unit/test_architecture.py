@@ -93,7 +93,12 @@ for _room, _others in OF_EXPERIMENTS.items():
     MAY_IMPORT[f"experiments.{_room}"] = ("fabric", "workloads", *(f"experiments.{name}" for name in _others))
 #: What the page is told of a run is what the REST API tells of a lab.
 MAY_IMPORT["experiments.view"] += ("controller",)
-MAY_IMPORT["experiments.runner"] += ("testbed.hosts", "testbed.lab", "testbed.parts")
+MAY_IMPORT["experiments.runner"] += (
+    "testbed.hosts",
+    "testbed.lab",
+    "testbed.parts",
+    "testbed.emulation.calibration",
+)
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent")
 OF_CONTROLLER = {

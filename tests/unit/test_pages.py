@@ -16,6 +16,7 @@ import yaml
 
 from ringlight.experiments.cli.app import app
 from ringlight.experiments.language.expand import parse
+from tests.matrix import on_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -130,7 +131,7 @@ def test_every_page_is_in_the_readme() -> None:
 def test_the_first_experiment_of_the_page_is_sound() -> None:
     page = (ROOT / "docs/experiments.md").read_text()
     example = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
-    experiment = parse(example, "first.yaml")
+    experiment = parse(example, "first.yaml", scale_for=on_reference)
     assert list(experiment.arms) == ["scattered", "regrouped"]
     assert len(experiment.plans) == 2
     for part in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[1:]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.analysis.carrying import MEASURED, Costs
+from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE, Costs
 from ringlight.experiments.analysis.scaling import (
     MESSAGE_FRAMES,
     NOTHING,
@@ -23,7 +24,11 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.folder import experiment_of
+from ringlight.experiments.runner import machine
 from ringlight.experiments.runner.command import load_checked
+from ringlight.experiments.runner.machine import WAKE_S
+from ringlight.testbed.emulation import calibration
+from ringlight.testbed.emulation.calibration import Measured
 from tests.unit.test_cli import ringlight
 
 TEXT = """
@@ -175,3 +180,69 @@ def test_check_says_scale_time_and_limit(tmp_path: Path) -> None:
     words = ringlight("check", str(file)).stdout
     assert f"scale: time {said['time']:g}, payload {said['payload']:g}, frames of 9000 bytes" in words
     assert "an emulation takes about" in words
+
+
+MEASURES = {
+    "frame": 60e-6, "switched": 30e-6, "port": 2e-6, "carried": 4e-6, "lit": 2e-6, "wake": 2 * WAKE_S,
+    "container": 0.3, "taken": 0.02,
+}  # fmt: skip
+
+
+def test_a_calibration_is_of_one_processor_kernel_and_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGLIGHT_CALIBRATION", str(tmp_path / "cache" / "calibration.json"))
+    assert machine.kept() is None
+    said: list[str] = []
+    monkeypatch.setattr(calibration, "calibrate", lambda say: Measured(**MEASURES))
+    made = machine.calibrate(said.append)
+    found = machine.kept()
+    assert found is not None
+    assert (found, said) == (made, [])
+    # Workers go by the speed of the machine, switches are as measured.
+    assert found.costs.message == pytest.approx(2 * MEASURED.message)
+    assert (found.costs.switched, found.costs.port) == (30e-6, 2e-6)
+    assert (found.costs.fast().switched, found.costs.fast().port) == (4e-6, 0)
+    for key in ("processor", "kernel", "commit", "processors"):
+        text = (tmp_path / "cache" / "calibration.json").read_text()
+        other = json.loads(text)
+        other["machine"][key] = "another"
+        (tmp_path / "cache" / "calibration.json").write_text(json.dumps(other))
+        assert machine.kept() is None, key
+        (tmp_path / "cache" / "calibration.json").write_text(text)
+    for broken in ("", "[]", '{"machine": {}}'):
+        (tmp_path / "cache" / "calibration.json").write_text(broken)
+        assert machine.kept() is None
+
+
+def test_who_builds_a_lab_measures_once_and_what_others_disturbed_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGLIGHT_CALIBRATION", str(tmp_path / "calibration.json"))
+    said: list[str] = []
+    taken = [0.5, 0.01]
+    monkeypatch.setattr(
+        calibration, "calibrate", lambda say: Measured(**{**MEASURES, "taken": taken[len(said) // 2]})
+    )
+    choose = partial(machine.scale_here, measure=said.append)
+    scales = [parse(TEXT, "small.yaml", scale_for=choose).scale for _ in range(3)]
+    assert said == [
+        "measuring what this machine carries, once",
+        "others took 50 % of the processors meanwhile: this is not kept",
+        "measuring what this machine carries, once",
+    ]
+    costs = [scale.costs for scale in scales if scale is not None]
+    assert costs[0] == REFERENCE
+    assert costs[1] == costs[2]
+    assert costs[1].startswith("this machine (")
+
+
+def test_a_file_that_says_nothing_is_left_to_the_machine_only_where_that_is_asked_for() -> None:
+    silent = TEXT.replace("scale: auto\n", "").replace("compute: 1 s", "compute: 1 ms")
+    assert parse(silent, "small.yaml").plans[0].setting.scale.rate == 1
+    found = parse(silent, "small.yaml", scale_for=chooser(MEASURED), auto=True)
+    assert found.scale is not None
+    assert found.plans[0].setting.scale == found.scale.scale
+    swept = silent + "sweep: {scale.time: [1, 4]}\n"
+    for text, sets in ((swept, ()), (silent, ("scale.time=3",)), (silent + "scale: {time: 2}\n", ())):
+        assert parse(text, "small.yaml", sets=sets, scale_for=chooser(MEASURED), auto=True).scale is None

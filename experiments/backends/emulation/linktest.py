@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: Deadlines in seconds: workers connected, after the time to fill links.
 READY_S, LATE_S = 60.0, 30.0
+#: What each rank adds to the first: hundreds are started on few processors.
+RANK_S = 1.0
 #: From the release call to the start, seconds. Who hears of it later begins later, and its stream counts from
 #: then: unlike those of training, these ranks need no common start.
 START_S = 0.05
@@ -210,7 +212,7 @@ class LinkTest:
             "linktest": {"seconds": self._setting.link_test_s, "to": to},
         }
         job = str(self._api.post("/v1/jobs", request)["id"])
-        self._wait(job, "READY", READY_S)
+        self._wait(job, "READY", READY_S + RANK_S * len(gpus))
         load = ProcessorLoad(self._processes.lab.id)
         self._api.post("/v1/jobs/release", {"jobs": [job], "delay_s": START_S})
         self._wait(job, "SUCCEEDED", self._setting.link_test_s + LATE_S)

@@ -1,0 +1,324 @@
+"""One lab over several hosts beside the same lab on one. Needs root, and Docker.
+
+Hosts are network namespaces of this machine, each with an Open vSwitch and a Docker of its own, so all
+figures are of one machine's processors. ``demo``: the bundled experiment over two hosts and on one. ``size``:
+64 containers over four hosts and on one. ``link``: a rate, a round trip and a dark time where they cross.
+``kills``: what is left, and what stays, after something was killed at some moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from benchmarks.harness import RINGLIGHT, ROOT, need_root, show, tell, until
+from ringlight.experiments.language.expand import load
+from ringlight.fabric.cut import cut
+from ringlight.testbed.load import machine_ticks
+from tests.integration.hosts_rig import SCHEDULER, Hosts, NamespaceHost, hosts, kill
+
+Runtime = Literal["docker", "namespace"]
+DEMO, MINI = ROOT / "scenarios/disaggregation.yaml", ROOT / "tests/data/mini.yaml"
+#: Bars: points of a reduction, shares, seconds, times the processors' time of one host.
+POINTS, RATE, ROUND_TRIP_S, DARK_S, UP_S, TIMES = 3.0, 0.01, 0.2e-3, 1e-3, 60.0, 1.2
+#: Longest run of a command, seconds.
+COMMAND_S = 900.0
+#: What is not ours, and must stay.
+FOREIGN = (
+    "ip netns add other",
+    "ip link add rlx-1 type bridge",
+    "ovs-vsctl add-br other0 -- set bridge other0 datapath_type=netdev",
+)
+
+
+def demo(runtime: Runtime = "docker", repeat: int = 1) -> dict[str, Any]:
+    """All arms of the demo. Bars: verdict not bad, parameters identical, reductions within 3 points of those
+    on one host, and a regroup moves light over the cut."""
+    found = _both(DEMO, runtime, 2, ("--repeat", str(repeat)))
+    one, over = found["one"], found["over"]
+    reduced = {
+        f"{row['arm']}, {row['subject']}": [100 * value for value in (row["value"], other["value"])]
+        for row in one["rows"]
+        for other in over["rows"]
+        if _key(row) == _key(other) and row["metric"] == "jct_reduction" and row["label"] == "measured"
+    }
+    show(("reduction of the JCT, %", "one host", "two hosts"), [(k, *v) for k, v in reduced.items()])
+    same = [row["value"] for row in over["rows"] if row["metric"] == "parameters_identical"]
+    moved = _moved_over_cut(over["events"])
+    missed = [f"{what}: {a:.1f} and {b:.1f} %" for what, (a, b) in reduced.items() if abs(a - b) > POINTS]
+    missed += [f"verdict {over['verdict']}: {over['reasons']}"] if over["verdict"] == "bad" else []
+    missed += [] if same and all(same) else ["parameters differ"]
+    missed += [] if moved else ["no light moved over the cut"]
+    verdicts = {name: (run["verdict"], run["reasons"]) for name, run in found.items()}
+    return {"reductions": reduced, "verdicts": verdicts, "moved_over_cut": moved, "missed": missed}
+
+
+def size(number: int = 4, leaves: int = 8, gpus: int = 8, runtime: Runtime = "docker") -> dict[str, Any]:
+    """``leaves`` packet switches of ``gpus`` GPUs each and a core, jobs that cross it. Bars: up within 60 s
+    of the command, at most 1.2 times the processors' time of one host."""
+    with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
+        scenario = Path(folder, "size.yaml")
+        scenario.write_text(yaml.safe_dump(_many(leaves, gpus)), encoding="utf-8")
+        found = _both(scenario, runtime, number, (), leaves * gpus)
+    keys = ("up_s", "up_processor_s", "whole_s", "processor_s", "verdict")
+    show(("", "one host", f"{number} hosts"), [(k, found["one"][k], found["over"][k]) for k in keys])
+    times = found["over"]["processor_s"] / found["one"]["processor_s"]
+    missed = [f"up after {found['over']['up_s']:.0f} s"] if found["over"]["up_s"] > UP_S else []
+    missed += [f"{times:.2f} times the processors' time of one host"] if times > TIMES else []
+    kept = {name: {key: run[key] for key in (*keys, "reasons")} for name, run in found.items()}
+    return {**kept, "times": times, "missed": missed}
+
+
+def link(rounds: int = 3) -> dict[str, Any]:
+    """The link between two packet switches, on one host and over two. Bars: rate within 1 %, round trip
+    within 0.2 ms, dark time within 1 ms, medians of ``rounds``."""
+    with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
+        scenario = Path(folder, "link.yaml")
+        scenario.write_text(yaml.safe_dump(_quiet()), encoding="utf-8")
+        found: dict[str, dict[str, list[float]]] = {"one": {}, "over": {}}
+        for _ in range(rounds):
+            made = _both(scenario, "namespace", 2, (), watch=_pinged)
+            for name, run in made.items():
+                rates = [r["measured_bps"] for r in run["events"] if r.get("link") == "tor0:3 - tor1:3"]
+                dark = [row["value"] for row in run["rows"] if row["metric"] == "beacon_gap"]
+                figures = {"rate_bps": rates, "dark_s": dark, "round_trip_s": run["watched"]}
+                for what, values in figures.items():
+                    found[name].setdefault(what, []).extend(values)
+    medians = {name: {k: statistics.median(v) for k, v in one.items()} for name, one in found.items()}
+    one, over = medians["one"], medians["over"]
+    show(("", "one host", "two hosts"), [(key, one[key], over[key]) for key in one])
+    apart = {key: abs(over[key] - one[key]) for key in one}
+    bars = {"rate_bps": RATE * one["rate_bps"], "round_trip_s": ROUND_TRIP_S, "dark_s": DARK_S}
+    missed = [f"{key}: {apart[key]:.6g} apart" for key, bar in bars.items() if apart[key] > bar]
+    return {**medians, "apart": apart, "all": found, "missed": missed}
+
+
+def kills(moments: int = 20, seed: int = 29) -> dict[str, Any]:
+    """A worker process, a host, the network between hosts, and Dask's scheduler, killed in turns. Bars: the
+    light of the other host stays, nothing of ours is left after ``clean``, what is not ours is there."""
+    need_root()
+    chance, rows, missed = random.Random(seed), [], []
+    for number in range(moments):
+        what = ("worker", "host", "network", "scheduler")[number % 4]
+        with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
+            row = _killed(Path(folder), what, chance.uniform(0.5, 22.0))
+        tell(f"{number + 1} of {moments}: {row}")
+        rows.append(row)
+        bars = ("light", "nothing_left", "foreign")
+        missed += [f"{number + 1}, {what}: {key}" for key in bars if not row[key]]
+    show(list(rows[0]), [list(row.values()) for row in rows])
+    return {"seed": seed, "kills": rows, "missed": missed}
+
+
+PARTS = (demo, size, link, kills)
+
+
+def _both(
+    scenario: Path,
+    runtime: Runtime,
+    number: int,
+    words: Sequence[str],
+    containers: int = 0,
+    watch: Callable[[Hosts], list[float]] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """A scenario on one host (``one``) and over several (``over``), each with hosts of its own."""
+    need_root()
+    found = {}
+    for name, count in (("one", 1), ("over", number)):
+        with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
+            with hosts(Path(folder, "rig"), count, docker=runtime == "docker") as rig:
+                how = ["--dask", SCHEDULER, "--runtime", runtime, "--runs", f"{folder}/runs"]
+                how += ["--hosts", str(count)] if count > 1 else []
+                tell(f"{scenario.stem}: {count} hosts")
+                took = _run(rig, ("run", str(scenario), *words, *how), containers, watch)
+            (run,) = Path(folder, "runs").iterdir()
+            result = json.loads((run / "result.json").read_text())
+            lines = (run / "events.jsonl").read_text().splitlines()
+        reasons = [reason["text"] for reason in result["fidelity"]["reasons"]]
+        rest = {"rows": result["rows"], "verdict": result["fidelity"]["verdict"], "reasons": reasons}
+        events = [json.loads(line) for line in lines]
+        found[name] = {**took, **rest, "events": events}
+    return found
+
+
+def _run(
+    rig: Hosts, words: Sequence[str], containers: int, watch: Callable[[Hosts], list[float]] | None
+) -> dict[str, Any]:
+    """Seconds, and processors' time of the whole machine, until so many containers run and until the end."""
+    there, began, ticks = _containers(), time.monotonic(), _busy_s()
+    up: dict[str, float | None] = {"up_s": None, "up_processor_s": None}
+    with rig.starting(*words) as command:
+        while command.poll() is None and containers and up["up_s"] is None:
+            if _containers() - there >= containers:
+                up = {"up_s": time.monotonic() - began, "up_processor_s": _busy_s() - ticks}
+            time.sleep(0.05)
+        watched = [] if watch is None else watch(rig)
+        _, err = command.communicate(timeout=COMMAND_S)
+    if command.returncode:
+        raise SystemExit(f"{' '.join(words)}: {err}")
+    whole = {"whole_s": time.monotonic() - began, "processor_s": _busy_s() - ticks}
+    return {**up, **whole, "watched": watched}
+
+
+def _containers() -> int:
+    """Containers that run on the machine, whichever Docker has them."""
+    for folder in ("/sys/fs/cgroup/pids/docker", "/sys/fs/cgroup/docker"):
+        with suppress(OSError):
+            return sum(entry.is_dir() for entry in os.scandir(folder))
+    return 0
+
+
+def _busy_s() -> float:
+    total, idle, _ = machine_ticks()
+    return float(total - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("arm", "subject", "metric", "label", "point", "repeat"))
+
+
+def _moved_over_cut(events: Sequence[Mapping[str, Any]]) -> int:
+    """How many GPUs a regroup moved from a packet switch of one host to one of the other."""
+    fabric = load(DEMO).one_setting(None, None).fabric
+    place = {name: at for at, nodes in enumerate(cut(fabric, 2).hosts) for name in nodes}
+    results = [event.get("result") or {} for event in events if event["event"] == "action_ended"]
+    moves = [move for result in results for move in result.get("plan", {}).get("moves", ())]
+    return sum(place[move["from"].partition(":")[0]] != place[move["to"].partition(":")[0]] for move in moves)
+
+
+def _many(leaves: int, gpus: int) -> dict[str, Any]:
+    """A scenario: job j has GPU j of every leaf, so all rings cross the core."""
+    every = [[f"g{leaf}-{port}" for port in range(gpus)] for leaf in range(leaves)]
+    links = [
+        {"ends": [name, f"leaf{leaf}:{port + 1}"], "rate": "40 Gbit/s"}
+        for leaf, names in enumerate(every)
+        for port, name in enumerate(names)
+    ]
+    links += [
+        {"ends": [f"leaf{leaf}:{gpus + 1}", f"core:{leaf + 1}"], "rate": "160 Gbit/s"}
+        for leaf in range(leaves)
+    ]
+    return {
+        "name": "size",
+        "description": "Many containers behind one core.",
+        "scale": {"time": 8, "payload": 400},
+        "fabric": {
+            "servers": {
+                f"s{leaf}": {"gpus": dict.fromkeys(names, "gpu")} for leaf, names in enumerate(every)
+            },
+            "packet_switches": {
+                **{f"leaf{leaf}": {"ports": gpus + 1} for leaf in range(leaves)},
+                "core": {"ports": leaves},
+            },
+            "links": links,
+        },
+        "training": {"model": "resnet50", "compute": "60 ms", "batch": 16, "iterations": 10},
+        "link_test": {"duration": "500 ms"},
+        "jobs": {f"j{port}": {"ranks": [names[port] for names in every]} for port in range(gpus)},
+        "arms": {"all": {"title": "All jobs at once"}},
+    }
+
+
+def _quiet() -> dict[str, Any]:
+    """The small scenario with long computing, so that pings meet empty queues, and one regroup."""
+    found: dict[str, Any] = yaml.safe_load(MINI.read_text(encoding="utf-8"))
+    found["training"] = {"model": "resnet50", "compute": "1 s", "batch": 8, "iterations": 8}
+    found["link_test"] = {"duration": "3 s"}
+    live = found["arms"]["live"]
+    live |= {"events": [{"when": {"job": "red", "iteration": 6}, "do": "regroup"}]}
+    live |= {f"jobs.{job}.beacon": "1 ms" for job in found["jobs"]}
+    found["arms"] = {"live": live}
+    del found["compare"]
+    return found
+
+
+def _pinged(rig: Hosts) -> list[float]:
+    """Round trips between GPUs of two packet switches, while a job computes, seconds."""
+    fabric = load(MINI).one_setting("live", None).fabric
+    near, far = fabric.gpus["g0"].ip, fabric.gpus["g2"].ip
+    train = "grep -l '\"iteration\"' /run/ringlight/*/workers/*/events.jsonl 2>/dev/null"
+    host = rig.hosts[0]
+    until(lambda: _said(host, train), "training", 120.0)
+    look = f"for n in $(ip netns | cut -d' ' -f1); do ip netns exec $n ip -o -4 addr | grep -q '{near}/' && "
+    name = _said(host, f"{look} echo $n; done").split()[0]
+    said = _said(host, f"ip netns exec {name} ping -c 100 -i 0.02 -W 1 {far}")
+    return [float(found) / 1e3 for found in re.findall(r"time=([\d.]+) ms", said)]
+
+
+def _said(host: NamespaceHost, look: str) -> str:
+    done = subprocess.run(host.command(["sh", "-c", look]), capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+def _ours(host: NamespaceHost) -> list[str]:
+    """What is left of labs on a host: state, interfaces, bridges, namespaces, processes."""
+    look = "ls /run/ringlight 2>/dev/null; ip -o link | grep -o 'rl[a-z0-9]*-[^:@]*'; ovs-vsctl list-br; "
+    look += "ip netns | cut -d' ' -f1; grep -lz RINGLIGHT_LAB= /proc/[0-9]*/environ 2>/dev/null"
+    return [line for line in _said(host, look).split() if line not in ("other", "rlx-1", "other0")]
+
+
+def _is_lit(host: NamespaceHost) -> bool:
+    """Whether an optical switch of a lab has maps with its light."""
+    return bool(_said(host, "ls /sys/fs/bpf/ringlight/*/ocs0 2>/dev/null"))
+
+
+def _killed(folder: Path, what: str, after_s: float) -> dict[str, Any]:
+    with hosts(folder / "rig") as rig:
+        first, second = rig.hosts
+        for host in rig.hosts:
+            for line in FOREIGN:
+                subprocess.run(host.command(line.split()), check=True, timeout=20)
+        words = ("--arm", "fragmented", "--hosts", "2", "--set", "training.samples=1024")
+        how = ("--dask", SCHEDULER, "--runtime", "namespace", "--runs", str(folder / "runs"))
+        command = rig.starting("run", str(MINI), *words, *how)
+        time.sleep(after_s)
+        lit, running = _is_lit(first), command.poll() is None
+        alive = [first] if what == "host" else [first, second]
+        if what == "worker":
+            kill(rig.workers.pop(second.name))
+        elif what == "host":
+            second.process.kill()
+        elif what == "network":
+            subprocess.run([*rig.inside, "ip", "link", "set", "h2", "down"], check=True, timeout=20)
+        else:
+            rig.end_scheduler()
+        time.sleep(1.0)
+        # Where the scheduler is gone, its workers end their labs.
+        light = not lit or not running or what == "scheduler" or _is_lit(first)
+        try:
+            _, err = command.communicate(timeout=150)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            _, err = command.communicate(timeout=20)
+            err += "\nthe command did not end"
+        left = {}
+        with suppress(TimeoutError):
+            until(lambda: not any(map(_ours, alive)), "nothing left", 45.0, 0.5)
+        for host in alive:
+            left[host.name] = len(_ours(host))
+            clean = host.command([*RINGLIGHT, "clean"])
+            subprocess.run(clean, check=True, timeout=120, capture_output=True, env=rig.environment, cwd=ROOT)
+        there = [_said(host, "ip netns; ip -o link show rlx-1; ovs-vsctl list-br") for host in alive]
+        return {
+            "killed": what,
+            "after_s": round(after_s, 1),
+            "lit_before": lit and running,
+            "exit_code": command.returncode,
+            "said": err.strip().splitlines()[-1][:100] if err.strip() else "",
+            "light": light,
+            "left_before_clean": left,
+            "nothing_left": not any(map(_ours, alive)),
+            "foreign": all(all(name in said for name in ("other", "rlx-1", "other0")) for said in there),
+        }
