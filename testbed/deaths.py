@@ -48,12 +48,13 @@ class Deaths:
         self._lock = threading.Lock()
 
     def ended(self, kind: ProcessKind, name: str, how: str, asked: bool) -> None:
-        self._add(Death(time.monotonic(), kind, name, how, asked))
+        self.add(Death(time.monotonic(), kind, name, how, asked))
 
     def back(self, kind: ProcessKind, name: str) -> None:
-        self._add(Death(time.monotonic(), kind, name))
+        self.add(Death(time.monotonic(), kind, name))
 
-    def _add(self, death: Death) -> None:
+    def add(self, death: Death) -> None:
+        """Add what was seen elsewhere."""
         try:
             with self._lock, self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(death)) + "\n")

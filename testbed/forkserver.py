@@ -22,9 +22,10 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -115,16 +116,17 @@ def start_process(
     directory: Path = IMPORT_PATH,
     follow: signal.Signals | None = None,
     user: int | None = None,
+    told: bool = True,
 ) -> Process:
     """Start a process in a session of its own, in the network namespace of the calling thread.
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
     ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
     signal that it gets when this one ends. ``user``: who it is to be, without any privilege and unable to
-    gain one; it is told of no server. Raises OSError.
+    gain one; it is told of no server. ``told``: whether it may use the server itself. Raises OSError.
     """
     path = environment.get(SOCKET)
-    if user is not None:
+    if user is not None or not told:
         environment = {name: value for name, value in environment.items() if name != SOCKET}
     if path and command[0] == sys.executable and "-m" in command:
         with suppress(_UnableError):
@@ -190,13 +192,31 @@ class ForkServer:
     def close(self) -> None:
         with suppress(FileNotFoundError):
             self.path.unlink()
+        # Also while it still imports, and what is forked goes on as at any end of it.
+        self._process.kill()
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._process.wait(5.0)
+
+
+@contextmanager
+def forking(modules: Sequence[str]) -> Iterator[bool]:
+    """Have what this process starts meanwhile forked from a server, for root, unless there is one.
+
+    The server imports ``modules`` while its caller does other things. Gives whether it ends with this.
+    Raises OSError.
+    """
+    if SOCKET in os.environ or os.geteuid() != 0:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="ringlight-forks-") as folder:
+        server = ForkServer(Path(folder) / "socket", modules, os.environ)
+        os.environ[SOCKET] = str(server.path)
         try:
-            self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(5.0)
+            yield True
+        finally:
+            del os.environ[SOCKET]
+            server.close()
 
 
 # -- asking for a process

@@ -24,7 +24,7 @@ VXLAN_PORT = 14789
 VXLAN_BYTES = 14 + 8 + 8 + 20
 #: VXLAN's numbers have 24 bits.
 VXLAN_NUMBERS = 1 << 24
-#: IP packets of workers whose fibres may cross: on a network of usual large frames they arrive whole.
+#: Largest IP packets of workers whose fibres may cross: on a network of usual large frames they arrive whole.
 MTU_BYTES = LARGEST_MTU_BYTES - VXLAN_BYTES
 
 
@@ -71,12 +71,14 @@ class CutEnds:
 @dataclass(frozen=True)
 class Parts:
     """``own``: number of the part that reads it, the controller's is 0. ``token``: what the parts of one lab
-    tell each other; ``tls``: None where all are on one machine."""
+    tell each other; ``tls``: None where all are on one machine. ``mtu_bytes``: workers' IP packets are no
+    longer."""
 
     token: str
     places: tuple[Place, ...]
     fibres: tuple[CutEnds, ...]
     udp_port: int = VXLAN_PORT
+    mtu_bytes: int = MTU_BYTES
     tls: Tls | None = None
     own: int = 0
 

@@ -201,6 +201,8 @@ class Spread(Protocol):
 
     #: The last of each part's log, by host, once it has ended.
     logs: dict[str, bytes]
+    #: IP packets of workers are no longer.
+    mtu_bytes: int
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
         """Have them built; options for the testbed of the part that is here."""
@@ -226,7 +228,8 @@ class LabProcesses:
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``spread``: its parts on other hosts. ``notice`` is told, in one line, what a person should
+    of their own. ``spread``: its parts on other hosts. ``lends``: the testbed may use this process's fork
+    server, which lasts as long as the lab. ``notice`` is told, in one line, what a person should
     know.
     """
 
@@ -241,6 +244,7 @@ class LabProcesses:
         follow: bool = True,
         apps: Sequence[Path] = (),
         spread: Spread | None = None,
+        lends: bool = True,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
         self.runtime, self.addresses = runtime, addresses
@@ -252,7 +256,7 @@ class LabProcesses:
         #: Its processes that ended and came back, from where they were read last.
         self.deaths = DeathLog(self.state / deaths.FILE)
         self._fabric, self._options = fabric, options
-        self._follow, self._notice = follow, notice
+        self._follow, self._lends, self._notice = follow, lends, notice
         self._apps = [path.absolute() for path in apps]
         self._spread = spread
         self._testbed: Process | None = None
@@ -331,7 +335,9 @@ class LabProcesses:
         command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options, *self._part]
         follow = signal.SIGTERM if self._follow else None
         with (self.logs / "testbed.log").open("ab") as output:
-            self._testbed = start_process(command, self.lab.environment(), output, follow=follow)
+            self._testbed = start_process(
+                command, self.lab.environment(), output, follow=follow, told=self._lends
+            )
 
     def _plan_apps(self) -> None:
         """What the testbed is to run of applications of others, in a file."""

@@ -15,19 +15,13 @@ from typing import IO, TextIO
 
 import pytest
 
-from ringlight.testbed.emulation.testbed import WORKER_MODULES
 from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
+from ringlight.testbed.preloaded import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "ringlight.experiments.cli.app"]
-PROGRAMS = (
-    "ringlight.controller.__main__",
-    "ringlight.testbed.emulation.__main__",
-    "ringlight.testbed.emulation.testbed",
-    "ringlight.testbed.emulation.optical.__main__",
-    "ringlight.testbed.emulation.onic.__main__",
-    "ringlight.testbed.emulation.averager.__main__",
-    *WORKER_MODULES,
+MODULES = (
+    *PROGRAMS,
     "ringlight.containers.worker.optinc",
     "ringlight.containers.worker.reference",
     "ringlight.experiments.cli.app",
@@ -45,7 +39,7 @@ PROGRAMS = (
 def server() -> ForkServer:
     """Started when it is first asked for; ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="ringlight-forks-"))
-    made = ForkServer(folder / "socket", PROGRAMS, os.environ)
+    made = ForkServer(folder / "socket", MODULES, os.environ)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(made.close)
     return made

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from ringlight.testbed.processes import LabProcesses
 
 
-def processes_of_lab(scenario: Path, place: Place, lab: OpenLab, *, follow: bool) -> LabProcesses:
+def processes_of_lab(
+    scenario: Path, place: Place, lab: OpenLab, *, follow: bool, lends: bool = True
+) -> LabProcesses:
     """The processes, not started yet, of a lab that stands: the testbed keeps its controller running.
 
-    ``follow``: they end when this process ends. Raises UserError and ScenarioError.
+    ``follow``: they end when this process ends. ``lends``: its fork server ends no earlier
+    than they do. Raises UserError and ScenarioError.
     """
     from ringlight.experiments.backends.emulation import backend
     from ringlight.experiments.backends.emulation.requests import cannot_drive
@@ -35,6 +38,7 @@ def processes_of_lab(scenario: Path, place: Place, lab: OpenLab, *, follow: bool
         lab.addresses(),
         fast_path=lab.fast_path,
         follow=follow,
+        lends=lends,
         apps=apps,
         notice=say,
     )

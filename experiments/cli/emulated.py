@@ -11,6 +11,8 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say
+from ringlight.testbed.forkserver import forking
+from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
@@ -31,13 +33,15 @@ def emulation(
     over: options.OverHosts | None = None,
 ) -> Iterator[EmulationBackend]:
     """Raises UserError, and LabError for hosts that cannot be had."""
-    from ringlight.experiments.backends.emulation.backend import EmulationBackend
-
     runtime = options.check_runtime(lab.runtime)
     if dask is None:
         if over is not None:
             refuse(context, ("hosts", "vxlan_port", "vxlan_number"), "only with --dask")
-        yield EmulationBackend(runtime, lab.addresses(), apps, lab.fast_path)
+        # It imports what labs are made of while this process imports its own and reads the scenario.
+        with forking(PROGRAMS):
+            from ringlight.experiments.backends.emulation.backend import EmulationBackend
+
+            yield EmulationBackend(runtime, lab.addresses(), apps, lab.fast_path)
         return
     refuse(context, _OF_ONE_MACHINE, "without effect on labs of other hosts (--dask)")
     from ringlight.experiments.runner.hosts import HostsBackend

@@ -15,6 +15,8 @@ from ringlight.experiments.cli import calls, options, rest
 from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import answer, fail, listing, say, table
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
+from ringlight.testbed.forkserver import forking
+from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
     from ringlight.testbed.emulation.console.attached import Attached
@@ -132,7 +134,7 @@ def _own_lab(scenario: Path, place: options.Place, built: options.OpenLab) -> It
     """A lab of its own, removed afterwards."""
     from ringlight.testbed.emulation.console.attached import of_lab
 
-    with processes_of_lab(scenario, place, built, follow=True) as processes:
+    with forking(PROGRAMS), processes_of_lab(scenario, place, built, follow=True) as processes:
         addresses = processes.addresses
         say(f"lab {processes.lab.id} is up until this prompt ends; REST at {addresses.url}/docs")
         built.tell_view()

@@ -16,6 +16,8 @@ import typer
 from ringlight.experiments.cli import options, suite
 from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import Column, answer, fail, listing, say
+from ringlight.testbed.forkserver import forking
+from ringlight.testbed.preloaded import TESTBED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,12 +30,13 @@ def up(
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
-    from ringlight.experiments.record.writing import writing
+    with forking(TESTBED) as brief:
+        from ringlight.experiments.record.writing import writing
 
-    processes = processes_of_lab(scenario, place, lab, follow=False)
-    with writing(processes.state):
-        processes.start()
-        found = processes.leave_standing(scenario=str(scenario))
+        processes = processes_of_lab(scenario, place, lab, follow=False, lends=not brief)
+        with writing(processes.state):
+            processes.start()
+            found = processes.leave_standing(scenario=str(scenario))
     said = (
         f"lab {found['lab']} is up; REST at {found['url']}/docs; end it with: ringlight down {found['lab']}"
     )

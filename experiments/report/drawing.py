@@ -26,6 +26,8 @@ from matplotlib.patches import FancyBboxPatch
 INK, QUIET, RULE, FACE = "#1b2129", "#6a7381", "#c9ced6", "#f4f5f7"
 _CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "var(--face)"}
 PALETTE = ("#c8425a", "#2f7ec0", "#2e9c6d", "#c98a1b", "#8a5cc2", "#1f9ea6")
+#: Where there are more to tell apart.
+MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
 _NAMED = {"red": PALETTE[0], "blue": PALETTE[1], "green": PALETTE[2]}
 LIGHT = "#e0a32e"
 #: Digits behind the point that are too many.
@@ -86,9 +88,12 @@ class Plot:
 
 
 def job_colours(jobs: Sequence[str]) -> dict[str, str]:
-    """One colour per job: its own where it is called after one, else the next of the palette."""
-    free = [c for c in PALETTE if c not in {_NAMED.get(job) for job in jobs}]
-    return {job: _NAMED.get(job) or free.pop(0) if free else QUIET for job in jobs}
+    """One colour per job: its own where it is called after one, else the next of the palette, which begins
+    again after its end."""
+    # The first of MORE is a grey, as of what belongs to no job.
+    free = [c for c in (*PALETTE, *MORE[1:]) if c not in {_NAMED.get(job) for job in jobs}]
+    after = itertools.cycle(free)
+    return {job: _NAMED.get(job) or next(after) for job in jobs}
 
 
 def wavelength_colours(wavelengths: int) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +26,7 @@ from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from ringlight.fabric.cut import Cut, cut
+from ringlight.fabric.frames import SMALLEST_MTU_BYTES
 from ringlight.fabric.impairments import NONE
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
@@ -35,7 +36,7 @@ from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.parts import MTU_BYTES, VXLAN_BYTES
+from ringlight.testbed.parts import VXLAN_BYTES
 
 #: Of each log of a lab so many bytes come back, its last.
 _LOG_BYTES = 1 << 20
@@ -172,6 +173,8 @@ class HostsBackend(EmulationBackend):
             for line in others:
                 self._say(line)
             raise BackendError(last)
+        fitting = min(way.mtu_bytes for way in self._ways) - VXLAN_BYTES
+        self._over = replace(over, mtu_bytes=min(over.mtu_bytes, fitting))
 
     def _spread_over(self, name: str) -> Callable[[Setting], SpreadLab] | None:
         """On the first host of a lab: what has the others build their parts."""
@@ -252,13 +255,12 @@ def over_hosts(fabric: Fabric, hosts: int) -> str | None:
 
 
 def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Needs:
-    """What a way between two hosts must give a lab that is cut: its frames whole, and the rate of all fibres
-    that are there, as emulated."""
+    """What a way between two hosts must give a lab that is cut: frames of its least size whole, and the rate
+    of all fibres that are there, as emulated."""
     number = {host.name: at for at, host in enumerate(hosts)}
     a, b = sorted((number[way.a], number[way.b]))
     crossing_bps = cut.crossing_bps.get((a, b), 0.0) / (setting.scale.time * setting.scale.payload)
-    mtu_bytes = min(setting.frames.mtu_bytes, MTU_BYTES) + VXLAN_BYTES
-    return Needs(mtu_bytes=mtu_bytes, rate_bps=crossing_bps)
+    return Needs(mtu_bytes=SMALLEST_MTU_BYTES + VXLAN_BYTES, rate_bps=crossing_bps)
 
 
 def _named(record: RunFailed, host: str) -> RunFailed:

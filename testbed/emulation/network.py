@@ -52,7 +52,7 @@ from ringlight.testbed.emulation.onic.wiring import (
 )
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
-from ringlight.testbed.parts import MTU_BYTES, Parts, Tunnel
+from ringlight.testbed.parts import Parts, Tunnel
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._held: frozenset[Port] = frozenset()
         self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
         if parts is not None:
-            self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, MTU_BYTES))
+            self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, parts.mtu_bytes))
         self._queue_s = {
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)

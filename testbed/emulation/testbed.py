@@ -64,6 +64,7 @@ from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.parts import Parts
+from ringlight.testbed.preloaded import WORKER
 from ringlight.testbed.supervision import Life, Start, Supervisor
 
 if TYPE_CHECKING:
@@ -85,10 +86,6 @@ _ANY_PORT = "127.0.0.1:0"
 CONTROLLER, CONTROLLER_END_S = "controller", 10.0
 #: From so many processes on, a fork server starts them in less than they would take.
 _WORTH_FORKING = 4
-#: What a training worker, and one that measures links, imports.
-WORKER_MODULES = [
-    f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run")
-]
 #: Who may use an emulated optical switch whose protocol has a login.
 USER = "ringlight"
 #: What drivers are told of an emulated optical switch, where they have such an option.
@@ -342,7 +339,7 @@ class Testbed:
             (optical, [f"{emulation}.optical.__main__"]),
             (len(fabric.agents), [f"{emulation}.onic.__main__"]),
             (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
-            (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER_MODULES),
+            (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
         if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < _WORTH_FORKING:
             return

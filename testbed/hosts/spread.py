@@ -23,7 +23,16 @@ from ringlight.testbed.hosts.part import (
     tls_files,
 )
 from ringlight.testbed.lab import LabError
-from ringlight.testbed.parts import FILE, VXLAN_NUMBERS, VXLAN_PORT, CutEnds, Parts, Place, Tls
+from ringlight.testbed.parts import (
+    FILE,
+    MTU_BYTES,
+    VXLAN_NUMBERS,
+    VXLAN_PORT,
+    CutEnds,
+    Parts,
+    Place,
+    Tls,
+)
 from ringlight.testbed.processes import UP_S
 
 #: Longest wait for parts whose testbeds have been told to end, and for what they leave to be gone, seconds.
@@ -37,11 +46,13 @@ class Over:
     """Over how many hosts a lab is, and how light goes between them.
 
     ``number``: VXLAN number of the first cut fibre, from which the others go on; None: chance draws it.
+    ``mtu_bytes``: IP packets of workers that fit the network between the hosts.
     """
 
     hosts: int
     udp_port: int = VXLAN_PORT
     number: int | None = None
+    mtu_bytes: int = MTU_BYTES
 
 
 def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
@@ -70,6 +81,7 @@ class SpreadLab:
         self._over = over
         self._token = secrets.token_hex(16)
         self._futures: dict[str, Any] = {}
+        self.mtu_bytes = over.mtu_bytes
         #: The last of each part's log, by host.
         self.logs: dict[str, bytes] = {}
 
@@ -94,7 +106,7 @@ class SpreadLab:
             for one in self._cut.fibres
         )
         tls = None if files is None else Tls(**files)
-        return Parts(self._token, places, fibres, self._over.udp_port, tls)
+        return Parts(self._token, places, fibres, self._over.udp_port, self._over.mtu_bytes, tls)
 
     def _first_number(self) -> int:
         """As stated, or drawn until all numbers from there on are free on all hosts."""

@@ -249,7 +249,7 @@ def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts, tmp
         # What a lab over both needs is asked for before it is built.
         lines = [line for line in refused.stderr.splitlines() if f"{way}: " in line]
         assert len(lines) == 3
-        assert "packets of 9000 bytes do not arrive whole, the largest that do have 1500 (MTU)" in lines[0]
+        assert "packets of 4050 bytes do not arrive whole, the largest that do have 1500 (MTU)" in lines[0]
         assert "is needed (rate)" in lines[1]
     assert refused.returncode == 1
     assert not any(map(labs, rig.hosts))

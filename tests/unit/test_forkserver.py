@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.testbed.emulation.nodes import program_is_readable
-from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, start_process
+from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, start_process
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -190,3 +190,40 @@ def test_without_privileges_it_is_as_an_executed_one(place: Place, user: int) ->
     assert (rights["NoNewPrivs"], rights["Groups"], rights["own"]) == (["1"], [], user)
     assert rights["Uid"] == rights["Gid"] == [str(user)] * 4
     assert not told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root builds labs")
+def test_a_command_has_a_server_for_a_while_and_lends_it_or_not(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SOCKET, raising=False)
+    asks = [sys.executable, "-m", "asking"]
+    (place.folder / "asking.py").write_text(f"import os\nprint(os.environ.get({SOCKET!r}), flush=True)\n")
+    told = {}
+    with forking(["json"]) as ends:
+        path = os.environ[SOCKET]
+        for lends in (True, False):
+            with place.said.open("wb") as output:
+                process = start_process(asks, os.environ, output, directory=place.folder, told=lends)
+            assert isinstance(process, Forked)
+            assert process.wait(20) == 0
+            told[lends] = place.said.read_text().strip()
+        with forking(["json"]) as again:
+            assert os.environ[SOCKET] == path
+    assert (ends, again) == (True, False)
+    assert told == {True: path, False: "None"}
+    assert SOCKET not in os.environ
+    assert not Path(path).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root builds labs")
+def test_a_server_that_still_imports_keeps_nobody_waiting(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SOCKET, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(place.folder))
+    (place.folder / "slow_to_import.py").write_text("import time\ntime.sleep(60)\n")
+    began = time.monotonic()
+    with forking(["slow_to_import"]):
+        pass
+    assert time.monotonic() - began < 20

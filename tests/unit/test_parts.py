@@ -14,14 +14,17 @@ import pytest
 
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.deaths import DeathLog, Deaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import WorkerRequest, Workers
 from ringlight.testbed.emulation.parts import pulse as pulses
 from ringlight.testbed.emulation.parts.door import Door
 from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
+from ringlight.testbed.emulation.parts.joint import take_deaths
 from ringlight.testbed.emulation.parts.pulse import Pulse
 from ringlight.testbed.hosts.certificates import make_certificates
-from ringlight.testbed.hosts.part import free_door
+from ringlight.testbed.hosts.part import free_door, is_gone, numbers_taken
+from ringlight.testbed.lab import Lab
 from ringlight.testbed.parts import CutEnds, Parts, Place, Tls, Tunnel
 from ringlight.testbed.processes import Addresses, LabProcesses
 
@@ -31,7 +34,7 @@ def plan(tls: Tls | None = None) -> Parts:
         Place("a", "127.0.0.1", free_door("127.0.0.1"), ("g0", "tor0")),
         Place("b", "127.0.0.1", free_door("127.0.0.1"), ("g1", "tor1")),
     )
-    return Parts("5ec4e7", places, (CutEnds(77, "tor0:3", "tor1:3", (0, 1)),), 14789, tls)
+    return Parts("5ec4e7", places, (CutEnds(77, "tor0:3", "tor1:3", (0, 1)),), 14789, tls=tls)
 
 
 def test_a_part_reads_what_another_wrote(tmp_path: Path) -> None:
@@ -269,6 +272,32 @@ def test_workers_of_a_lost_host_have_ended_and_its_gpus_are_lost(
     assert found.report(report["cursor"])["events"] == []
     found.remove("j-1")
     assert found.report(report["cursor"])["workers"] == []
+
+
+def test_a_number_of_a_living_lab_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("lab", "hosts.part"):
+        monkeypatch.setattr(f"ringlight.testbed.{module}.STATE_ROOT", tmp_path)
+    lab = Lab("abcd")
+    with lab.hold():
+        plan().write(lab.state_dir / "part.json")
+        taken = numbers_taken(14789, [76, 77])
+        assert taken == "VXLAN number 77 at UDP port 14789 is a fibre of lab abcd"
+        assert numbers_taken(4789, [77]) is None
+        assert numbers_taken(14789, [78]) is None
+        assert not is_gone("5ec4e7")
+    # It has ended without an owner: what is left of it is stale.
+    assert numbers_taken(14789, [77]) is None
+
+
+def test_what_ends_on_another_host_is_on_record_here(tmp_path: Path) -> None:
+    far = Far()
+    there = [{"t": 105.0, "kind": "optical switch", "name": "ocs0", "how": "by signal 9", "asked": True}]
+    far.ask = lambda *_: there[far.deaths :]  # type: ignore[method-assign]
+    noted = Deaths(tmp_path / "deaths.jsonl")
+    take_deaths(far, noted)
+    take_deaths(far, noted)
+    (death,) = DeathLog(tmp_path / "deaths.jsonl").read()
+    assert (death.t, death.kind, death.name, death.asked) == (5.0, "optical switch", "ocs0", True)
 
 
 def test_a_part_that_nobody_looks_after_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

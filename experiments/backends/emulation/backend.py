@@ -31,7 +31,6 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
-from ringlight.testbed.parts import MTU_BYTES
 from ringlight.testbed.processes import Addresses, LabProcesses, Spread, check_ready
 
 log = logging.getLogger(__name__)
@@ -117,6 +116,7 @@ class EmulationBackend:
     def open(self, setting: Setting, emit: Callable[[Record], None]) -> EmulatedLab:
         """Raises BackendError, WriteError; then nothing is left."""
         setting = replace(setting, fabric=plugged(setting.fabric))
+        spread = None if self._spread is None else self._spread(setting)
         processes = processes_of(
             setting,
             self.runtime,
@@ -124,7 +124,7 @@ class EmulationBackend:
             fast_path=self._fast_path,
             logs=self._folder(setting),
             apps=self._apps if for_applications(setting.fabric) is not None else (),
-            spread=None if self._spread is None else self._spread(setting),
+            spread=spread,
             notice=self._say,
         )
         with ending_runs(), ExitStack() as undo:
@@ -143,8 +143,8 @@ class EmulationBackend:
             links = LinkTest(setting, processes, api, emit, self._say)
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}
-            if self._spread is not None:
-                facts["mtu_bytes"] = min(facts["mtu_bytes"], MTU_BYTES)
+            if spread is not None:
+                facts["mtu_bytes"] = min(facts["mtu_bytes"], spread.mtu_bytes)
             self._labs.append(facts)
             lab = EmulatedLab(setting, processes, api, links, self._references, facts)
             undo.pop_all()

@@ -174,17 +174,23 @@ def _job_times(view: View) -> Iterator[Card]:
 
 
 def _events(view: View) -> Iterator[Card]:
-    """Cards of blackouts and recoveries."""
+    """Cards of recoveries, and of blackouts: the longest of those of one name in one arm."""
+    blackouts: dict[str, list[tuple[float, str]]] = {}
     for at in view.each("event"):
         blackout, recovery = at.numbers("blackout", "recovery")
         if blackout is not None:
             kept = next((job.value("connections_unchanged") for job in view.each("job", [at.arm])), None)
             said = view.label if kept is None else "no connection lost" if kept else "connections changed"
             where = f", {text(at.title)}" if len(view.arms) > 1 else ""
-            yield f"{upper_first(_event(at))} under running jobs{where}", _big(blackout), f"blackout, {said}"
+            name = f"{upper_first(_event(at))} under running jobs{where}"
+            blackouts.setdefault(name, []).append((blackout, said))
         if recovery is not None:
             name = text(f"{at.title}, {at.subject.rpartition('job ')[2]}")
             yield name, _big(recovery), f"from “{_event(at)}” to the end of the next iteration"
+    for name, found in blackouts.items():
+        longest, kept_all = max(found)
+        what = "blackout" if len(found) == 1 else f"longest blackout of {len(found)}"
+        yield name, _big(longest), f"{what}, {kept_all}"
 
 
 def _event(at: Figures) -> str:

@@ -18,7 +18,7 @@ from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.metrics.built import PARTS
 from ringlight.experiments.language.spec import SweepSpec, quantity
 from ringlight.experiments.report.charts import legend, shaded, sheet
-from ringlight.experiments.report.drawing import PALETTE
+from ringlight.experiments.report.drawing import MORE, PALETTE
 from ringlight.experiments.report.page import NOTHING, Columns, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, Figures, View, short
@@ -27,7 +27,6 @@ from ringlight.fabric.schedules import parse_collective
 
 #: So many values of two paths, and so many arms, make a map; of workloads, so many of them do.
 _VALUES, _ARMS, _WORKLOADS = 4, 3, 2
-_MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
 #: From so many times the best on, a cell is as dark as it gets.
 _DARKEST = 32
 
@@ -80,7 +79,7 @@ def _fastest(view: View, spec: SweepSpec, paths: Sequence[str], metric: str) -> 
     panels = list(itertools.product(*(spec.over[path] for path in third)))
     arms = [arm for arm in view.arms if spec.arms is None or arm in spec.arms]
     subject = next(at.subject for at in view.each("job", arms))
-    colours = dict(zip(arms, (*PALETTE, *_MORE), strict=False))
+    colours = dict(zip(arms, (*PALETTE, *MORE), strict=False))
     classes = _classes(view, arms)
     columns, rows = (
         sorted(spec.over[path], key=lambda value: quantity(value) or (0.0, "")) for path in (across, up)

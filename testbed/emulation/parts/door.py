@@ -142,7 +142,8 @@ class Door:
         self._tasks.add(task)
         try:
             await work
-        except (OSError, ValueError, EOFError, TimeoutError) as error:
+        except (OSError, ValueError, EOFError, TimeoutError, asyncio.CancelledError) as error:
+            # Cancelled, where the door closes: asyncio would log it as a fault.
             log.debug("a connection between parts ended: %s", error)
         finally:
             self._callers -= 1

@@ -43,6 +43,8 @@ class OtherPart:
         self.cursor = 0
         self.workers: list[dict[str, Any]] = []
         self.ends = 0
+        #: How many ends and returns of its processes are known.
+        self.deaths = 0
 
     def ask(
         self,

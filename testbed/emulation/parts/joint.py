@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,7 +16,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.deaths import Deaths
+from ringlight.testbed.deaths import FILE, Death, DeathLog, Deaths
 from ringlight.testbed.emulation.agent.http import STATES
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Name, Workers
@@ -30,6 +32,12 @@ log = logging.getLogger(__name__)
 
 #: Names of what doors lead to, besides optical switches' own.
 AGENT, OPENFLOW = "agent", "openflow"
+#: What a switch's entry has for the first part in place of a file with a password.
+_PASSWORD = "password"
+
+
+#: Between two questions for what has ended on other hosts, seconds.
+DEATHS_S = 1.0
 
 
 class JoinError(RuntimeError):
@@ -49,6 +57,7 @@ class Joint:
         others = [place for number, place in enumerate(parts.places) if number != parts.own]
         self._pulses = [Pulse(parts, place, self._lose) for place in others] if self.is_first else []
         self._others: list[OtherPart] = []
+        self._closing = threading.Event()
 
     @property
     def is_first(self) -> bool:
@@ -77,6 +86,7 @@ class Joint:
         for pulse in self._pulses:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
+        threading.Thread(target=self._follow, name="deaths", daemon=True).start()
         return WorkersOfAll(fabric, own, self._others)
 
     def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
@@ -105,12 +115,22 @@ class Joint:
                     if key in entry:
                         host, port = self._door.to_tcp(other.pulse.place, f"{key}-{name}")
                         entry[key] = f"{host}:{port}"
+                if (password := entry.pop(_PASSWORD, None)) is not None:
+                    entry["password_file"] = str(self._secret(f"{name}.password", password))
             for part in ("packet_switches", "optical_switches"):
                 named = {name: entry | {"host": other.host} for name, entry in theirs[part].items()}
                 inventory[part] = {**inventory[part], **named}
         if self._others:
             inventory["hosts"] = [place.host for place in self._parts.places]
         return inventory
+
+    def _secret(self, name: str, text: str) -> Path:
+        """A file that only root reads; it goes with the lab's state."""
+        path = self._state / name
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
 
     def _inventory_of(self, other: OtherPart, deadline: float, go_on: Callable[[], None]) -> dict[str, Any]:
         why = "it was not up in time"
@@ -160,7 +180,11 @@ class Joint:
             found = inventory()
             if not found:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
-            return JSONResponse(dict(found))
+            return JSONResponse({**found, "optical_switches": _with_passwords(found["optical_switches"])})
+
+        @router.get("/v1/deaths")
+        def deaths(known: int = 0) -> list[dict[str, Any]]:
+            return [asdict(death) for death in DeathLog(self._state / FILE).read()[known:]]
 
         @router.get("/v1/load")
         def load() -> dict[str, float]:
@@ -185,11 +209,37 @@ class Joint:
         for pulse in self._pulses:
             pulse.end()
 
+    def _follow(self) -> None:
+        """Note what ends on other hosts, until the door closes."""
+        while not self._closing.wait(DEATHS_S):
+            for other in self._others:
+                # It is asked again.
+                with suppress(AgentError):
+                    take_deaths(other, self._deaths)
+
     def close(self) -> None:
         """Wait for the others' end, close the door, remove what it made."""
+        self._closing.set()
         deadline = time.monotonic() + END_S
         for number, pulse in enumerate(self._pulses, 1):
             if not pulse.await_end(deadline - time.monotonic()):
                 log.warning("host %s: its part was not seen to end", pulse.place.host)
             self._agent(number).unlink(missing_ok=True)
         self._door.close()
+
+
+def _with_passwords(switches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Entries of optical switches as another host can use them. Raises OSError."""
+    return {
+        name: {**entry, _PASSWORD: Path(entry["password_file"]).read_text(encoding="utf-8")}
+        if "password_file" in entry
+        else entry
+        for name, entry in switches.items()
+    }
+
+
+def take_deaths(other: OtherPart, noted: Deaths) -> None:
+    """Note what has ended, or is back, at another part since the last time. Raises AgentError."""
+    for told in other.ask("GET", f"/v1/deaths?known={other.deaths}"):
+        other.deaths += 1
+        noted.add(Death(**other.here(told)))

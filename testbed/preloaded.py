@@ -1,0 +1,15 @@
+"""What a fork server imports for the processes of a lab: the modules that take time, by program."""
+
+from __future__ import annotations
+
+_EMULATION = "ringlight.testbed.emulation"
+TESTBED = (f"{_EMULATION}.__main__", f"{_EMULATION}.testbed")
+#: A training worker, and one that measures links.
+WORKER = tuple(f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run"))
+#: All that a lab may start.
+PROGRAMS = (
+    "ringlight.controller.__main__",
+    *TESTBED,
+    *(f"{_EMULATION}.{name}.__main__" for name in ("optical", "onic", "averager")),
+    *WORKER,
+)
