@@ -38,7 +38,8 @@ class Api:
 
     ``cacert``: file of the authorities that its certificate must come from (or the certificate itself), else
     those of this machine; with it an address without ``http:`` is one of TLS. ``anywhere``: the certificate
-    need not name the address; for the machine that the certificate is on.
+    need not name the address; for the machine that the certificate is on. ``patience_s``: of one
+    call.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Api:
         what: str = "controller",
         cacert: str | None = None,
         anywhere: bool = False,
+        patience_s: float = CALL_TIMEOUT_S,
     ) -> None:
         self._what = what
         self.url = address if "://" in address else f"http{'s' if cacert else ''}://{address}"
@@ -58,7 +60,7 @@ class Api:
             verify = self._trusting(cacert, anywhere)
         try:
             self._client = httpx.Client(
-                base_url=self.url, headers=headers, timeout=CALL_TIMEOUT_S, trust_env=False, verify=verify
+                base_url=self.url, headers=headers, timeout=patience_s, trust_env=False, verify=verify
             )
         except httpx.InvalidURL as error:
             raise self._unreachable(error) from None

@@ -370,7 +370,7 @@ class LabProcesses:
 
     def wait_healthy(self) -> None:
         """Wait until the controller says that all is well. Raises LabError."""
-        patience_s = ANSWER_S + self._lighting_s()
+        patience_s = ANSWER_S + self.lighting_s()
         deadline = time.monotonic() + patience_s
         while (reason := self.unwell()) is not None:
             self.check()
@@ -378,7 +378,7 @@ class LabProcesses:
                 raise LabError(f"the controller was not ready after {patience_s:.0f} s: {reason}")
             time.sleep(0.05)
 
-    def _lighting_s(self) -> float:
+    def lighting_s(self) -> float:
         """The longest that an optical switch may need to light all that it can: minutes at a large D."""
         found = [0.0]
         for switch in self.inventory.get("optical_switches", {}).values():

@@ -499,7 +499,7 @@ class DockerHost(WorkerHost):
     def outcome(self) -> Outcome:
         """Exit status from Docker, which learns of a death a moment after the kernel: wait for it."""
         try:
-            code, number = exit_or_signal(int(self.api.wait(self.container, timeout=5)["StatusCode"]))
+            code, number = exit_or_signal(int(self.api.wait(self.container, timeout=30)["StatusCode"]))
             state = self.api.inspect_container(self.container)["State"]
             log = self.api.logs(self.container, stdout=False, stderr=True, tail=50)
         except docker.errors.APIError as error:

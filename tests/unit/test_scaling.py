@@ -97,7 +97,7 @@ def test_the_part_that_costs_most_limits_and_is_named(costs: Costs, limit: str) 
 
 
 def test_what_a_machine_carries_as_it_is_is_not_scaled() -> None:
-    slow = TEXT.replace("40 Gbit/s", "40 Mbit/s").replace("80 Gbit/s", "80 Mbit/s").replace("1.6 GB", "2 MB")
+    slow = TEXT.replace("40 Gbit/s", "10 Mbit/s").replace("80 Gbit/s", "20 Mbit/s").replace("1.6 GB", "2 MB")
     found = chosen(slow, MEASURED)
     assert (found.time, found.payload, found.limit) == (1, 1, NOTHING)
 

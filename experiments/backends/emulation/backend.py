@@ -22,7 +22,7 @@ from ringlight.experiments.backends.emulation.requests import (
 )
 from ringlight.experiments.backends.emulation.rest import ending_runs
 from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
-from ringlight.experiments.client import Api
+from ringlight.experiments.client import CALL_TIMEOUT_S, Api
 from ringlight.experiments.language.containers import problem_of
 from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.record.environment import describe_setting
@@ -134,7 +134,12 @@ class EmulationBackend:
             where = f"REST at {self._addresses.url}/docs"
             self._say(f"lab {processes.lab.id} is up: {_described(setting)} ({self.runtime}); {where}")
             to = self._addresses
-            api = undo.enter_context(Api(to.url, to.token, cacert=to.cacert, anywhere=to.tls is not None))
+            # At a large D an optical switch takes as long as that says to set hundreds of circuits.
+            patience_s = CALL_TIMEOUT_S + processes.lighting_s()
+            anywhere = to.tls is not None
+            api = undo.enter_context(
+                Api(to.url, to.token, cacert=to.cacert, anywhere=anywhere, patience_s=patience_s)
+            )
             links = LinkTest(setting, processes, api, emit, self._say)
             links.measure(canonical((str(a), str(b)) for a, b in setting.fabric.circuits))
             facts = {**describe_setting(setting), **_of_lab(setting, processes, api)}

@@ -208,7 +208,7 @@ class LinkTest:
             "ranks": gpus,
             "hold": True,
             "workload": "linktest",
-            "connect_timeout_s": CONNECT_S,
+            "connect_timeout_s": CONNECT_S + RANK_S * len(gpus),
             "linktest": {"seconds": self._setting.link_test_s, "to": to},
         }
         job = str(self._api.post("/v1/jobs", request)["id"])
