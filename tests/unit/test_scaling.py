@@ -137,6 +137,19 @@ def test_one_scale_for_all_arms_so_that_they_can_be_compared() -> None:
     assert stated.plans[0].setting.scale.rate == 10
 
 
+def test_slow_links_are_filled_for_longer_than_their_queues_last() -> None:
+    def filled_s(time: float, scale: str = "auto") -> float:
+        text = TEXT.replace("scale: auto", f"scale: {scale}")
+        made = chosen(TEXT, FREE).model_copy(update={"time": time})
+        return parse(text, "small.yaml", scale_for=lambda _: made).plans[0].setting.link_test_s
+
+    # Queues are of 20 ms.
+    assert filled_s(1.0) == 0.8
+    assert filled_s(36.0) == pytest.approx(3 * 36 * 0.02)
+    assert filled_s(1000.0) == 10
+    assert filled_s(1.0, "{time: 36, payload: 10}") == 0.8
+
+
 def test_a_moved_job_is_expected_at_the_full_rate_of_its_link() -> None:
     """Both jobs cross the link between the switches until light has been moved."""
     costs = replace(FREE, message=1.0)
