@@ -90,8 +90,9 @@ class Rank:
 
     @property
     def lost(self) -> bool:
-        """Whether it failed by no fault of its own: its GPU, or all of the worker, is gone."""
-        ended = self.signal is not None or self.oom or self.exit_code == TERMINATED
+        """Whether it failed by no fault of its own: its GPU, its host, or all of the worker, is gone."""
+        # Nobody can tell how a worker ended whose host is lost.
+        ended = self.signal is not None or self.oom or self.exit_code in (None, TERMINATED)
         return self.failed and (self.state == "gone" or ended)
 
 

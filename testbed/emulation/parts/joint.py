@@ -52,6 +52,8 @@ class Joint:
 
     def __init__(self, lab: Lab, parts: Parts, state: Path, stop: Callable[[], None], deaths: Deaths) -> None:
         self._load = ProcessorLoad(lab.id)
+        # The other parts are asked many times a second.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
         self._parts, self._state, self._deaths = parts, state, deaths
         self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
         others = [place for number, place in enumerate(parts.places) if number != parts.own]
