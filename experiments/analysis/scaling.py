@@ -21,8 +21,8 @@ from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES, QUEUE_FRA
 
 #: Shares of the processors' time that sending and forwarding may take while jobs send: the most, and up to
 #: how much S is made smaller again. A run doubts itself where all that it does takes 0.85; with 64 GPUs that
-#: was 0.74 to 0.87 where sending and forwarding were to take 0.57.
-FULL, EASY = 0.4, 0.2
+#: was 0.74 to 0.89 where sending and forwarding were to take 0.4 to 0.57.
+FULL, EASY = 0.3, 0.15
 #: Share of one processor that Open vSwitch may take, which forwards in one thread.
 SWITCHING = 0.7
 #: Share of a computation by which its timer may wake late (a run doubts itself from 0.02 on), and of the time

@@ -88,7 +88,8 @@ def chooser(costs: Costs, processors: int = 2) -> Callable[[Sequence[RunPlan]], 
     ],
 )
 def test_the_part_that_costs_most_limits_and_is_named(costs: Costs, limit: str) -> None:
-    found = chosen(TEXT, costs)
+    # Of few processors Open vSwitch cannot fill one before it is too much for all.
+    found = chosen(TEXT, costs, 8)
     assert found.limit == limit
     assert found.time == 1 if limit == NOTHING else found.time > 1
     # To two digits, and never less than the part asks for.
