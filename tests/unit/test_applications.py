@@ -265,7 +265,7 @@ def test_only_flows_that_name_a_moved_gpu_are_deleted_and_only_at_stated_switche
     monkeypatch.setattr(openvswitch.subprocess, "run", run)
     packet = {"p0": {"ports": 4, "moved_flows": "delete"}, "p1": {"ports": 4}}
     fabric = build_fabric(FabricSpec.model_validate({**SECTION, "packet_switches": packet}))
-    network = SimpleNamespace(fabric=fabric, lab=Lab("zz9z"))
+    network = SimpleNamespace(fabric=fabric, lab=Lab("zz9z"), is_here=lambda _: True)
     LabNetwork.delete_flows_of(network, ["g2"])  # type: ignore[arg-type]
     ((command, flows),) = ran
     assert command[-3:] == ["del-flows", Lab("zz9z").bridge("p0"), "-"]
