@@ -51,7 +51,7 @@ def demo(runtime: Runtime = "docker", repeat: int = 1) -> dict[str, Any]:
     found = _both(DEMO, runtime, 2, ("--repeat", str(repeat)))
     one, over = found["one"], found["over"]
     reduced = {
-        f"{row['arm']}, {row['subject']}": [100 * value for value in (row["value"], other["value"])]
+        f"{row['arm']}, {row['subject']}": [row["value"], other["value"]]
         for row in one["rows"]
         for other in over["rows"]
         if _key(row) == _key(other) and row["metric"] == "jct_reduction" and row["label"] == "measured"
