@@ -299,8 +299,7 @@ def _killed(folder: Path, what: str, after_s: float) -> dict[str, Any]:
         else:
             rig.end_scheduler()
         time.sleep(1.0)
-        # Where the scheduler is gone, its workers end their labs.
-        light = not lit or not running or what == "scheduler" or _is_lit(first)
+        light = not lit or not running or _is_lit(first)
         try:
             _, err = command.communicate(timeout=150)
         except subprocess.TimeoutExpired:

@@ -38,8 +38,8 @@ class Api:
 
     ``cacert``: file of the authorities that its certificate must come from (or the certificate itself), else
     those of this machine; with it an address without ``http:`` is one of TLS. ``anywhere``: the certificate
-    need not name the address; for the machine that the certificate is on. ``patience_s``: of one
-    call.
+    need not name the address; for the machine that the certificate is on. ``patience_s``: the longest wait
+    for an answer, seconds.
     """
 
     def __init__(

@@ -228,9 +228,9 @@ class LabProcesses:
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``spread``: its parts on other hosts. ``lends``: the testbed may use this process's fork
-    server, which lasts as long as the lab. ``notice`` is told, in one line, what a person should
-    know.
+    of their own. ``spread``: its parts on other hosts. ``lends``: whether the testbed may use this process's
+    fork server, which must then last as long as the lab. ``notice`` is told, in one line, what a person
+    should know.
     """
 
     def __init__(

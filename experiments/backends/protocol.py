@@ -24,6 +24,9 @@ from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, Set
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import RunFolder
 
+#: What each rank adds to the time that the start of a job or of a link test may take, seconds: hundreds are
+#: started on few processors.
+RANK_S = 1.0
 #: All that a backend may be able to do (``EventPlan.capability``), with what it is called in an error.
 CAPABILITIES: Mapping[str, str] = {
     "regroup": "regroup jobs",

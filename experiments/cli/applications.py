@@ -21,8 +21,8 @@ def processes_of_lab(
 ) -> LabProcesses:
     """The processes, not started yet, of a lab that stands: the testbed keeps its controller running.
 
-    ``follow``: they end when this process ends. ``lends``: its fork server ends no earlier
-    than they do. Raises UserError and ScenarioError.
+    ``follow``: they end when this process ends. ``lends``: as of ``LabProcesses``. Raises UserError and
+    ScenarioError.
     """
     from ringlight.experiments.backends.emulation import backend
     from ringlight.experiments.backends.emulation.requests import cannot_drive

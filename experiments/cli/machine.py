@@ -146,7 +146,8 @@ def calibrate(as_json: options.Json = False) -> None:
     if os.geteuid() != 0:
         fail(services.root_needed("measure networks"))
     found = measure(say)
-    rows = [{"what": what, "value": value} for what, value in found.measured.items()]
+    # The share that others took has no unit, and is said where it is too much.
+    rows = [{"what": what, "value": value} for what, value in found.measured.items() if what != "taken"]
     written: Column = ("seconds", lambda row: "" if row["value"] is None else f"{row['value']:.3g}")
     answer(dataclasses.asdict(found), as_json, lambda _: listing(rows, "what", written))
 

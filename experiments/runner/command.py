@@ -116,85 +116,58 @@ def carry_out_experiment(
     one, in another folder. ``at``: gives the experiment at that.
     Raises ScenarioError, BackendError, WriteError and what the backend raises.
     """
-    reporter = reporter or Reporter()
+    told = reporter or Reporter()
+
+    def once(experiment: Experiment, resume: Path | None) -> tuple[Done, dict[str, Any]]:
+        fitted = backend
+        if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
+            # Fabrics that are compared have the same frames.
+            fitted = replace(
+                backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans)
+            )
+        chosen = choose(experiment, fitted, arms, points)
+        spread = _pool(len(chosen.plans), fitted, processes, dask, executor)
+        fitted.check_ready()
+        with ExitStack() as opened:
+            # Before the run folder is made, so that an executor that cannot be had leaves none behind.
+            pool = None if spread is None else nullcontext(opened.enter_context(spread))
+            ended: set[str] = set()
+            if resume is not None:
+                check_resumed(resume, experiment, fitted)
+                ended = runs_in(resume)
+                folder = RunFolder.again(resume)
+                told.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
+            else:
+                folder = RunFolder.new(
+                    parent,
+                    f"{experiment.spec.name}{suffix}",
+                    experiment.text,
+                    experiment.files,
+                    experiment.directory,
+                )
+                told.say(f"{experiment.spec.name}: run folder {folder.path}")
+            chosen_by = [word for arm in arms for word in ("--arm", arm)]
+            chosen_by += [word for point in points for word in ("--point", point)]
+            with folder, _resumable(folder, experiment, fitted, told, chosen_by, again):
+                repeat = max(plan.repeat for plan in experiment.plans)
+                folder.describe(
+                    repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {})
+                )
+                if experiment.scale is not None:
+                    folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
+                done = carry_out(experiment, chosen, fitted, folder, told, pool, ended)
+        told.say("drawing the report")
+        return done, finish(done.path, experiment, watched=watched)
+
     while True:
         try:
-            return _carry_out_once(
-                experiment,
-                backend,
-                parent,
-                arms=arms,
-                points=points,
-                resume=resume,
-                suffix=suffix,
-                processes=processes,
-                dask=dask,
-                executor=executor,
-                reporter=reporter,
-                watched=watched,
-                facts=facts,
-                again=again,
-            )
+            return once(experiment, resume)
         except TooFast as found:
             assert experiment.scale is not None
             scale = larger(experiment.scale, str(found))
-            reporter.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
-            reporter.say(f"all runs are made again with time {scale.time:g}, in another folder")
+            told.say(f"this machine is too slow for time {experiment.scale.time:g}: {found}")
+            told.say(f"all runs are made again with time {scale.time:g}, in another folder")
             experiment, resume = (at or partial(at_scale, experiment))(scale), None
-
-
-def _carry_out_once(
-    experiment: Experiment,
-    backend: Backend,
-    parent: Path,
-    *,
-    arms: Collection[str] = (),
-    points: Collection[str] = (),
-    resume: Path | None = None,
-    suffix: str = "",
-    processes: int | None = None,
-    dask: str | None = None,
-    executor: str | None = None,
-    reporter: Reporter,
-    watched: bool = False,
-    facts: Mapping[str, Any] | None = None,
-    again: Sequence[str] = (),
-) -> tuple[Done, dict[str, Any]]:
-    """The same at one scale. Raises TooFast, too."""
-    if isinstance(backend, SimulationBackend) and backend.mtu_bytes is None:
-        # Fabrics that are compared have the same frames.
-        backend = replace(backend, mtu_bytes=min(plan.setting.frames.mtu_bytes for plan in experiment.plans))
-    chosen = choose(experiment, backend, arms, points)
-    spread = _pool(len(chosen.plans), backend, processes, dask, executor)
-    backend.check_ready()
-    with ExitStack() as opened:
-        # Before the run folder is made, so that an executor that cannot be had leaves none behind.
-        pool = None if spread is None else nullcontext(opened.enter_context(spread))
-        ended: set[str] = set()
-        if resume is not None:
-            check_resumed(resume, experiment, backend)
-            ended = runs_in(resume)
-            folder = RunFolder.again(resume)
-            reporter.say(f"{experiment.spec.name}: going on in {resume}, {len(ended)} of its runs are there")
-        else:
-            folder = RunFolder.new(
-                parent,
-                f"{experiment.spec.name}{suffix}",
-                experiment.text,
-                experiment.files,
-                experiment.directory,
-            )
-            reporter.say(f"{experiment.spec.name}: run folder {folder.path}")
-        chosen_by = [word for arm in arms for word in ("--arm", arm)]
-        chosen_by += [word for point in points for word in ("--point", point)]
-        with folder, _resumable(folder, experiment, backend, reporter, chosen_by, again):
-            repeat = max(plan.repeat for plan in experiment.plans)
-            folder.describe(repeat=repeat, points=list(points), sets=list(experiment.sets), **(facts or {}))
-            if experiment.scale is not None:
-                folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
-            done = carry_out(experiment, chosen, backend, folder, reporter, pool, ended)
-    reporter.say("drawing the report")
-    return done, finish(done.path, experiment, watched=watched)
 
 
 @contextmanager

@@ -118,6 +118,7 @@ def kept() -> Calibration | None:
     try:
         found = json.loads(_path().read_text(encoding="utf-8"))
         kept_of = Calibration(found["measured"], found["machine"], found["when"])
+        # Costs are computed here, as a file of another version may lack what they follow from.
         return kept_of if kept_of.machine == _machine() and kept_of.costs else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import expected_s
-from ringlight.experiments.backends.protocol import Backend, BackendError, Lab
+from ringlight.experiments.backends.protocol import RANK_S, Backend, BackendError, Lab
 from ringlight.experiments.language.plan import EventPlan, JobPlan, RunPlan, When
 from ringlight.experiments.record.events import (
     ENDED,
@@ -38,8 +38,6 @@ from ringlight.experiments.runner.repeats import Repeats
 
 #: Deadlines in seconds of the lab's clock: GPUs given back by the run before, workers ready.
 FREE_S, READY_S = 30.0, 60.0
-#: What each rank of a run adds to the second: hundreds are started on few processors.
-RANK_S = 1.0
 #: A run may take this many times its predicted time, and this many seconds more, before it is given up.
 PATIENCE, PATIENCE_S = 3.0, 60.0
 #: Between two requests for GPUs that are not free yet.

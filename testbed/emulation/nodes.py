@@ -56,6 +56,8 @@ PIDS = 128
 #: Longest pause before a bridge tries its controller again, milliseconds.
 RECONNECT_MS = 1000
 STDERR_TAIL_BYTES = 4096
+#: Longest wait until Docker knows how a container ended, seconds: where hundreds end, it is late.
+OUTCOME_S = 30
 
 
 class WorkerError(RuntimeError):
@@ -499,7 +501,7 @@ class DockerHost(WorkerHost):
     def outcome(self) -> Outcome:
         """Exit status from Docker, which learns of a death a moment after the kernel: wait for it."""
         try:
-            code, number = exit_or_signal(int(self.api.wait(self.container, timeout=30)["StatusCode"]))
+            code, number = exit_or_signal(int(self.api.wait(self.container, timeout=OUTCOME_S)["StatusCode"]))
             state = self.api.inspect_container(self.container)["State"]
             log = self.api.logs(self.container, stdout=False, stderr=True, tail=50)
         except docker.errors.APIError as error:

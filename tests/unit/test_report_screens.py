@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
@@ -17,10 +18,19 @@ from matplotlib.text import Text
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
-from ringlight.experiments.report.drawing import NARROW, STYLE, WIDE, drawn, page_svg
+from ringlight.experiments.report.drawing import (
+    NARROW,
+    PALETTE,
+    QUIET,
+    STYLE,
+    WIDE,
+    drawn,
+    job_colours,
+    page_svg,
+)
 from ringlight.experiments.report.page import folded_if_long, picture, table_of, text
 from ringlight.experiments.report.report import render
-from ringlight.experiments.report.sections import sections
+from ringlight.experiments.report.sections import header, sections
 from ringlight.experiments.report.sections.events import controllers
 from ringlight.experiments.report.sections.header import _cards
 from ringlight.experiments.report.sections.jobs import containers, jobs
@@ -321,3 +331,29 @@ def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> 
     assert f"logs/fabric/output/{run}/red-0.stdout.txt" in shown
     assert "hello" in shown
     assert "What they wrote" not in containers(view, lambda *_: "")
+
+
+def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    def figures(blackout_s: float | None, recovery_s: float | None) -> Any:
+        numbers = lambda *_: (blackout_s, recovery_s)  # noqa: E731
+        return SimpleNamespace(numbers=numbers, arm="live", title="Live", subject="event e job red")
+
+    events = [figures(0.02, None), figures(0.05, None), figures(None, 0.4), figures(0.03, None)]
+    view: Any = SimpleNamespace(
+        each=lambda kind, *_: events if kind == "event" else [], arms=["live"], label="measured"
+    )
+    monkeypatch.setattr(header, "_event", lambda _: "regroup")
+    (recovered, _, _), (name, figure, remark) = header._events(view)
+    assert (recovered, name) == ("Live, red", "Regroup under running jobs")
+    assert figure.startswith("50")
+    assert remark == "longest blackout of 3, measured"
+
+
+def test_jobs_have_colours_of_their_own_as_long_as_there_are_any() -> None:
+    names = ["red", *(f"j{number}" for number in range(20))]
+    found = job_colours(names)
+    assert found["red"] == PALETTE[0]
+    assert len({found[name] for name in names[:13]}) == 13
+    # Then they begin again.
+    assert found["j12"] == found["j0"]
+    assert QUIET not in found.values()

@@ -13,7 +13,7 @@ import numpy as np
 
 from ringlight.experiments.analysis.fidelity import TAKEN, missed_links
 from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
-from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.protocol import RANK_S, BackendError
 from ringlight.experiments.client import Api, Unreachable
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.events import (
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 #: Deadlines in seconds: workers connected, after the time to fill links.
 READY_S, LATE_S = 60.0, 30.0
-#: What each rank adds to the first: hundreds are started on few processors.
-RANK_S = 1.0
 #: From the release call to the start, seconds. Who hears of it later begins later, and its stream counts from
 #: then: unlike those of training, these ranks need no common start.
 START_S = 0.05

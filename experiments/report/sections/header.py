@@ -188,9 +188,9 @@ def _events(view: View) -> Iterator[Card]:
             name = text(f"{at.title}, {at.subject.rpartition('job ')[2]}")
             yield name, _big(recovery), f"from “{_event(at)}” to the end of the next iteration"
     for name, found in blackouts.items():
-        longest, kept_all = max(found)
+        longest, remark = max(found)
         what = "blackout" if len(found) == 1 else f"longest blackout of {len(found)}"
-        yield name, _big(longest), f"{what}, {kept_all}"
+        yield name, _big(longest), f"{what}, {remark}"
 
 
 def _event(at: Figures) -> str:

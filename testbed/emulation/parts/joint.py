@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 AGENT, OPENFLOW = "agent", "openflow"
 #: What a switch's entry has for the first part in place of a file with a password.
 _PASSWORD = "password"
-
-
 #: Between two questions for what has ended on other hosts, seconds.
 DEATHS_S = 1.0
 
@@ -60,6 +58,7 @@ class Joint:
         self._pulses = [Pulse(parts, place, self._lose) for place in others] if self.is_first else []
         self._others: list[OtherPart] = []
         self._closing = threading.Event()
+        self._follower = threading.Thread(target=self._follow, name="deaths", daemon=True)
 
     @property
     def is_first(self) -> bool:
@@ -88,7 +87,7 @@ class Joint:
         for pulse in self._pulses:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
-        threading.Thread(target=self._follow, name="deaths", daemon=True).start()
+        self._follower.start()
         return WorkersOfAll(fabric, own, self._others)
 
     def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
@@ -223,6 +222,8 @@ class Joint:
         """Wait for the others' end, close the door, remove what it made."""
         self._closing.set()
         deadline = time.monotonic() + END_S
+        if self._follower.is_alive():
+            self._follower.join(END_S)
         for number, pulse in enumerate(self._pulses, 1):
             if not pulse.await_end(deadline - time.monotonic()):
                 log.warning("host %s: its part was not seen to end", pulse.place.host)
