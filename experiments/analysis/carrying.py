@@ -15,6 +15,7 @@ import numpy as np
 
 from ringlight.experiments.analysis.prediction import cross_connects, nic_rate_bps, predict_jobs
 from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.fabric.full_load import flows_both_ways, left
 from ringlight.fabric.kinds import vector_bytes
 from ringlight.fabric.paths import NoPathError, Router
 from ringlight.fabric.schedules import steps_named
@@ -182,6 +183,18 @@ def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
     found = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
     return {name: traffic for name, traffic in found.items() if traffic is not None}
+
+
+def left_by_tcp(plan: RunPlan) -> float:
+    """Share of payload's rate that TCP leaves to the job to which it leaves least; 1 where a simulation is
+    not to take what it gives away."""
+    if not plan.setting.tcp.full_load:
+        return 1.0
+    return min((left(_flows(job)) for job in plan.jobs if job.container is None), default=1.0)
+
+
+def _flows(job: JobPlan) -> int:
+    return flows_both_ways((sources, destinations) for _, sources, destinations, _ in _sends(job))
 
 
 def _traffic(plan: RunPlan, job: JobPlan, switches: _Switches, iteration_s: float | None) -> Traffic | None:

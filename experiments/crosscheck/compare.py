@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringlight.experiments.analysis.carrying import left_by_tcp
 from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
@@ -197,7 +198,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     near = (link for link in emulated.links if link.fabric == fabric and _joins(link.direction, ends))
     held_up = _link_range(near)
     if held_up is not None:
-        share = simulated.environment.get("payload_share", 1.0)
+        share = simulated.environment.get("payload_share", 1.0) * left_by_tcp(theirs.plan)
         links_s = _mean(ideal, lambda it: it.all_reduce_s) * (share / held_up["median"] - 1)
     light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
     set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0

@@ -68,11 +68,12 @@ class ChosenScale(Strict):
 
 class Tcp(Strict):
     """``rto_min``: least retransmission time-out of the workers' sockets, real seconds. ``headers``: false
-    where a simulation is to leave them out."""
+    where a simulation is to leave them out; ``full_load``: true where it is to take what TCP gives away."""
 
     congestion_control: Literal["reno", "cubic", "bbr"] = "reno"
     rto_min: Duration = 0.2
     headers: bool = True
+    full_load: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ringlight.experiments.backends.simulation.workloads import MOST_RANKS, fide
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import Record
 from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_share
+from ringlight.fabric.full_load import MEASURED
 from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.light import bit_errors
 from ringlight.fabric.planes.base import Plane
@@ -33,7 +34,8 @@ from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY, Segment
 _CANNOT = {"kill controller", "kill agent", "kill averager", "kill server agent", "disturb", "restore gpu"}
 _LEFT_OUT = (
     "TCP: no loss but on links that lose frames, no retransmission but there and where links flap, no time "
-    "to find the fair rate, no acknowledgements in the way of payload going the other way.",
+    "to find the fair rate; acknowledgements in the way of payload, and flows that are ahead of others, only "
+    "with tcp.full_load.",
     "The workers' software: no late timers, no time in the kernel or in software switches.",
     "The controller: light that it moves takes the command and dark times of the optical switch's profile "
     "and nothing more, and the packet switches' rules change at once. No beacons are sent.",
@@ -178,6 +180,15 @@ class SimulationBackend:
                 "what TCP comes near to over some round trips; nothing is lost and nothing sent twice",
             ),
         ]
+        if setting.tcp.full_load:
+            assumed.append(
+                (
+                    "what TCP leaves of a link that is full both ways",
+                    ", ".join(f"{100 * share:.1f} % ({flows})" for flows, share in MEASURED.items()),
+                    "of payload's rate, by the flows that each end sends and receives at once; measured once "
+                    "connections were warm (fabric/full_load.py)",
+                )
+            )
         for carrier in CARRIERS.values():
             assumed += carrier.assumed(setting)
         for what, value, why in assumed:

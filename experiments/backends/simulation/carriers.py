@@ -109,7 +109,8 @@ class Carrier:
         lossy = fabric.optics.modulation is not None
         lossy |= any(link.impairments.loses for link in fabric.links)
         setting = self.plan.setting
-        segments = Segments(setting.frames.mtu_bytes, setting.tcp.rto_min) if lossy else None
+        time_out_s = setting.tcp.rto_min * setting.scale.time
+        segments = Segments(setting.frames.mtu_bytes, time_out_s) if lossy else None
         return PacketNetwork(
             fabric, light(fabric, whole), latency_s=self.latency_s, share=self.share, segments=segments
         )

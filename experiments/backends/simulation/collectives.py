@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from ringlight.experiments.analysis.carrying import left_by_tcp
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.record.events import (
     CollectiveTimed,
@@ -134,10 +135,21 @@ def run_started(plan: RunPlan) -> RunStarted:
 def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -> AllReduce:
     (job,), costs = plan.jobs, plan.costs
     began = run_started(plan)
-    latency_s, share = latency_s + costs.latency_s, share if costs.headers else 1.0
     return AllReduce(
-        began, plan.title, job.name, job.loop.gradient_bytes, cost, latency_s, costs.segment_s, share
+        began,
+        plan.title,
+        job.name,
+        job.loop.gradient_bytes,
+        cost,
+        latency_s + costs.latency_s,
+        costs.segment_s,
+        payload_part(plan, share),
     )
+
+
+def payload_part(plan: RunPlan, share: float) -> float:
+    """Payload's part of a link's rate: ``share`` where headers count, less what TCP gives away."""
+    return share * left_by_tcp(plan) if plan.costs.headers else 1.0
 
 
 def compute(batch: Batch) -> list[Record]:

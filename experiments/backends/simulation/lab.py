@@ -12,6 +12,7 @@ from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
+from ringlight.experiments.backends.simulation.collectives import payload_part
 from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
 from ringlight.experiments.backends.simulation.regrouping import (
     Change,
@@ -156,9 +157,14 @@ class SimulatedLab:
     def _carrier_of(self, plane: Plane) -> Carrier:
         key, costs = (plane.kind, plane.name), self._plan.costs
         if key not in self._carriers:
-            share, latency_s = self._share if costs.headers else 1.0, self._latency_s + costs.latency_s
             self._carriers[key] = CARRIERS[plane.kind](
-                plane, self._plan, self._engine, share, latency_s, self._note, self._keep
+                plane,
+                self._plan,
+                self._engine,
+                payload_part(self._plan, self._share),
+                self._latency_s + costs.latency_s,
+                self._note,
+                self._keep,
             )
         return self._carriers[key]
 
