@@ -7,6 +7,7 @@ worker that holds the GPU.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import zlib
@@ -59,6 +60,8 @@ log = logging.getLogger(__name__)
 #: Datapath id of the first Open vSwitch bridge that stands for an optical switch.
 OPTICAL_DPID = 0x100
 ADDRESS_PREFIX = 16
+#: Least window of workers' connections: frames, and seconds at the fastest link's rate.
+_WINDOW_FRAMES, _LATE_S = 8, 0.02
 #: Longest wait for the kernel to tell of a carrier that has come or gone, seconds.
 CARRIER_S = 2.0
 #: Frames by which one may come late before TCP calls it lost, where light stands: those that went round in
@@ -212,6 +215,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)
         }
+        self._window_bytes = self._most_under_way()
         self._impaired = {
             link: link.impairments.dilated(emulation.time_dilation)
             for link in fabric.links
@@ -654,6 +658,21 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 wanted = self._offloads(near.node)
                 netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
 
+    def _most_under_way(self) -> int | None:
+        """Window of the workers' connections, bytes; None where links delay, as a window must hold what is
+        on the way.
+
+        A connection that has more under way than a queue holds loses half of it at once, and TCP mends that
+        by a time-out, a second or so. Half a queue is enough for the longest way without delays.
+        """
+        rates = [(self.emulation.rate_bps(link.rate_bps), queue_s) for link, queue_s in self._queue_s.items()]
+        if any(link.impairments.delay_s for link in self.fabric.links) or not rates:
+            return None
+        least = min(netlink.queue_bytes(rate_bps, queue_s) // 2 for rate_bps, queue_s in rates)
+        # Workers are late now and then; meanwhile the window is what goes on.
+        late = max(rate_bps for rate_bps, _ in rates) / 8 * _LATE_S
+        return max(least, math.ceil(late), _WINDOW_FRAMES * netlink.FRAME_BYTES)
+
     def _offloads(self, gpu: str) -> bool:
         """Whether a host may leave checksums to be computed and bursts to be cut up: not where a link is
         impaired, which would lose and delay a burst as one, nor where Open vSwitch alone reads its frames."""
@@ -794,6 +813,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     ADDRESS_PREFIX,
                     rto_min_s=emulation.rto_min_s,
                     mtu_bytes=self.frames.mtu_bytes,
+                    window_bytes=self._window_bytes,
                     neighbours=neighbours,
                 )
 
