@@ -139,7 +139,7 @@ def kills(moments: int = 20, seed: int = 29, most: int = 0, into: Path | None = 
     """A worker process, a host, the network between hosts, and Dask's scheduler, killed in turns. Bars: the
     light of the other hosts stays, nothing of ours is left after ``clean``, what is not ours is there.
 
-    ``into``: a file with a line for each kill; those that it has are not made again; ``most``: so many are made now.
+    ``into``: a file with a line for each kill, which are not made again; ``most``: so many are made now.
     """
     need_root()
     done = [] if into is None or not into.exists() else into.read_text().splitlines()
