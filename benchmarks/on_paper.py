@@ -38,6 +38,11 @@ START_S = 0.3
 #: GPUs of a packet switch, which are of one host; machines and their processors.
 LEAF, MACHINES, SIZES = 8, ((1, 2), (1, 64), (8, 16), (64, 16)), (64, 256, 1024)
 
+COLUMNS = (
+    *("gpus", "machines", "processors", "D", "S", "limit"),
+    *("links_gbps", "cut_gbps", "up_s", "iteration_s", "simulated_in_s"),
+)
+
 
 def vxlan(rounds: int = 3) -> dict[str, Any]:
     """Processor time of each frame of one stream between two network namespaces: over a veth pair, and over a
@@ -74,19 +79,7 @@ def table(iterations: int = 3) -> list[dict[str, Any]]:
             rows.append(
                 {**row, "iteration_s": ended.t / iterations * row["D"], "simulated_in_s": simulated_s}
             )
-    heads = (
-        "GPUs",
-        "machines",
-        "processors",
-        "D",
-        "S",
-        "limit",
-        "links Gbit/s",
-        "cut Gbit/s",
-        "up s",
-        "iteration s",
-    )
-    show(heads, [[_short(value) for value in list(row.values())[: len(heads)]] for row in rows])
+    show(list(COLUMNS), [[_short(row[key]) for key in COLUMNS] for row in rows])
     return rows
 
 
@@ -107,7 +100,7 @@ class _Crossing:
 
 def _row(plan: Any, gpus: int, machines: int, processors: int) -> dict[str, Any]:
     costs, every = MEASURED.fast(), machines * processors
-    chosen = choose_scale([plan], costs, every, REFERENCE)
+    chosen = choose_scale([plan], costs, every, REFERENCE, machines)
     wants, limit = dict(chosen.wants), chosen.limit
     crossing = _crossing(plan, gpus, machines)
     # All links of a cut may be full at once, both ways.
