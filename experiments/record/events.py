@@ -428,8 +428,9 @@ class LinkRateDisturbed(LinkRate, event="link_rate_disturbed"):
 
 
 class Repeated(Record, event="repeated"):
-    """Something was made once more because others had the processors. ``what``: links or run; ``counts``:
-    which of the two counts; ``set_aside``: the run that does not."""
+    """Something was made once more because others had the processors, or because TCP's time-outs may be all
+    that links missed. ``what``: links or run; ``counts``: which of the two counts (``better``: of each link
+    the better); ``set_aside``: the run that does not."""
 
     what: str
     name: str

@@ -13,10 +13,12 @@ import gc
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
 
+from ringlight.fabric.impairments import resumed_s
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, passes_on
 from ringlight.testbed.simulation.arrays import FloatArray
@@ -88,15 +90,17 @@ class Job:
 class NetworkChange:
     """Change of the network to ``network`` at ``time_s``; links that it did not have are dark for ``dark_s``.
 
-    A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark,
-    all others go on. A cut link: what had its way over it goes on elsewhere, or its job fails; with
-    ``patient`` it stands still until another change gives it a way.
+    A regroup: the packets' paths change at once, flows that need a new link stand still while it is dark and,
+    with ``time_out_s`` seconds, until TCP tries again after that; all others go on. A cut link: what had its
+    way over it goes on elsewhere, or its job fails; with ``patient`` it stands still until another change
+    gives it a way.
     """
 
     time_s: float
     network: Network
     dark_s: float = 0.0
     patient: bool = False
+    time_out_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -316,11 +320,17 @@ class Simulation:
                 lit_s = self.engine.now_s + event.dark_s
                 if lit_s == math.inf:
                     continue
-                self.engine.at(lit_s, lambda n=number, c=capacity: self.engine.set_capacity(n, c))  # type: ignore[misc]
+                self.engine.at(lit_s, partial(self.shine, number, capacity, event.time_out_s))
             else:
                 self.engine.set_capacity(number, capacity)
         for one in self.runs.values():
             one.rerouted()
+
+    def shine(self, link: int, capacity: float, time_out_s: float | None) -> None:
+        """A link has light again, ``capacity`` bytes per second; senders find that out by their time-outs."""
+        self.engine.set_capacity(link, capacity)
+        if time_out_s is not None:
+            self.engine.hold_back(link, partial(resumed_s, time_out_s=time_out_s))
 
     def lose(self, event: GpuLost) -> None:
         self.lost.add(event.gpu)

@@ -353,6 +353,10 @@ def test_a_regroup_darkens_what_moves_and_speeds_up_the_job() -> None:
     assert durations[-1] == pytest.approx(fast)
     assert max(durations) == pytest.approx(0.05, rel=0.5)
     assert max(durations) > 0.05
+    # TCP sends again after 20, then after 40 and 80 ms more; the acknowledgement takes 40.
+    change = NetworkChange(at_s, after, dark_s=0.05, time_out_s=0.02)
+    again = [duration_s(i) for i in simulate(network, [job], [change])["a"].iterations]
+    assert max(again) == pytest.approx(max(durations) - 0.05 + 0.02 + 0.04 + 0.04)
     # Who does not move does not notice.
     still = Job("b", ("g2", "g4", "g5"), ring(3), 40e6, Compute(0.001), 5)
     moved = {move.gpu for move in plan.moved}

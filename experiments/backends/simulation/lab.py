@@ -405,10 +405,14 @@ class SimulatedLab:
             rates = (float(network.capacity_bps[number]) / 8 for number in local)
             return list(zip(self._sim.links(local), rates, strict=True))
 
-        # As if the queue in front of the link were full.
-        rtt_s = 2 * link.impairments.delay_s + link.queue_s * self._setting.scale.time
-        time_out_s = self._setting.tcp.rto_min + rtt_s
-        self._flaps[ends] = Flap(self._engine, link.impairments, passing, time_out_s, self._settle)
+        self._flaps[ends] = Flap(
+            self._engine, link.impairments, passing, self._time_out_s(link), self._settle
+        )
+
+    def _time_out_s(self, link: Link) -> float:
+        """TCP's time-out over a link, seconds of the emulation, as if the queue in front of it were full."""
+        full_s = self._setting.tcp.rto_min + link.queue_s
+        return 2 * link.impairments.delay_s + full_s * self._setting.scale.time
 
     def _kill_switch(self, event: EventPlan) -> None:
         """The light of an optical switch stays; through a packet switch nothing goes until it is back."""
@@ -499,7 +503,9 @@ class SimulatedLab:
         def moved() -> None:
             self._circuits = made.circuits
             patient = bool(self._cut)
-            self._change(NetworkChange(self.now_s(), self._network(), made.dark_s, patient))
+            lit = [link for link in self._fabric.links if {link.a.node, link.b.node} & {*self._profiles}]
+            time_out_s = max(self._time_out_s(link) for link in lit)
+            self._change(NetworkChange(self.now_s(), self._network(), made.dark_s, patient, time_out_s))
 
         self._engine.at(begin_s + made.command_s, moved)
         end_s = begin_s + made.command_s + made.dark_s
