@@ -5,7 +5,6 @@ The command that asks needs neither root nor Docker. What a run leaves comes bac
 
 from __future__ import annotations
 
-import atexit
 import pickle
 import platform
 import secrets
@@ -13,9 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,15 +36,14 @@ from ringlight.fabric.impairments import NONE
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.forkserver import forking
 from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
+from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
 from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after, tail
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.parts import VXLAN_BYTES
-from ringlight.testbed.preloaded import PROGRAMS
 
 #: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.
 RUN_KIND, ORDER, MADE = "run ", "order.pickle", "made.pickle"
@@ -209,7 +206,7 @@ class HostsBackend(EmulationBackend):
         worker, key = OwnWorker(), f"{RUN_KIND}{self._series} {plan.name}"
         end_forsaken(RUN_KIND, but=key)
         if self._over is None:
-            _fork_from_now_on()
+            fork_from_now_on()
             return self._made(plan, again, worker.name, lambda: worker.unwanted() or worker.ends())
         with looked_after(key, partial(self._kept, plan, again, worker.name), worker) as lab:
             try:
@@ -231,7 +228,7 @@ class HostsBackend(EmulationBackend):
         assert self._over is not None
         assert self._known is not None
         lot, over = next(lot for lot in self._lots() if lot[0].name == name), self._over
-        with known_hosts(self._known[0], lot) as cluster, forking(PROGRAMS):
+        with known_hosts(self._known[0], lot) as cluster, forked_labs():
 
             def spread(setting: Setting) -> SpreadLab:
                 return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
@@ -304,15 +301,6 @@ def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Nee
     a, b = sorted((number[way.a], number[way.b]))
     crossing_bps = cut.crossing_bps.get((a, b), 0.0) / (setting.scale.time * setting.scale.payload)
     return Needs(mtu_bytes=SMALLEST_MTU_BYTES + VXLAN_BYTES, rate_bps=crossing_bps)
-
-
-@cache
-def _fork_from_now_on() -> None:
-    """Have processes of this worker's labs forked from one that has imported what they need, for all of its
-    labs: it ends with the worker, and so do they."""
-    undo = ExitStack()
-    undo.enter_context(forking(PROGRAMS))
-    atexit.register(undo.close)
 
 
 def _named(record: RunFailed, host: str) -> RunFailed:
