@@ -83,6 +83,8 @@ class Cluster:
     ) -> dict[str, Answer]:
         """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
         waits for none."""
+        from distributed.comm import CommClosedError
+
         asked = self.hosts if hosts is None else hosts
         try:
             found = self._client.run(
@@ -95,6 +97,8 @@ class Cluster:
             answer = found.get(host.address, "its worker is gone")
             if isinstance(answer, ImportError | AttributeError):
                 raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
+            if isinstance(answer, CommClosedError):
+                raise LabError(f"host {host.name}: its worker is gone")
             if isinstance(answer, Exception) or host.address not in found:
                 raise LabError(f"host {host.name}: {answer or type(answer).__name__}")
             answers[host.name] = answer
