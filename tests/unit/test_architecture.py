@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "testbed.forkserver",
         "testbed.lab",
         "testbed.parts",
+        "testbed.preloaded",
         "testbed.processes",
         "testbed.services",
     ),
