@@ -3,7 +3,8 @@
 Hosts are network namespaces of this machine, each with an Open vSwitch and a Docker of its own, so all
 figures are of one machine's processors. ``demo``: the bundled experiment over two hosts and on one. ``size``:
 64 containers over four hosts and on one. ``link``: a rate, a round trip and a dark time where they cross.
-``kills``: what is left, and what stays, after something was killed at some moment.
+``sweep``: twelve labs on three hosts and on one. ``kills``: what is left, and what stays, after something was
+killed at some moment.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ Runtime = Literal["docker", "namespace"]
 DEMO, MINI = ROOT / "scenarios/disaggregation.yaml", ROOT / "tests/data/mini.yaml"
 #: Bars: points of a reduction, shares, seconds, times the processors' time of one host.
 POINTS, RATE, ROUND_TRIP_S, DARK_S, UP_S, TIMES = 3.0, 0.01, 0.2e-3, 1e-3, 60.0, 1.2
+SWEEP_TIMES = 1.3
+#: What is killed in turns, and for how long the light is looked at then, seconds.
+WHAT, LOOK_S = ("worker", "host", "network", "scheduler"), 5.0
 #: Longest run of a command, seconds.
 COMMAND_S = 900.0
 #: Where a Docker's containerd has a folder for each container.
@@ -108,24 +112,56 @@ def link(rounds: int = 3) -> dict[str, Any]:
     return {**medians, "apart": apart, "all": found, "missed": missed}
 
 
-def kills(moments: int = 20, seed: int = 29) -> dict[str, Any]:
+def sweep(points: int = 12, number: int = 3, runtime: Runtime = "namespace") -> dict[str, Any]:
+    """A sweep, each of whose points is a lab on some host. Bars: rows of the same form as on one host, and at
+    most 1.3 times a third of its time, or of what the processors' time of it all takes on this machine's
+    processors, whichever is more: the hosts share them."""
+    with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
+        scenario = Path(folder, "sweep.yaml")
+        scenario.write_text(yaml.safe_dump(_points(points)), encoding="utf-8")
+        found = _both(scenario, runtime, number, (), parts=False)
+    keys = ("whole_s", "processor_s", "verdict")
+    show(("", "one host", f"{number} hosts"), [(k, found["one"][k], found["over"][k]) for k in keys])
+    one, over = (
+        {(*_key(row)[:-2], str(row["point"]), row["unit"]) for row in found[n]["rows"]} for n in found
+    )
+    processors = os.cpu_count() or 1
+    share_s, shared_s = found["one"]["whole_s"] / number, found["over"]["processor_s"] / processors
+    times = found["over"]["whole_s"] / max(share_s, shared_s)
+    missed = [f"rows of one only: {sorted(map(str, one ^ over))[:5]}"] if one != over else []
+    missed += [f"{times:.2f} times the time"] if times > SWEEP_TIMES else []
+    kept = {name: {key: run[key] for key in keys} for name, run in found.items()}
+    counted = {"a_host's_share_s": share_s, "all_processors_s": shared_s, "processors": processors}
+    return {**kept, **counted, "times": times, "rows": len(over), "missed": missed}
+
+
+def kills(moments: int = 20, seed: int = 29, most: int = 0, into: Path | None = None) -> dict[str, Any]:
     """A worker process, a host, the network between hosts, and Dask's scheduler, killed in turns. Bars: the
-    light of the other host stays, nothing of ours is left after ``clean``, what is not ours is there."""
+    light of the other hosts stays, nothing of ours is left after ``clean``, what is not ours is there.
+
+    ``into``: a file with a line for each kill, which are not made again; ``most``: so many are made now.
+    """
     need_root()
-    chance, rows, missed = random.Random(seed), [], []
-    for number in range(moments):
-        what = ("worker", "host", "network", "scheduler")[number % 4]
+    done = [] if into is None or not into.exists() else into.read_text().splitlines()
+    rows = [json.loads(line) for line in done][:moments]
+    for number in range(len(rows), min(moments, len(rows) + (most or moments))):
+        chance = random.Random(f"{seed} {number}")
         with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
-            row = _killed(Path(folder), what, chance.uniform(0.5, 22.0))
+            row = _killed(
+                Path(folder), WHAT[number % len(WHAT)], number // len(WHAT), chance.uniform(0.5, 22.0)
+            )
         tell(f"{number + 1} of {moments}: {row}")
         rows.append(row)
-        bars = ("light", "nothing_left", "foreign")
-        missed += [f"{number + 1}, {what}: {key}" for key in bars if not row[key]]
+        if into is not None:
+            with into.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    bars = ("light", "goes_on", "nothing_left", "foreign")
+    missed = [f"{n}, {row['killed']}: {key}" for n, row in enumerate(rows, 1) for key in bars if not row[key]]
     show(list(rows[0]), [list(row.values()) for row in rows])
     return {"seed": seed, "kills": rows, "missed": missed}
 
 
-PARTS = (demo, size, link, kills)
+PARTS = (demo, size, link, sweep, kills)
 
 
 def _both(
@@ -135,15 +171,19 @@ def _both(
     words: Sequence[str],
     containers: int = 0,
     watch: Callable[[Hosts], list[float]] | None = None,
+    parts: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """A scenario on one host (``one``) and over several (``over``), each with hosts of its own."""
+    """A scenario on one host (``one``) and over several (``over``), each with hosts of its own.
+
+    ``parts``: each lab has a part on each host, and else is on one of them.
+    """
     need_root()
     found = {}
     for name, count in (("one", 1), ("over", number)):
         with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
             with hosts(Path(folder, "rig"), count, docker=runtime == "docker") as rig:
                 how = ["--dask", SCHEDULER, "--runtime", runtime, "--runs", f"{folder}/runs"]
-                how += ["--hosts", str(count)] if count > 1 else []
+                how += ["--hosts", str(count)] if parts and count > 1 else []
                 tell(f"{scenario.stem}: {count} hosts")
                 took = _run(rig, ("run", str(scenario), *words, *how), containers, watch)
             (run,) = Path(folder, "runs").iterdir()
@@ -235,6 +275,15 @@ def _many(leaves: int, gpus: int) -> dict[str, Any]:
     }
 
 
+def _points(count: int) -> dict[str, Any]:
+    """The small scenario's first arm at so many points."""
+    found: dict[str, Any] = yaml.safe_load(MINI.read_text(encoding="utf-8"))
+    found["arms"] = {"fragmented": found["arms"]["fragmented"]}
+    found["sweep"] = {"training.samples": [256 + 8 * number for number in range(count)]}
+    del found["compare"]
+    return found
+
+
 def _quiet() -> dict[str, Any]:
     """The small scenario with long computing, so that pings meet empty queues, and one regroup."""
     found: dict[str, Any] = yaml.safe_load(MINI.read_text(encoding="utf-8"))
@@ -278,49 +327,79 @@ def _is_lit(host: NamespaceHost) -> bool:
     return bool(_said(host, "ls /sys/fs/bpf/ringlight/*/ocs0 2>/dev/null"))
 
 
-def _killed(folder: Path, what: str, after_s: float) -> dict[str, Any]:
+def _iterations(rig: Hosts) -> int:
+    look = "cat /run/ringlight/*/workers/*/events.jsonl 2>/dev/null | grep -c '\"iteration\"'"
+    return sum(int(_said(host, look) or 0) for host in rig.hosts)
+
+
+def _is_made(host: NamespaceHost) -> bool:
+    """Whether a run has ended well whose command or worker is gone."""
+    return bool(_said(host, "ls /run/ringlight/*/made.pickle 2>/dev/null"))
+
+
+def _killed(folder: Path, what: str, turn: int, after_s: float) -> dict[str, Any]:
     with hosts(folder / "rig") as rig:
         first, second = rig.hosts
         for host in rig.hosts:
             for line in FOREIGN:
                 subprocess.run(host.command(line.split()), check=True, timeout=20)
-        words = ("--arm", "fragmented", "--hosts", "2", "--set", "training.samples=1024")
+        words = ("--arm", "fragmented", "--hosts", "2", "--set", "training.samples=2048")
         how = ("--dask", SCHEDULER, "--runtime", "namespace", "--runs", str(folder / "runs"))
         command = rig.starting("run", str(MINI), *words, *how)
         time.sleep(after_s)
-        lit, running = _is_lit(first), command.poll() is None
+        before = _iterations(rig)
+        # A lab that is not up yet is removed.
+        up = command.poll() is None and bool(_said(first, "ls /run/ringlight/*/inventory.json 2>/dev/null"))
         alive = [first] if what == "host" else [first, second]
         if what == "worker":
-            kill(rig.workers.pop(second.name))
+            kill(rig.workers.pop((second, first)[turn % 2].name))
         elif what == "host":
             second.process.kill()
         elif what == "network":
             subprocess.run([*rig.inside, "ip", "link", "set", "h2", "down"], check=True, timeout=20)
         else:
             rig.end_scheduler()
-        time.sleep(1.0)
-        light = not lit or not running or _is_lit(first)
+        lit = [host for host in alive if up and _is_lit(host)]
+        looked_s, stayed, grown = time.monotonic() + LOOK_S, True, False
+        while time.monotonic() < looked_s and stayed:
+            time.sleep(0.5)
+            # Once its run is over it is dark.
+            stayed = all(_is_lit(host) for host in lit) or command.poll() == 0 or _is_made(first)
+            grown = grown or _iterations(rig) > before or _is_made(first)
+        if what == "worker":
+            for host in rig.hosts:
+                if host.name not in rig.workers:
+                    rig.start(host)
         try:
             _, err = command.communicate(timeout=150)
         except subprocess.TimeoutExpired:
             command.kill()
             _, err = command.communicate(timeout=20)
             err += "\nthe command did not end"
-        left = {}
-        with suppress(TimeoutError):
-            until(lambda: not any(map(_ours, alive)), "nothing left", 45.0, 0.5)
-        for host in alive:
-            left[host.name] = len(_ours(host))
+        asked = what == "scheduler" and turn % 2 == 1
+        if asked:
+            rig.start_again()
+        elif what != "scheduler":
+            # A lab whose scheduler is gone goes on until somebody removes it, or it is over.
+            with suppress(TimeoutError):
+                until(lambda: not any(map(_ours, alive)), "nothing left", 45.0, 0.5)
+        left = {host.name: len(_ours(host)) for host in alive}
+        if asked:
+            assert rig.ringlight("clean", "--dask", SCHEDULER).returncode == 0
+        for host in [] if asked else alive:
             clean = host.command([*RINGLIGHT, "clean"])
             subprocess.run(clean, check=True, timeout=120, capture_output=True, env=rig.environment, cwd=ROOT)
         there = [_said(host, "ip netns; ip -o link show rlx-1; ovs-vsctl list-br") for host in alive]
         return {
             "killed": what,
             "after_s": round(after_s, 1),
-            "lit_before": lit and running,
+            "lit_before": [host.name for host in lit],
+            "iterations": before,
             "exit_code": command.returncode,
             "said": err.strip().splitlines()[-1][:100] if err.strip() else "",
-            "light": light,
+            "light": stayed,
+            # A job has ranks on both hosts, and ends with a host or its network.
+            "goes_on": grown or not before or not lit or what in ("host", "network"),
             "left_before_clean": left,
             "nothing_left": not any(map(_ours, alive)),
             "foreign": all(all(name in said for name in ("other", "rlx-1", "other0")) for said in there),

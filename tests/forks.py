@@ -1,4 +1,4 @@
-"""One fork server for all labs and commands of a test process: what they start has been imported once."""
+"""One fork server for all labs and commands of a test run: what they start has been imported once."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ MODULES = (
 )
 
 
+#: Environment variable with the socket of the server that all processes of a test run share.
+SHARED = "RINGLIGHT_TESTS_FORKSERVER"
+
+
+def place() -> str:
+    """The socket of the run's server; of one of this process's own where processes share none."""
+    return os.environ.get(SHARED) or str(server().path)
+
+
+def share() -> None:
+    """Start a server for this process and those that it starts."""
+    os.environ[SHARED] = str(server().path)
+
+
 @cache
 def server() -> ForkServer:
     """Started when it is first asked for; ends with this process."""
@@ -49,7 +63,7 @@ def server() -> ForkServer:
 def forks() -> None:
     """Whatever starts processes of a lab finds the server. For the conftest.py of tests that build labs."""
     if os.geteuid() == 0:
-        os.environ[SOCKET] = str(server().path)
+        os.environ[SOCKET] = place()
 
 
 class Command:
@@ -65,7 +79,7 @@ class Command:
         self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self.process = start_process(
             words,
-            {**inherited, SOCKET: str(server().path)},
+            {**inherited, SOCKET: place()},
             self._output,
             errors=self._errors,
             directory=directory,
@@ -115,7 +129,7 @@ def running(
     command: Sequence[str], environment: Mapping[str, str], errors: Path | int
 ) -> tuple[Process, TextIO]:
     """A command that runs, with nothing to read; its standard output. ``errors``: where its errors go."""
-    environment = {**environment, SOCKET: str(server().path)}
+    environment = {**environment, SOCKET: place()}
     output, into = os.pipe()
     with open(into, "wb") as said, open(errors, "wb") as wrong:
         process = start_process(command, environment, said, errors=wrong, directory=ROOT)

@@ -198,12 +198,19 @@ class Handle(NamedTuple):
     number: int
 
 
+#: The columns of a :class:`Program` up to its tag, of one operation.
+_Row = tuple[int, int, int, float, float, int, int, int, int]
+# Millions of them are written, and numpy takes three times as long for members of an enumeration.
+_COMPUTE, _MEMORY, _COLLECTIVE = int(Kind.COMPUTE), int(Kind.MEMORY), int(Kind.COLLECTIVE)
+_SEND, _RECEIVE = int(Kind.SEND), int(Kind.RECEIVE)
+
+
 @dataclass
 class Writer:
     """A program under construction; every method returns the operation that it added."""
 
     book: Book
-    rows: list[tuple[int, int, int, float, float, int, int, int, int]] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
     edges: list[tuple[int, ...]] = field(default_factory=list)
 
     def compute(
@@ -212,13 +219,13 @@ class Writer:
     ) -> Handle:  # fmt: skip
         """``seconds`` of work, or so many ``flops``."""
         known = np.nan if seconds is None else seconds
-        return self._add(Kind.COMPUTE, name, stream, after, seconds=known, flops=flops)
+        return self._add((_COMPUTE, *self._named(stream, name), known, flops, 0, -1, -1, 0), after)
 
     def memory(
         self, name: str, size: int, *, stream: str = "main", after: Iterable[Handle | None] = ()
     ) -> Handle:
         """``size`` bytes read from or written to memory."""
-        return self._add(Kind.MEMORY, name, stream, after, size=size)
+        return self._add((_MEMORY, *self._named(stream, name), np.nan, 0.0, size, -1, -1, 0), after)
 
     def collective(
         self, name: str, what: Collective, size: int, slot: int, *, stream: str = "main",
@@ -226,37 +233,27 @@ class Writer:
     ) -> Handle:  # fmt: skip
         """``what`` over ``size`` bytes with the group in communicator slot ``slot``."""
         which = self.book.collective(what)
-        return self._add(Kind.COLLECTIVE, name, stream, after, size=size, collective=which, slot=slot)
+        row = (_COLLECTIVE, *self._named(stream, name), np.nan, 0.0, size, which, slot, 0)
+        return self._add(row, after)
 
     def send(
         self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
         after: Iterable[Handle | None] = (),
     ) -> Handle:  # fmt: skip
         """``size`` bytes to the rank in peer slot ``slot``."""
-        return self._add(Kind.SEND, name, stream, after, size=size, slot=slot, tag=tag)
+        return self._add((_SEND, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after)
 
     def receive(
         self, name: str, size: int, slot: int, tag: int = 0, *, stream: str = "main",
         after: Iterable[Handle | None] = (),
     ) -> Handle:  # fmt: skip
         """``size`` bytes from the rank in peer slot ``slot``."""
-        return self._add(Kind.RECEIVE, name, stream, after, size=size, slot=slot, tag=tag)
+        return self._add((_RECEIVE, *self._named(stream, name), np.nan, 0.0, size, -1, slot, tag), after)
 
-    def _add(
-        self, kind: Kind, name: str, stream: str, after: Iterable[Handle | None], *, seconds: float = np.nan,
-        flops: float = 0.0, size: int = 0, collective: int = -1, slot: int = -1, tag: int = 0,
-    ) -> Handle:  # fmt: skip
-        row = (
-            kind,
-            self.book.stream(stream),
-            self.book.name(name),
-            seconds,
-            flops,
-            size,
-            collective,
-            slot,
-            tag,
-        )
+    def _named(self, stream: str, name: str) -> tuple[int, int]:
+        return self.book.stream(stream), self.book.name(name)
+
+    def _add(self, row: _Row, after: Iterable[Handle | None]) -> Handle:
         self.rows.append(row)
         self.edges.append(tuple({one.number: None for one in after if one is not None}) if after else ())
         return Handle(len(self.rows) - 1)
@@ -347,11 +344,7 @@ def check(workload: Workload) -> Workload:
                 raise ValueError(f"rank {out[0]}: it is in no group for communicator slot {slot}")
             for rank, group in zip(ranks.tolist(), groups.tolist(), strict=True):
                 calls.setdefault((group, slot), []).append((rank, number, slot))
-        for slot in {*_slots(program, Kind.SEND), *_slots(program, Kind.RECEIVE)}:
-            peers = _filled(workload.peers, ranks, slot)
-            out = ranks[(peers < 0) | (peers >= workload.ranks) | (peers == ranks)]
-            if len(out):
-                raise ValueError(f"rank {out[0]}: it has no peer for slot {slot}")
+        _check_peers(workload, program, ranks)
     _check_calls(workload, calls)
     _check_messages(workload)
     return workload
@@ -364,6 +357,19 @@ def _slots(program: Program, kind: Kind) -> list[int]:
 def _filled(slots: IntArray, ranks: IntArray, slot: int) -> IntArray:
     """What these ranks have in a slot; -1 where there is no such slot."""
     return slots[ranks, slot] if 0 <= slot < slots.shape[1] else np.full(len(ranks), -1)
+
+
+def _check_peers(workload: Workload, program: Program, ranks: IntArray) -> None:
+    """Check that these ranks have another rank in every slot by which their program sends or receives."""
+    slots = np.unique(program.slot[(program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)])
+    known = (slots >= 0) & (slots < workload.peers.shape[1])
+    # The last column is of slots that there are not.
+    table = np.column_stack((workload.peers[ranks], np.full(len(ranks), -1)))
+    peers = table[:, np.where(known, slots, -1)]
+    wrong = (peers < 0) | (peers >= workload.ranks) | (peers == ranks[:, None])
+    if wrong.any():
+        k = int(wrong.any(axis=0).argmax())
+        raise ValueError(f"rank {ranks[wrong[:, k].argmax()]}: it has no peer for slot {slots[k]}")
 
 
 def _check_program(workload: Workload, number: int, program: Program) -> None:
@@ -430,31 +436,54 @@ def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None
 
 def _check_messages(workload: Workload) -> None:
     """Every send has its receive, of the same size."""
-    sent: dict[tuple[int, int, int], bytes] = {}
-    received: dict[tuple[int, int, int], bytes] = {}
+    numbers: dict[bytes, int] = {}
+    # Rows of source, destination, tag and which sizes.
+    none = np.empty((0, 4), dtype=np.int64)
+    ends: tuple[list[IntArray], list[IntArray]] = ([none], [none])
     # Ranks that are alike share what they send to each slot: it is gathered once for all of them.
-    known: dict[tuple[int, tuple[int, ...]], tuple[_Sizes, _Sizes]] = {}
-    for rank, number in enumerate(workload.program_of.tolist()):
-        peers = workload.peers[rank].tolist()
-        # Two slots with one peer are one, as what goes from one rank to another has one order.
-        first: dict[int, int] = {}
-        alike = tuple(first.setdefault(peer, slot) for slot, peer in enumerate(peers))
-        if (number, alike) not in known:
-            program = workload.programs[number]
-            known[number, alike] = _sizes(program, Kind.SEND, alike), _sizes(program, Kind.RECEIVE, alike)
-        out, back = known[number, alike]
-        sent |= {(rank, peers[slot], tag): sizes for (slot, tag), sizes in out.items()}
-        received |= {(peers[slot], rank, tag): sizes for (slot, tag), sizes in back.items()}
-    for ends in {**sent, **received}:
-        one, other = sent.get(ends, b""), received.get(ends, b"")
+    for (number, alike), ranks in _alike(workload).items():
+        for found, kind in zip(ends, (Kind.SEND, Kind.RECEIVE), strict=True):
+            sizes = _sizes(workload.programs[number], kind, alike)
+            slots, tags = np.array(list(sizes), dtype=np.int64).reshape(-1, 2).T
+            which = [numbers.setdefault(said, len(numbers)) for said in sizes.values()]
+            own, peers = np.array(ranks)[:, None], workload.peers[np.array(ranks)][:, slots]
+            pair = (own, peers) if kind == Kind.SEND else (peers, own)
+            columns = np.broadcast_arrays(*pair, tags, np.array(which, dtype=np.int64))
+            found.append(np.stack(columns, axis=-1).reshape(-1, 4))
+    sent, received = (np.concatenate(found)[np.lexsort(np.concatenate(found).T[::-1])] for found in ends)
+    if np.array_equal(sent, received):
+        return
+    said = list(numbers)
+    outs, backs = ({(*end,): said[k] for *end, k in rows.tolist()} for rows in (sent, received))
+    for end in sorted(outs | backs):
+        one, other = outs.get(end, b""), backs.get(end, b"")
         if one != other:
-            source, destination, tag = ends
+            source, destination, tag = end
             counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (one, other)]
             detail = (
                 f"{counts[0]} sends and {counts[1]} receives" if counts[0] != counts[1]
                 else "their sizes differ"
             )  # fmt: skip
             raise ValueError(f"messages of tag {tag} from rank {source} to rank {destination}: {detail}")
+
+
+def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    """Ranks by their program and by which of their slots have one peer.
+
+    Two slots with one peer count as one, as what goes from one rank to another has one order.
+    """
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    apart = tuple(range(workload.peers.shape[1]))
+    doubled = (np.diff(np.sort(workload.peers, axis=1), axis=1) == 0).any(axis=1)
+    for rank, number in enumerate(workload.program_of.tolist()):
+        alike = apart
+        if doubled[rank]:
+            first: dict[int, int] = {}
+            alike = tuple(
+                first.setdefault(peer, slot) for slot, peer in enumerate(workload.peers[rank].tolist())
+            )
+        found.setdefault((number, alike), []).append(rank)
+    return found
 
 
 #: By slot and tag, the sizes of messages in the order of the program: int64, as bytes, which compare fast.

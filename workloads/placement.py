@@ -271,7 +271,9 @@ def _write(
     """One iteration. All programs follow one order of all pieces, so nobody waits in a circle."""
     arrived: defaultdict[tuple[int, int], list[Handle]] = defaultdict(list)  # by operator and GPU
 
-    def message(name: str, tag: Tag, link: tuple[int, int, int], after: Iterable[Handle]) -> Handle:
+    activations, of_gradients = int(Tag.ACTIVATIONS), int(Tag.GRADIENTS)
+
+    def message(name: str, tag: int, link: tuple[int, int, int], after: Iterable[Handle]) -> Handle:
         tail, head, size = link
         positions[tail].writer.send(name, size, head, tag, stream=f"to {head}", after=after)
         return positions[head].writer.receive(name, size, tail, tag, stream=f"from {tail}")
@@ -282,7 +284,7 @@ def _write(
             flops = operator.flops / len(gpus[number])
             has = {gpu: positions[gpu].compute(f"{operator.name} forward", flops, inputs)}
             for link in links:
-                has[link[1]] = message("mp activations", Tag.ACTIVATIONS, link, [has[link[0]]])
+                has[link[1]] = message("mp activations", activations, link, [has[link[0]]])
                 arrived[number, link[1]].append(has[link[1]])
 
     gradients = _gradients(graph, gpus, gradient_bytes)
@@ -294,7 +296,7 @@ def _write(
             for tail, head, size in reversed(messages[number][piece]):
                 own = [ready[number, head]] if (number, head) in ready else []
                 parts[tail].append(
-                    message("mp gradients", Tag.GRADIENTS, (head, tail, size), [*own, *parts[head]])
+                    message("mp gradients", of_gradients, (head, tail, size), [*own, *parts[head]])
                 )
             at = positions[gpu]
             done = at.compute(

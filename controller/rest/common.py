@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from fastapi.utils import create_model_field
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.exceptions import HTTPException
 
@@ -75,22 +76,43 @@ def failure(status: int, detail: str, **more: Any) -> JSONResponse:
 
 
 class PlainRoute(APIRoute):
-    """Sends what an endpoint returns in the form of its model, without checking it again."""
+    """Sends what an endpoint returns in the form of its model, without checking it again.
+
+    What it may answer is made a part of the description when that is asked for, which few controllers are:
+    made at once, it was half of an application's start.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
+        responses = more.pop("responses", None) or {}
         if not iscoroutinefunction(endpoint):
             status = more.get("status_code") or 200
-            model = (more.get("responses") or {}).get(status, {}).get("model", Any)
-            endpoint = _plain(endpoint, sender(model, status))
+            endpoint = _plain(endpoint, sender(responses.get(status, {}).get("model", Any), status))
         super().__init__(path, endpoint, **more)
+        self.responses = responses
+        # Of no responses; so the next who asks has those below.
+        del self.response_fields
+
+    @functools.cached_property
+    def response_fields(self) -> dict[int | str, Any]:  # type: ignore[override]
+        """FastAPI's fields of the models of all answers but the first, by status."""
+        return {
+            status: create_model_field(
+                name=f"Response_{status}_{self.unique_id}", type_=response["model"], mode="serialization"
+            )
+            for status, response in self.responses.items()
+            if "model" in response
+        }
 
 
 def sender(model: Any, status: int = 200) -> Callable[[Any], Response]:
     """Makes answers of a model: a dataclass, or a dictionary of a kind."""
-    form = TypeAdapter(model)
+
+    @functools.cache
+    def form() -> TypeAdapter[Any]:
+        return TypeAdapter(model)
 
     def send(found: Any) -> Response:
-        body = form.dump_json(found, by_alias=True, warnings=False)
+        body = form().dump_json(found, by_alias=True, warnings=False)
         return Response(body, status, media_type="application/json")
 
     return send

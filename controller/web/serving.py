@@ -159,6 +159,11 @@ class _Connection(HttpToolsProtocol):
             self._unread = None
 
 
+def _is_no_end(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's is about something else than a request that was cut off at the end."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
 class HttpServer:
     """Answers ``app`` on ``listener`` until it is stopped; the listener is the caller's.
 
@@ -190,6 +195,8 @@ class HttpServer:
             ssl_certfile=None if tls is None else str(tls[0]),
             ssl_keyfile=None if tls is None else str(tls[1]),
         )
+        # With what is being answered ended at once, each answer would leave a traceback.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_end)
         self._server = uvicorn.Server(config)
         self._listener = listener
         self._stopping = False

@@ -57,11 +57,12 @@ class _Sending:
 
 
 def choose_scale(
-    plans: Sequence[RunPlan], costs: Costs, processors: int, costs_of: str = REFERENCE
+    plans: Sequence[RunPlan], costs: Costs, processors: int, costs_of: str = REFERENCE, machines: int = 1
 ) -> ChosenScale:
     """One scale for all ``plans``, which are at their real rates and sizes, so that they can be compared.
 
-    ``costs_of``: the machine on which ``costs`` were measured.
+    ``costs_of``: the machine on which ``costs`` were measured; ``machines``: over so many a lab is, alike,
+    each with an Open vSwitch of its own; ``processors``: of all together.
     """
     known = [(plan, traffics_of(plan, plan.jobs)) for plan in plans if plan.repeat == 1]
     sending = [_sending(plan, found) for plan, found in known]
@@ -75,7 +76,7 @@ def choose_scale(
     total, switching = work(longest)
     wants = {
         PROCESSORS: total / (FULL * processors),
-        SWITCH: switching / SWITCHING,
+        SWITCH: switching / machines / SWITCHING,
         TIMERS: max(_for_timers(plan, found.values(), costs, processors) for plan, found in known),
         STEPS: max(_for_steps(found, costs) for found in sending),
     }

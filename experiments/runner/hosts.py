@@ -5,10 +5,15 @@ The command that asks needs neither root nor Docker. What a run leaves comes bac
 
 from __future__ import annotations
 
+import pickle
+import platform
+import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,15 +36,17 @@ from ringlight.fabric.impairments import NONE
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.hosts.cluster import Cluster, Host, from_here, lost, this_worker
+from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
+from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
+from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after, tail
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
-from ringlight.testbed.lab import LabError
+from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.parts import VXLAN_BYTES
 
-#: Of each log of a lab so many bytes come back, its last.
-_LOG_BYTES = 1 << 20
+#: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.
+RUN_KIND, ORDER, MADE = "run ", "order.pickle", "made.pickle"
 #: So long a host at which labs begin may be without a worker, seconds.
 GONE_S = 30.0
 
@@ -54,18 +61,21 @@ class HostsBackend(EmulationBackend):
         fast_path: bool = False,
         over: Over | None = None,
         known: tuple[str, tuple[Host, ...]] | None = None,
+        series: str = "",
     ) -> None:
         super().__init__(runtime, fast_path=fast_path)
         self._cluster, self._over = cluster, over
         #: The scheduler's address, and its hosts.
         self._known = (cluster.address, cluster.hosts) if cluster is not None else known
+        #: Of whose runs this is one: a folder of the machine where commands are given.
+        self._series = series or secrets.token_hex(8)
         self._machines: dict[str, Mapping[str, Any]] = {}
         self._ways: list[Way] = []
         #: Since when hosts at which labs begin have had no worker, by name.
         self._missed_s: dict[str, float] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostsBackend, (self.runtime, None, self._fast_path, self._over, self._known)
+        return HostsBackend, (self.runtime, None, self._fast_path, self._over, self._known, self._series)
 
     @property
     def cluster(self) -> Cluster:
@@ -99,6 +109,8 @@ class HostsBackend(EmulationBackend):
         earlier: Mapping[str, Any],
     ) -> None:
         super().prepare(settings, logs, say, earlier)
+        if logs is not None:
+            self._series = f"{platform.node()} {logs.absolute()}"
         if self._over is not None:
             self._check_network(settings, self._over)
         # Runs that are gone on with may have been made on hosts that are there no more.
@@ -176,20 +188,6 @@ class HostsBackend(EmulationBackend):
         fitting = min(way.mtu_bytes for way in self._ways) - VXLAN_BYTES
         self._over = replace(over, mtu_bytes=min(over.mtu_bytes, fitting))
 
-    def _spread_over(self, name: str) -> Callable[[Setting], SpreadLab] | None:
-        """On the first host of a lab: what has the others build their parts."""
-        if (over := self._over) is None:
-            return None
-        assert self._known is not None
-        address, _ = self._known
-        lot = next(lot for lot in self._lots() if lot[0].name == name)
-
-        def spread(setting: Setting) -> SpreadLab:
-            cluster = from_here(address, lot)
-            return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
-
-        return spread
-
     def alone(self, plan: RunPlan) -> Made:
         """One run on some host, for which no folder is kept. Raises BackendError."""
         try:
@@ -200,12 +198,54 @@ class HostsBackend(EmulationBackend):
 
     def make(self, plan: RunPlan, again: bool = True) -> Made:
         """On a host: build a lab, make the run, once more where it was disturbed and ``again`` is true, and
-        remove the lab. A run that cannot be made is a record."""
-        name, unwanted = this_worker()
+        remove the lab. A run that cannot be made is a record.
+
+        Where the lab is over several hosts, a process of its own does it, which this worker's end, and the
+        scheduler's, do not end: the next task for the same run of the same folder finds it.
+        """
+        worker, key = OwnWorker(), f"{RUN_KIND}{self._series} {plan.name}"
+        end_forsaken(RUN_KIND, but=key)
+        if self._over is None:
+            fork_from_now_on()
+            return self._made(plan, again, worker.name, lambda: worker.unwanted() or worker.ends())
+        with looked_after(key, partial(self._kept, plan, again, worker.name), worker) as lab:
+            try:
+                made: Made = pickle.loads((lab.state_dir / MADE).read_bytes())
+            except OSError:
+                said = log_of(lab).decode(errors="replace").strip()
+                raise BackendError(
+                    f"host {worker.name}: the run's process was ended: {said[-500:]}"
+                ) from None
+        return made
+
+    def _kept(self, plan: RunPlan, again: bool, name: str, lab: Lab) -> list[str]:
+        """The command of a process that makes a run; the run is in a file."""
+        (lab.state_dir / ORDER).write_bytes(pickle.dumps((self, plan, again, name)))
+        return [sys.executable, "-m", "ringlight.experiments.runner.kept_run", str(lab.state_dir)]
+
+    def make_kept(self, plan: RunPlan, again: bool, name: str, unwanted: Callable[[], bool]) -> Made:
+        """In that process: make the run in a lab over several hosts, this one its first."""
+        assert self._over is not None
+        assert self._known is not None
+        lot, over = next(lot for lot in self._lots() if lot[0].name == name), self._over
+        with known_hosts(self._known[0], lot) as cluster, forked_labs():
+
+            def spread(setting: Setting) -> SpreadLab:
+                return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
+
+            return self._made(plan, again, name, unwanted, spread)
+
+    def _made(
+        self,
+        plan: RunPlan,
+        again: bool,
+        name: str,
+        unwanted: Callable[[], bool],
+        spread: Callable[[Setting], SpreadLab] | None = None,
+    ) -> Made:
         reporter = _Wanted(unwanted)
         with TemporaryDirectory(prefix="ringlight-run-") as folder:
             logs = Path(folder)
-            spread = self._spread_over(name)
             backend = EmulationBackend(
                 self.runtime, free_addresses(), fast_path=self._fast_path, spread=spread
             )
@@ -213,7 +253,7 @@ class HostsBackend(EmulationBackend):
             repeats = Repeats(reporter, Foreteller()) if again else None
             records, failures = one_alone(backend, plan, reporter, repeats)
             facts = {**backend.facts(), "host": name}
-            files = {str(file.relative_to(logs)): _tail(file) for file in logs.rglob("*") if file.is_file()}
+            files = {str(file.relative_to(logs)): tail(file) for file in logs.rglob("*") if file.is_file()}
         records = [_named(record, name) if isinstance(record, RunFailed) else record for record in records]
         return Made(records, failures, facts, files)
 
@@ -283,10 +323,3 @@ class _Wanted(Reporter):
     def _check(self) -> None:
         if self._unwanted():
             raise BackendError("nobody wants it any more")
-
-
-def _tail(file: Path) -> bytes:
-    """The last of a log, bytes."""
-    with file.open("rb") as log:
-        log.seek(max(0, file.stat().st_size - _LOG_BYTES))
-        return log.read()

@@ -70,7 +70,7 @@ def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
     """
     rate_bps, queue_s, least_bytes = shape
     with IPRoute() as here:
-        index = netlink.index_of(here, name)
+        index = netlink.index_of(name)
         netlink.shape(here, index, rate_bps, queue_s, least_queue_bytes=least_bytes)
         netlink.set_up(here, name)
         netlink.address(here, index, ip, PREFIX, rto_min_s=None)

@@ -71,6 +71,14 @@ _IFA_F_NOPREFIXROUTE = 0x200
 _RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_LOWER_UP = 0x1, 0x10000
 _NUD_PERMANENT = 0x80
+#: nlmsghdr, what follows it in an acknowledgement, and ndmsg with its two attributes.
+_HEADER, _ERROR, _NEIGHBOUR = struct.Struct("=IHHII"), struct.Struct("=i"), struct.Struct("=BxxxiHBB")
+_DESTINATION, _LINK_ADDRESS = struct.Struct("=HH4s"), struct.Struct("=HH6sxx")
+_RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR = 28, 1, 2
+#: NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_CREATE.
+_REPLACE = 0x1 | 0x4 | 0x100 | 0x400
+#: So many acknowledgements fit into a socket's buffer. How long the kernel may take, seconds.
+_NEIGHBOURS_AT_ONCE, _ANSWER_S = 64, 10.0
 _ARP_REQUEST, _ARP_REPLY, _EVERYBODY = 1, 2, "ff:ff:ff:ff:ff:ff"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -223,12 +231,20 @@ def segments_at(rate_bps: float) -> int:
     return max(1, int(rate_bps * BURST_S / 8 / FRAME_BYTES))
 
 
-def index_of(netlink: IPRoute, name: str) -> int:
-    """Index of an interface. Raises NetworkError when there is none of that name."""
-    found = netlink.link_lookup(ifname=name)
-    if not found:
+def index_of(name: str) -> int:
+    """Index of an interface here. Raises NetworkError when there is none of that name."""
+    found = _found(name)
+    if found is None:
         raise NetworkError(f"there is no interface {name}")
-    return int(found[0])
+    return found
+
+
+def _found(name: str) -> int | None:
+    """Index of an interface of the calling thread's namespace; None when there is none of that name."""
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return None
 
 
 def create_veth(
@@ -295,7 +311,7 @@ def create_vxlan(
 
 def set_up(netlink: IPRoute, name: str) -> int:
     """Bring an interface up without IPv6; its index. Raises NetworkError."""
-    index = index_of(netlink, name)
+    index = index_of(name)
     set_ipv6_off(name)
     with failing(f"{name}: up"):
         netlink.link("set", index=index, state="up")
@@ -313,9 +329,9 @@ class LinkState:
 def link_state(netlink: IPRoute, name: str) -> LinkState | None:
     """How an interface is now; None when there is none of that name."""
     with failing(name):
-        found = netlink.link_lookup(ifname=name)
+        found = _found(name)
         try:
-            flags = int(netlink.link("get", index=found[0])[0]["flags"]) if found else None
+            flags = None if found is None else int(netlink.link("get", index=found)[0]["flags"])
         except NetlinkError as error:
             if error.code != errno.ENODEV:
                 raise
@@ -330,8 +346,8 @@ def state_of(flags: int) -> LinkState:
 
 def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None) -> bool:
     """Bring an interface up or down, and into a group; whether there is one. Raises NetworkError."""
-    found = netlink.link_lookup(ifname=name)
-    if not found:
+    found = _found(name)
+    if found is None:
         return False
     if up:
         set_ipv6_off(name)
@@ -340,7 +356,7 @@ def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None
         wanted["group"] = group
     with failing(f"{name}: {wanted['state']}"):
         try:
-            netlink.link("set", index=found[0], **wanted)
+            netlink.link("set", index=found, **wanted)
         except NetlinkError as error:
             # Its worker has just ended.
             if error.code != errno.ENODEV:
@@ -351,11 +367,11 @@ def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None
 
 def delete_link(netlink: IPRoute, name: str) -> bool:
     """Whether there was such an interface to delete."""
-    found = netlink.link_lookup(ifname=name)
-    if not found:
+    found = _found(name)
+    if found is None:
         return False
     try:
-        netlink.link("del", index=found[0])
+        netlink.link("del", index=found)
     except NetlinkError as error:
         if error.code != errno.ENODEV:
             raise NetworkError(f"{name}: delete: {os.strerror(error.code)}") from None
@@ -424,18 +440,36 @@ def address(
             # The kernel heeds this one only where it is locked.
             route["metrics"] |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": max(1, round(rto_min_s * 1000))}
         netlink.route("replace", **route)
-        _know(netlink, index, neighbours)
+    know(index, neighbours)
 
 
-def know(netlink: IPRoute, index: int, neighbours: Sequence[tuple[str, str]]) -> None:
-    """Permanent neighbours as ``(ip, mac)``, so that no ARP is needed. Raises NetworkError."""
-    with failing(f"interface {index}: neighbours"):
-        _know(netlink, index, neighbours)
+def know(index: int, neighbours: Sequence[tuple[str, str]]) -> None:
+    """Permanent neighbours as ``(ip, mac)``, so that no ARP is needed. Raises NetworkError.
+
+    In the calling thread's namespace, and many at once: each worker has one for each other GPU, and asked
+    for one by one they were most of its start.
+    """
+    messages = [_neighbour(index, ip, mac) for ip, mac in neighbours]
+    with (
+        failing(f"interface {index}: neighbours"),
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel,
+    ):
+        kernel.settimeout(_ANSWER_S)
+        for start in range(0, len(messages), _NEIGHBOURS_AT_ONCE):
+            some = messages[start : start + _NEIGHBOURS_AT_ONCE]
+            kernel.send(b"".join(some))
+            for _ in some:
+                (error,) = _ERROR.unpack_from(kernel.recv(1 << 12), _HEADER.size)
+                if error:
+                    raise OSError(-error, os.strerror(-error))
 
 
-def _know(netlink: IPRoute, index: int, neighbours: Sequence[tuple[str, str]]) -> None:
-    for other, mac in neighbours:
-        netlink.neigh("replace", dst=other, lladdr=mac, ifindex=index, state=_NUD_PERMANENT)
+def _neighbour(index: int, ip: str, mac: str) -> bytes:
+    """RTM_NEWNEIGH of rtnetlink(7), to be acknowledged."""
+    found = _NEIGHBOUR.pack(socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
+    found += _DESTINATION.pack(_DESTINATION.size, _NDA_DST, socket.inet_aton(ip))
+    found += _LINK_ADDRESS.pack(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+    return _HEADER.pack(_HEADER.size + len(found), _RTM_NEWNEIGH, _REPLACE, 0, 0) + found
 
 
 def announce(name: str, ip: str, mac: str, others: Sequence[tuple[str, str]] = ()) -> None:

@@ -502,7 +502,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _hold_to(self, port: Port, link: Link) -> None:
         with IPRoute() as here:
-            index = netlink.index_of(here, self._interface(port))
+            index = netlink.index_of(self._interface(port))
             netlink.shape(here, index, self.emulation.rate_bps(link.rate_bps), self._queue_s[link])
 
     def _shape(self, ports: Iterable[Port]) -> None:
@@ -715,8 +715,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         needs them no more."""
 
         def inside() -> None:
-            with IPRoute() as own:
-                netlink.know(own, netlink.index_of(own, NIC), neighbours)
+            netlink.know(netlink.index_of(NIC), neighbours)
 
         try:
             if (namespace := host.namespace) is not None:
@@ -796,7 +795,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
             with IPRoute() as own:
                 netlink.set_up(own, "lo")
-                index = netlink.index_of(own, NIC)
+                index = netlink.index_of(NIC)
                 if not onic:
                     netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
                     segments = netlink.segments_at(rate) if offloads and self._all_carried else 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
@@ -27,6 +28,8 @@ Answer = TypeVar("Answer")
 RESOURCE = "HOST"
 #: Seconds that a scheduler has to answer.
 ANSWER_S = 30.0
+#: So long a lab over several hosts looks for another scheduler where its own is gone, seconds.
+RETURN_S = 3600.0
 _TLS = "give Dask's processes TLS; for a trial: ringlight hosts certificates DIR"
 
 
@@ -80,6 +83,8 @@ class Cluster:
     ) -> dict[str, Answer]:
         """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
         waits for none."""
+        from distributed.comm import CommClosedError
+
         asked = self.hosts if hosts is None else hosts
         try:
             found = self._client.run(
@@ -92,6 +97,8 @@ class Cluster:
             answer = found.get(host.address, "its worker is gone")
             if isinstance(answer, ImportError | AttributeError):
                 raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
+            if isinstance(answer, CommClosedError):
+                raise LabError(f"host {host.name}: its worker is gone")
             if isinstance(answer, Exception) or host.address not in found:
                 raise LabError(f"host {host.name}: {answer or type(answer).__name__}")
             answers[host.name] = answer
@@ -108,10 +115,12 @@ class Cluster:
         comes; Dask's future."""
         return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
 
-    def present(self) -> set[str]:
-        """Addresses (IP) of hosts that have a worker now."""
+    def present(self) -> dict[str, str]:
+        """Addresses of the workers that hosts have now, by IP address: none while the scheduler is gone."""
+        if self._client.status != "running":
+            return {}
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return {urlsplit(where).hostname or "" for where in workers}
+        return {urlsplit(where).hostname or "": where for where in workers}
 
 
 def _on(*hosts: Host) -> dict[str, Any]:
@@ -119,11 +128,12 @@ def _on(*hosts: Host) -> dict[str, Any]:
     return {"workers": [host.ip for host in hosts], "allow_other_workers": False}
 
 
-def from_here(address: str, hosts: Sequence[Host]) -> Cluster:
-    """The same hosts for a call that is made on one of them."""
-    from distributed import get_client
-
-    return Cluster(get_client(), address, hosts)
+@contextmanager
+def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
+    """The same hosts for a process on one of them, which goes on where the scheduler is gone, and finds the
+    next one. Raises LabError where none answers."""
+    with _client(address, RETURN_S) as client:
+        yield Cluster(client, address, hosts)
 
 
 async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
@@ -139,19 +149,7 @@ def hosts_of(address: str) -> Iterator[Cluster]:
     can be reached from another machine without TLS.
     """
     _refuse_open([address])
-    try:
-        from distributed import Client
-    except ImportError:
-        raise LabError(
-            "--dask: Dask is not installed; install it with: pip install 'ringlight[dask]'"
-        ) from None
-    try:
-        client = Client(address, timeout=ANSWER_S, set_as_default=False)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        # Without certificates Dask raises TypeError.
-        why = "Dask has no certificates here; see docs/hosts.md" if isinstance(error, TypeError) else error
-        raise LabError(f"--dask {address}: it does not answer: {why or type(error).__name__}") from None
-    with client:
+    with _client(address) as client:
         known = client.scheduler_info()
         workers = known["workers"]
         doors = [known["address"], *workers, *(w["nanny"] for w in workers.values() if w.get("nanny"))]
@@ -169,6 +167,24 @@ def hosts_of(address: str) -> Iterator[Cluster]:
         yield Cluster(client, address, sorted(hosts, key=lambda host: host.name))
 
 
+def _client(address: str, timeout_s: float = ANSWER_S) -> Client:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise LabError(
+            "--dask: Dask is not installed; install it with: pip install 'ringlight[dask]'"
+        ) from None
+    # Where the scheduler goes, whoever uses the client says so.
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        return Client(address, timeout=timeout_s, set_as_default=False)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        # Without certificates Dask raises TypeError.
+        why = "Dask has no certificates here; see docs/hosts.md" if isinstance(error, TypeError) else error
+        raise LabError(f"--dask {address}: it does not answer: {why or type(error).__name__}") from None
+
+
 def _refuse_open(addresses: Sequence[str]) -> None:
     for address in open_doors(addresses):
         raise LabError(
@@ -176,18 +192,31 @@ def _refuse_open(addresses: Sequence[str]) -> None:
         )
 
 
-def this_worker() -> tuple[str, Callable[[], bool]]:
-    """The name of the host on which a call is made, and whether nobody wants the call's result any more."""
-    from distributed import get_worker
+class OwnWorker:
+    """The worker, and so the host, on which a task is made; ``name``: the host's."""
 
-    worker: Worker = get_worker()
-    key = worker.get_current_task()
+    def __init__(self) -> None:
+        from distributed import get_worker
 
-    def unwanted() -> bool:
-        task = worker.state.tasks.get(key)
-        return task is None or task.state == "cancelled"
+        self._worker: Worker = get_worker()
+        self._key = self._worker.get_current_task()
+        self.name = name_of(self._worker.name, self._worker.address)
 
-    return name_of(worker.name, worker.address), unwanted
+    def unwanted(self) -> bool:
+        """Whether nobody wants the task's result any more: its command was interrupted, or is gone."""
+        task = self._worker.state.tasks.get(self._key)
+        return not self.ends() and (task is None or task.state == "cancelled")
+
+    def ends(self) -> bool:
+        """Whether the worker ends: it was told to, or its scheduler is gone."""
+        return self._worker.status.name not in ("init", "running", "paused")
+
+    def reschedule(self) -> Exception:
+        """What to raise for another worker to go on with the task."""
+        from distributed import Reschedule
+
+        again: Exception = Reschedule()
+        return again
 
 
 def lost() -> tuple[type[BaseException], ...]:

@@ -13,12 +13,12 @@ from typing import Any
 
 from ringlight.fabric.cut import Cut
 from ringlight.testbed.hosts.cluster import Cluster, Host
+from ringlight.testbed.hosts.kept import take_left
 from ringlight.testbed.hosts.part import (
-    Kept,
     PartOrder,
     free_door,
-    is_gone,
     keep_part,
+    key_of,
     numbers_taken,
     tls_files,
 )
@@ -123,7 +123,8 @@ class SpreadLab:
     def check(self) -> None:
         """Raises LabError where a part could not be built, or has ended."""
         for name, future in self._futures.items():
-            if not future.done():
+            if not future.done() or future.status == "cancelled":
+                # Cancelled: the scheduler is gone, and the part may well come up.
                 continue
             error = future.exception() if future.status == "error" else None
             raise LabError(f"host {name}: {error or 'its part has ended'}")
@@ -131,7 +132,7 @@ class SpreadLab:
     def blind(self) -> list[str]:
         """Hosts whose worker is gone: their parts go on, and nobody looks after them."""
         there = self._cluster.present()
-        return [host.name for host in self._hosts[1:] if host.ip not in there]
+        return [host.name for host in self._hosts if host.ip not in there]
 
     def end(self) -> None:
         """The first part has ended, and told the others to: wait for them, and take what they leave. What
@@ -139,27 +140,29 @@ class SpreadLab:
         deadline = time.monotonic() + _ENDED_S
         for name, future in self._futures.items():
             try:
-                kept: Kept = future.result(timeout=max(0.1, deadline - time.monotonic()))
-                self.logs[name] = kept.log
+                self.logs[name] = future.result(timeout=max(0.1, deadline - time.monotonic()))
             except (LabError, OSError, TimeoutError, CancelledError):
-                # Said by check(), or it does not end, or its worker is gone.
-                continue
-        left = {name: future for name, future in self._futures.items() if not future.done()}
-        for future in left.values():
-            future.cancel()
-        self._await_gone([host for host in self._hosts if host.name in left])
+                # Said by check(), or it does not end, or its worker or the scheduler is gone.
+                future.cancel()
+        self._take_left([host for host in self._hosts if host.name in {*self._futures} - {*self.logs}])
         self._futures.clear()
 
-    def _await_gone(self, hosts: Sequence[Host]) -> None:
-        """Where somebody can be asked."""
+    def _take_left(self, hosts: Sequence[Host]) -> None:
+        """Wait until nothing is left on hosts that can be asked, also of a part that no task looks after."""
         deadline = time.monotonic() + _GONE_S
-        there = self._cluster.present()
-        for host in (host for host in hosts if host.ip in there):
-            while time.monotonic() < deadline:
+        for host in hosts:
+            left: bytes | None = b""
+            while left is not None and time.monotonic() < deadline:
+                now = self._cluster.present().get(host.ip)
+                if now is None:
+                    break
                 try:
-                    if self._cluster.ask(is_gone, self._token, hosts=[host])[host.name]:
-                        break
+                    (left,) = self._cluster.ask(
+                        take_left, key_of(self._token), hosts=[replace(host, address=now)]
+                    ).values()
                 except LabError:
                     # Its worker has just gone, too.
                     break
-                time.sleep(0.2)
+                if left:
+                    self.logs[host.name] = left
+                time.sleep(0.0 if left is None else 0.2)

@@ -73,10 +73,30 @@ class Hosts:
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     scheduler: subprocess.Popen[bytes] | None = None
 
+    def start_scheduler(self) -> None:
+        """Dask's scheduler, which need not listen yet."""
+        words = ["--host", HEAD_IP, "--port", str(PORT), "--no-dashboard"]
+        with (self.folder / "scheduler.log").open("ab") as log:
+            self.scheduler = subprocess.Popen(
+                [*self.inside, sys.executable, "-m", "distributed.cli.dask_scheduler", *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+
     def end_scheduler(self) -> None:
-        """Kill Dask's scheduler."""
+        """Kill Dask's scheduler; the workers end with it."""
         assert self.scheduler is not None
         _end(self.scheduler)
+
+    def start_again(self) -> None:
+        """A scheduler and workers after the scheduler's end; those of before have ended."""
+        for worker in self.workers.values():
+            worker.wait(40)
+        self.start_scheduler()
+        for host in self.hosts:
+            self.start(host)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -187,24 +207,8 @@ def hosts(
             host.child = _child_of(host.process.pid)
         if docker:
             _load_image(found.hosts)
-        log = undo.enter_context((folder / "scheduler.log").open("ab"))
-        scheduler = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_scheduler",
-            "--host",
-            HEAD_IP,
-            "--port",
-            str(PORT),
-        ]
-        found.scheduler = subprocess.Popen(
-            [*inside, *scheduler, "--no-dashboard"],
-            cwd=folder,
-            env=found.environment,
-            stdout=log,
-            stderr=log,
-        )
-        undo.callback(_end, found.scheduler)
+        found.start_scheduler()
+        undo.callback(found.end_scheduler)
         if workers:
             for host in found.hosts:
                 found.start(host)

@@ -119,17 +119,34 @@ def test_the_folder_is_like_that_of_one_machine(
     assert read(alone, "environment.json").keys() | {"hosts"} == read(spread, "environment.json").keys()
 
 
-@pytest.fixture(scope="module")
-def over(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of one lab over both hosts; the second's worker dies in the middle, and comes back."""
-    runs = tmp_path_factory.mktemp("over")
-    words = ("--arm", "live", "--hosts", "2", "--runs", str(runs), "--set", "training.samples=768")
+def signalled(rig: Hosts, name: str) -> None:
+    """Stop what trains on the hosts, or let it go on."""
+    for host in rig.hosts:
+        found(host, f"pkill -{name} -f [r]inglight.containers.worker")
+
+
+def training(rig: Hosts, *words: str) -> subprocess.Popen[str]:
+    """A command whose lab is over both hosts; its jobs have begun, and their processes are stopped."""
     command = rig.starting("run", MINI, *words, *ON_HOSTS)
     trains = "grep -l '\"iteration\"' /run/ringlight/*/workers/*/events.jsonl 2>/dev/null"
     until(lambda: found(rig.hosts[1], trains), 60)
-    kill(rig.workers.pop("h2"))
+    # The run must not be over before hosts have workers again.
+    signalled(rig, "STOP")
+    return command
+
+
+@pytest.fixture(scope="module")
+def over(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of one lab over both hosts; their workers die in the middle, and come back."""
+    runs = tmp_path_factory.mktemp("over")
+    words = ("--arm", "live", "--hosts", "2", "--runs", str(runs), "--set", "training.samples=768")
+    command = training(rig, *words)
+    for host in rig.hosts:
+        kill(rig.workers.pop(host.name))
     time.sleep(2.5)
-    rig.start(rig.hosts[1])
+    for host in rig.hosts:
+        rig.start(host)
+    signalled(rig, "CONT")
     _, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
     (folder,) = runs.iterdir()
@@ -200,13 +217,39 @@ def test_a_host_that_is_lost_leaves_no_half_lab(
         until(lambda: not any(map(labs, alive)), 60)
 
 
-def test_a_part_goes_on_without_its_worker(over: Path, rig: Hosts) -> None:
+def test_parts_go_on_without_their_workers(over: Path, rig: Hosts) -> None:
     records = [json.loads(line) for line in (over / "events.jsonl").read_text().splitlines()]
     told = [(r["kind"], r["name"]) for r in records if r["event"] == "process_ended"]
-    assert told == [("Dask worker of host", "h2")]
-    # The next worker of the host has found the part, and brought its log.
+    assert {*told} == {("Dask worker of host", "h1"), ("Dask worker of host", "h2")}
+    # The next workers of the hosts have found the run and the part, and brought their logs.
     (logs,) = (over / "logs").iterdir()
     assert (logs / "testbed-h2.log").stat().st_size
+    until(lambda: not any(map(labs, rig.hosts)), 20)
+
+
+def test_a_lab_goes_on_without_the_scheduler(
+    rig: Hosts, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The command ends; another scheduler's workers find the lab for the command that goes on."""
+    if not request.config.getoption("--long"):
+        pytest.skip("one more run; with --long")
+    words = ("--arm", "live", "--hosts", "2", "--runs", str(tmp_path), "--set", "training.samples=768")
+    command = training(rig, *words)
+    names = labs(rig.hosts[0])
+    rig.end_scheduler()
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 1
+    (folder,) = tmp_path.iterdir()
+    # One line, and nothing of Dask's own.
+    assert err.splitlines()[-1].endswith(f"its scheduler is gone. Go on with: --resume {folder}")
+    assert "Traceback" not in err
+    rig.start_again()
+    assert {*names} <= {*labs(rig.hosts[0])}
+    signalled(rig, "CONT")
+    done = rig.ringlight("run", MINI, *words, *ON_HOSTS, "--resume", str(folder))
+    assert done.returncode == 0, done.stderr
+    (lab,) = read(folder, "environment.json")["labs"]
+    assert lab["lab"] in names
     until(lambda: not any(map(labs, rig.hosts)), 20)
 
 

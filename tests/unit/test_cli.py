@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import io
 import json
 import logging
@@ -28,39 +29,21 @@ from ringlight.testbed.processes import Addresses
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
+CLONE_NEWUSER = 0x10000000
 MINI = ROOT / "tests" / "data" / "mini.yaml"
 
 
 def ringlight(
-    *arguments: str, root: bool = True, stdout: IO[str] | int = subprocess.PIPE, **environment: str
+    *arguments: str, root: bool = True, stdout: IO[str] | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end; without ``root`` as nobody, in a user namespace. ``stdout``: its."""
-    if root and stdout == subprocess.PIPE:
-        return forked(arguments, environment)
-    return subprocess.run(
-        [
-            *([] if root else ["unshare", "--user"]),
-            sys.executable,
-            "-m",
-            "ringlight.experiments.cli.app",
-            *arguments,
-        ],
-        cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """The command, run to its end in a fork of this process: imports would take another two seconds.
 
-
-def forked(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """The command in a fork of this process, which has imported what takes another two seconds."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+    Without ``root`` as nobody, in a user namespace. ``stdout``: its.
+    """
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as error:
+        out = said if stdout is None else stdout
         process = multiprocessing.get_context("fork").Process(
-            target=in_fork, args=(arguments, environment, out.fileno(), error.fileno())
+            target=in_fork, args=(arguments, environment, root, out.fileno(), error.fileno())
         )
         process.start()
         process.join(60)
@@ -68,12 +51,14 @@ def forked(arguments: Sequence[str], environment: Mapping[str, str]) -> subproce
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired(list(arguments), 60)
-        out.seek(0)
+        said.seek(0)
         error.seek(0)
-        return subprocess.CompletedProcess(list(arguments), process.exitcode, out.read(), error.read())
+        return subprocess.CompletedProcess(list(arguments), process.exitcode, said.read(), error.read())
 
 
-def in_fork(arguments: Sequence[str], environment: Mapping[str, str], out: int, error: int) -> None:
+def in_fork(
+    arguments: Sequence[str], environment: Mapping[str, str], root: bool, out: int, error: int
+) -> None:
     """What ``python -m ringlight.experiments.cli.app`` does, without pytest's hold on output and logs."""
     os.dup2(out, 1)
     os.dup2(error, 2)
@@ -83,6 +68,9 @@ def in_fork(arguments: Sequence[str], environment: Mapping[str, str], out: int, 
     os.chdir(ROOT)
     os.environ.update(NO_COLOR="1", **environment)
     sys.argv = ["ringlight", *arguments]
+    # As the command unshare does.
+    if not root and ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER):
+        raise OSError(ctypes.get_errno(), "no user namespace")
     cli.main()
 
 

@@ -29,6 +29,15 @@ FILES = sorted(
     if path.name not in ("wrht.yaml", "zoo.yaml", "sip_ml.yaml", "two_hundred_fifty_six.yaml")
 )
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+#: Files that take long to read. Without --long they get mistakes of the kinds that look at each of the keys;
+#: other kinds, which are about what jobs, arms and events name, have some sixty files that are read soon.
+LONG = tuple(
+    f"scenarios/{name}.yaml"
+    for name in (
+        *("cluster_faults", "cluster_spares", "cluster_sweep", "cluster_two_traces"),
+        *("sip_ml_light", "optinc", "examples/sixty_four"),
+    )
+)
 #: Most mistakes of each kind in each file, always the same ones.
 SAMPLE = 2
 
@@ -303,8 +312,13 @@ KINDS: list[Callable[[dict[str, Any]], Iterator[Mistake]]] = [
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_mistake_is_one_line_with_file_and_key(
-    kind: Callable[[dict[str, Any]], Iterator[Mistake]], name: str, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[dict[str, Any]], Iterator[Mistake]],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    long: bool,
 ) -> None:
+    if name in LONG and kind not in (unknown_keys, wrong_types) and not long:
+        pytest.skip("takes long to read; --long does")
     monkeypatch.chdir((ROOT / name).parent)
     mistakes = list(kind(raw_of(name)))
     for raw, key in random.Random(f"{kind.__name__} {name}").sample(mistakes, min(SAMPLE, len(mistakes))):
@@ -353,8 +367,10 @@ def test_two_arms_of_one_name() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, long: bool
 ) -> None:
+    if name in LONG and not long:
+        pytest.skip("takes long to read; --long does")
     monkeypatch.chdir((ROOT / name).parent)
     raw = raw_of(name)
     chance = random.Random(name)

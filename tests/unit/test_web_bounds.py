@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -309,6 +310,21 @@ def test_rest_over_tls_is_for_those_who_trust_its_certificate(
             api.get("/well")
     with pytest.raises(Unreachable, match=f"{key}: certificates cannot be read"):
         Api("127.0.0.1:1", cacert=str(key))
+
+
+def test_an_answer_that_is_cut_off_at_the_end_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    asked = threading.Event()
+
+    @app.get("/never")
+    async def never() -> None:
+        asked.set()
+        await asyncio.sleep(60)
+
+    with serving_app(app) as port, socket.create_connection(("127.0.0.1", port), timeout=5.0) as client:
+        client.sendall(b"GET /never HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert asked.wait(5.0)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_files_of_tls_go_together(certificates: tuple[Path, Path], tmp_path: Path) -> None:

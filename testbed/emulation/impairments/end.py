@@ -132,8 +132,7 @@ class End:
         return function() if self._namespace is None else netlink.in_namespace(self._namespace, function)
 
     def _find(self) -> int:
-        with IPRoute() as here:
-            return netlink.index_of(here, self._interface)
+        return netlink.index_of(self._interface)
 
     def _begin_line(self, wanted: Impairments, rate_bps: float) -> None:
         program = build_program(LINE_SOURCE)
@@ -164,7 +163,7 @@ class End:
         fcntl.ioctl(tap, _TUNSETOFFLOAD, _TUN_F_CSUM)
         set_ipv6_off(self._line)
         with IPRoute() as here:
-            index = netlink.index_of(here, self._line)
+            index = netlink.index_of(self._line)
             with netlink.failing(self._line):
                 # A frame of the link, with its tag, and the stamp.
                 mtu = netlink.FRAME_BYTES + STAMP_BYTES + 4

@@ -123,7 +123,7 @@ class OnicNode(ShellLess):
             with IPRoute() as here:
                 netlink.set_up(here, "lo")
                 for number, (rate_bps, queue_s) in enumerate(ports):
-                    index = netlink.index_of(here, f"p{number}")
+                    index = netlink.index_of(f"p{number}")
                     if standing is None:
                         _shape(here, index, rate_bps, queue_s, wavelengths)
                     self._plug(datapath, number, netlink.set_up(here, f"p{number}"))
@@ -149,7 +149,7 @@ class OnicNode(ShellLess):
         def inside() -> None:
             with IPRoute() as here:
                 # First the program, then the light: nothing may reach the stack of this namespace.
-                self._plug(datapath, HOST, netlink.index_of(here, HOST_NAME))
+                self._plug(datapath, HOST, netlink.index_of(HOST_NAME))
                 netlink.set_up(here, HOST_NAME)
 
         assert self.namespace is not None

@@ -1,0 +1,190 @@
+"""What several machines would carry together, on paper: from what things cost on one.
+
+``vxlan``: what a frame costs on a fibre between two hosts, and how many a second one processor carries; needs
+root. ``table``: D and S of one lab of 64, 256 and 1,024 GPUs over 1, 8 and 64 machines, what limits it, and
+how long an iteration takes then, by the simulation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pyroute2 import IPRoute
+
+from benchmarks.harness import need_root, show
+from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE
+from ringlight.experiments.analysis.scaling import FULL, choose_scale
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.record.events import RunEnded
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.cut import cut
+from ringlight.fabric.frames import LARGEST_MTU_BYTES
+from ringlight.testbed.emulation import calibration, netlink
+from ringlight.testbed.emulation.clean import clean
+from ringlight.testbed.lab import Lab, new_lab
+from ringlight.testbed.parts import Tunnel
+
+#: Seconds of one processor that a VXLAN fibre adds to a frame, both hosts together: ``vxlan`` found 22.1 µs
+#: with and 22.5 µs without on 2 processors of an AMD EPYC, 2026-11-26, and can tell 2 µs.
+VXLAN_S = 2e-6
+#: Seconds of one processor to start a worker in a container (docs/scale.md).
+START_S = 0.3
+#: GPUs of a packet switch, which are of one host; machines and their processors.
+LEAF, MACHINES, SIZES = 8, ((1, 2), (1, 64), (8, 16), (64, 16)), (64, 256, 1024)
+
+COLUMNS = (
+    *("gpus", "machines", "processors", "D", "S", "limit"),
+    *("links_gbps", "cut_gbps", "up_s", "iteration_s", "simulated_in_s"),
+)
+
+
+def vxlan(rounds: int = 3) -> dict[str, Any]:
+    """Processor time of each frame of one stream between two network namespaces: over a veth pair, and over a
+    VXLAN on a veth pair. The difference is what a cut fibre adds, with the link below it."""
+    need_root()
+    lab = new_lab()
+    found: dict[str, list[float]] = {"veth pair": [], "VXLAN": []}
+    with lab.hold():
+        try:
+            for _ in range(rounds):
+                for name, built in (("veth pair", calibration._plain), ("VXLAN", _tunnelled)):
+                    with built(lab) as ends:
+                        found[name].append(calibration._cost(lab, ends).frame_s)
+        finally:
+            clean(lab.id)
+    least = {name: min(each) for name, each in found.items()}
+    added_s = least["VXLAN"] - least["veth pair"]
+    show(("way", "µs for each frame"), [(name, round(1e6 * each, 1)) for name, each in least.items()])
+    return {"frame_s": least, "added_s": added_s, "frames_per_processor": 1 / least["VXLAN"], "all": found}
+
+
+def table(iterations: int = 3) -> list[dict[str, Any]]:
+    """Jobs of eight GPUs, one on each of eight packet switches in a ring, 100 Gbit/s for each GPU, which the
+    fast path carries. The costs are those of a Xeon with 2 processors that was measured."""
+    rows = []
+    for gpus in SIZES:
+        plan = _plan(gpus, iterations)
+        began = time.monotonic()
+        records, _ = one_alone(SimulationBackend(), plan)
+        (ended,) = [record for record in records if isinstance(record, RunEnded)]
+        simulated_s = time.monotonic() - began
+        # A machine has at least one packet switch.
+        for machines, processors in (each for each in MACHINES if each[0] <= gpus // LEAF):
+            row = _row(plan, gpus, machines, processors)
+            rows.append(
+                {**row, "iteration_s": ended.t / iterations * row["D"], "simulated_in_s": simulated_s}
+            )
+    show(list(COLUMNS), [[_short(row[key]) for key in COLUMNS] for row in rows])
+    return rows
+
+
+PARTS = (vxlan, table)
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.3g}" if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """Frames of all hosts that go to others, a second at real rates and S = 1."""
+
+    frames: float
+    rate_bps: float
+
+
+def _row(plan: Any, gpus: int, machines: int, processors: int) -> dict[str, Any]:
+    costs, every = MEASURED.fast(), machines * processors
+    chosen = choose_scale([plan], costs, every, REFERENCE, machines)
+    wants, limit = dict(chosen.wants), chosen.limit
+    crossing = _crossing(plan, machines)
+    # All links of a cut may be full at once, both ways.
+    wants["VXLAN"] = crossing.frames * VXLAN_S / chosen.payload / (FULL * every)
+    time_scale = max(chosen.time, wants["VXLAN"])
+    if wants["VXLAN"] > chosen.time:
+        limit = "VXLAN"
+    divided = time_scale * chosen.payload
+    return {
+        "gpus": gpus,
+        "machines": machines,
+        "processors": processors,
+        "D": time_scale,
+        "S": chosen.payload,
+        "limit": limit,
+        "links_gbps": gpus * 100 / divided,
+        "cut_gbps": crossing.rate_bps / 1e9 / divided,
+        "up_s": gpus * START_S / every,
+        "wants": wants,
+    }
+
+
+def _crossing(plan: Any, machines: int) -> _Crossing:
+    if machines == 1:
+        return _Crossing(0.0, 0.0)
+    divided = cut(plan.setting.fabric, machines)
+    rate_bps = 2 * sum(fibre.link.rate_bps for fibre in divided.fibres)
+    return _Crossing(rate_bps / 8 / LARGEST_MTU_BYTES, rate_bps)
+
+
+def _plan(gpus: int, iterations: int) -> Any:
+    leaves = gpus // LEAF
+    every = [[f"g{leaf}-{port}" for port in range(LEAF)] for leaf in range(leaves)]
+    links = [
+        {"ends": [name, f"tor{leaf}:{port + 1}"], "rate": "100 Gbit/s"}
+        for leaf, names in enumerate(every)
+        for port, name in enumerate(names)
+    ]
+    links += [
+        {"ends": [f"tor{leaf}:{LEAF + 1}", f"tor{(leaf + 1) % leaves}:{LEAF + 2}"], "rate": "400 Gbit/s"}
+        for leaf in range(leaves)
+    ]
+    groups = [every[first : first + LEAF] for first in range(0, leaves, LEAF)]
+    jobs = {
+        f"j{number}-{port}": {"ranks": [names[port] for names in group]}
+        for number, group in enumerate(groups)
+        for port in range(LEAF)
+    }
+    scenario = {
+        "name": "on-paper",
+        "description": "Jobs of eight GPUs on eight packet switches of a ring.",
+        "fabric": {
+            "servers": {f"s{n}": {"gpus": dict.fromkeys(names, "a100")} for n, names in enumerate(every)},
+            "packet_switches": {f"tor{leaf}": {"ports": LEAF + 2} for leaf in range(leaves)},
+            "links": links,
+        },
+        "training": {
+            "model": "resnet50", "compute": "40 ms", "batch": 16, "iterations": iterations,
+            "gradient": "400 MB", "collective": "ring",
+        },
+        "tcp": {"rto_min": "10 ms"},
+        "jobs": jobs,
+        "arms": {"scattered": {"title": "Scattered"}},
+    }  # fmt: skip
+    (plan,) = parse(yaml.safe_dump(scenario), "on-paper.yaml").plans_of((), ())
+    return plan
+
+
+@contextmanager
+def _tunnelled(lab: Lab) -> Iterator[tuple[int, int]]:
+    with calibration._hosts(lab) as ends:
+        with IPRoute() as here:
+            netlink.create_veth(here, "below", "below", namespace=ends[0], peer_namespace=ends[1])
+        for number, end in enumerate(ends, 1):
+
+            def inside(number: int = number) -> None:
+                with IPRoute() as own:
+                    index = netlink.set_up(own, "below")
+                    own.link("set", index=index, mtu=LARGEST_MTU_BYTES + 100)
+                    netlink.address(own, index, f"10.79.0.{number}", 24, rto_min_s=0.02)
+                    tunnel = Tunnel(77, f"10.79.0.{number}", f"10.79.0.{3 - number}", 14789)
+                    netlink.create_vxlan(own, "eth0", tunnel)
+
+            netlink.in_namespace(end, inside)
+        calibration._set_up(ends)
+        yield ends

@@ -1,0 +1,42 @@
+"""``python -m ringlight.experiments.runner.kept_run STATE``: makes a run of a lab over several hosts.
+
+A Dask worker of the lab's first host starts it and waits for its end; it goes on without that worker.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.runner.hosts import MADE, ORDER
+from ringlight.testbed.lab import Lab, LabError
+
+
+def main() -> int:
+    state = Path(sys.argv[1])
+    ended: list[int] = []
+
+    def on_signal(number: int, _frame: Any) -> None:
+        ended.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    backend, plan, again, name = pickle.loads((state / ORDER).read_bytes())
+    with Lab(state.name).hold():
+        try:
+            made = backend.make_kept(plan, again, name, lambda: bool(ended))
+        except (BackendError, LabError, OSError) as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+        whole = state / f"{MADE}.new"
+        whole.write_bytes(pickle.dumps(made))
+        whole.rename(state / MADE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
