@@ -21,7 +21,7 @@ from ringlight.testbed.acceptance.checks.writing import stands
 from ringlight.testbed.acceptance.network import Stream
 from ringlight.testbed.acceptance.rig import Lacks, Rig, lacks
 
-#: Longest time for which what a switch says of its light may be late here, doubled, seconds.
+#: Twice the longest time by which an answer of a switch may be late here, seconds.
 LATE_S = 1.0
 CHECKS: list[Check] = []
 check = collecting(CHECKS)
