@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pyroute2 import IPRoute
 
-from benchmarks.harness import need_root, show
+from benchmarks.harness import behind, need_root, show
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE
 from ringlight.experiments.analysis.scaling import FULL, choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -134,12 +134,7 @@ def _crossing(plan: Any, machines: int) -> _Crossing:
 
 def _plan(gpus: int, iterations: int) -> Any:
     leaves = gpus // LEAF
-    every = [[f"g{leaf}-{port}" for port in range(LEAF)] for leaf in range(leaves)]
-    links = [
-        {"ends": [name, f"tor{leaf}:{port + 1}"], "rate": "100 Gbit/s"}
-        for leaf, names in enumerate(every)
-        for port, name in enumerate(names)
-    ]
+    every, links = behind("tor", leaves, LEAF, "100 Gbit/s")
     links += [
         {"ends": [f"tor{leaf}:{LEAF + 1}", f"tor{(leaf + 1) % leaves}:{LEAF + 2}"], "rate": "400 Gbit/s"}
         for leaf in range(leaves)

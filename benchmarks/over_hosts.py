@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import yaml
 
-from benchmarks.harness import RINGLIGHT, ROOT, need_root, show, tell, until
+from benchmarks.harness import RINGLIGHT, ROOT, behind, need_root, show, tell, until
 from ringlight.experiments.language.expand import load
 from ringlight.fabric.cut import cut
 from ringlight.testbed.load import machine_ticks
@@ -244,12 +244,7 @@ def _moved_over_cut(events: Sequence[Mapping[str, Any]]) -> int:
 
 def _many(leaves: int, gpus: int) -> dict[str, Any]:
     """A scenario: job j has GPU j of every leaf, so all rings cross the core."""
-    every = [[f"g{leaf}-{port}" for port in range(gpus)] for leaf in range(leaves)]
-    links = [
-        {"ends": [name, f"leaf{leaf}:{port + 1}"], "rate": "40 Gbit/s"}
-        for leaf, names in enumerate(every)
-        for port, name in enumerate(names)
-    ]
+    every, links = behind("leaf", leaves, gpus, "40 Gbit/s")
     links += [
         {"ends": [f"leaf{leaf}:{gpus + 1}", f"core:{leaf + 1}"], "rate": "160 Gbit/s"}
         for leaf in range(leaves)

@@ -406,15 +406,21 @@ def _is_set(path: str, sets: Collection[str]) -> bool:
 
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One object for each setting, whose O-NICs take faults where some run has any."""
+    """One object for each setting, which says what some run of it does to O-NICs and links."""
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
+    delayed = {id(plan.setting) for plan in plans if _delays(plan)}
     settings = {
-        id(plan.setting): replace(plan.setting, onic_faults=True)
-        if id(plan.setting) in disturbed
-        else plan.setting
+        number: replace(plan.setting, onic_faults=number in disturbed, delays=number in delayed)
         for plan in plans
+        for number in (id(plan.setting),)
     }
     return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
+
+
+def _delays(plan: RunPlan) -> bool:
+    """Whether a link delays frames, from the start or after an event."""
+    done = [event.impairments for event in plan.events if event.impairments is not None]
+    return any(found.delay_s for found in (*(link.impairments for link in plan.setting.fabric.links), *done))
 
 
 def _disturbs(plan: RunPlan) -> bool:

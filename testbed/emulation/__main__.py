@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
     parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
+    parser.add_argument(
+        "--bounded", action="store_true", help="workers have no more under way than queues hold"
+    )
     parser.add_argument("--onic-lease", type=_factor, default=2.0, help="of light, emulated seconds")
     parser.add_argument(
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
@@ -118,7 +121,11 @@ def _run(chosen: argparse.Namespace) -> int:
             state=(chosen.state or lab.state_dir).absolute(),
             runtime=chosen.runtime,
             emulation=Emulation(
-                chosen.time_dilation, chosen.payload_scale, chosen.congestion_control, chosen.rto_min
+                chosen.time_dilation,
+                chosen.payload_scale,
+                chosen.congestion_control,
+                chosen.rto_min,
+                chosen.bounded,
             ),
             controller=ControllerAddress(*chosen.openflow),
             apps=Applications.read(chosen.apps) if chosen.apps else None,

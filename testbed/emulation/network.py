@@ -77,13 +77,15 @@ class Emulation:
 
     ``time_dilation`` D: emulated seconds per real second. ``payload_scale`` S: real bytes per emulated byte.
     Rates are divided by D·S and times multiplied by D. ``rto_min_s``: emulated seconds, None for the
-    kernel's own.
+    kernel's own. ``bounded``: workers have no more under way than queues hold; not where frames are delayed,
+    as a window must hold what is on the way, too.
     """
 
     time_dilation: float = 1.0
     payload_scale: float = 1.0
     congestion_control: str = "reno"
     rto_min_s: float | None = 0.02
+    bounded: bool = False
 
     def rate_bps(self, real_bps: float) -> float:
         """Emulated bits per second of a link of ``real_bps``."""
@@ -659,14 +661,13 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
 
     def _most_under_way(self) -> int | None:
-        """Window of the workers' connections, bytes; None where links delay, as a window must hold what is
-        on the way.
+        """Window of the workers' connections, bytes; None where it is not bounded.
 
         A connection that has more under way than a queue holds loses half of it at once, and TCP mends that
         by a time-out, a second or so. Half a queue is enough for the longest way without delays.
         """
         rates = [(self.emulation.rate_bps(link.rate_bps), queue_s) for link, queue_s in self._queue_s.items()]
-        if any(link.impairments.delay_s for link in self.fabric.links) or not rates:
+        if not (self.emulation.bounded and rates):
             return None
         least = min(netlink.queue_bytes(rate_bps, queue_s) // 2 for rate_bps, queue_s in rates)
         # Workers are late now and then; meanwhile the window is what goes on.

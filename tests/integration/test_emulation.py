@@ -211,7 +211,7 @@ class Rig:
 def running(fabric: Fabric, runtime: Any, image: str | None = None) -> Iterator[Rig]:
     python = "python3" if runtime == "docker" else sys.executable
     command = (python, "-c", PROGRAM, "{job}")
-    emulation = Emulation(payload_scale=400)
+    emulation = Emulation(payload_scale=400, bounded=True)
     with running_testbed(fabric, runtime=runtime, image=image, emulation=emulation, command=command) as made:
         rig = Rig(made)
         with rig.http:

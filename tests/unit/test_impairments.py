@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ringlight.experiments.backends.emulation.backend import processes_of
 from ringlight.experiments.backends.emulation.lab import since
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
@@ -18,6 +19,7 @@ from ringlight.fabric.impairments import DELAYED_ACK_S, Impairments, reno_bps, r
 from ringlight.fabric.light import Modulation, Optics, bit_errors
 from ringlight.testbed.emulation.fault_targets import TargetError, read_request
 from ringlight.testbed.emulation.optical.survival import ALL, survival
+from ringlight.testbed.processes import Addresses
 
 LINK = "link leaf0:2 spine0:1"
 SCENARIO: Mapping[str, Any] = {
@@ -117,6 +119,14 @@ def test_an_event_needs_impairments_and_they_need_the_event() -> None:
         experiment({**impair(loss=0.1), "do": "cut"})
     with pytest.raises(ValueError, match=r"events\.it\.target: impair has no target gpu"):
         experiment({**impair(loss=0.1), "target": "gpu g0"})
+
+
+def test_workers_are_bounded_by_queues_where_no_run_delays_frames() -> None:
+    for event, delays in ((impair(loss=0.1), False), (impair(delay="1 ms"), True)):
+        setting = experiment(event).plans[0].setting
+        assert setting.delays == delays
+        processes = processes_of(setting, "namespace", Addresses(), bounded=not setting.delays)
+        assert ("--bounded" in processes._options) != delays
 
 
 def test_times_are_dilated_and_shares_are_not() -> None:

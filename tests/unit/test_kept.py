@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -92,11 +93,15 @@ def test_one_that_is_too_late_is_not_started(root: Path) -> None:
 
 
 def test_only_what_no_task_looks_after_is_ended(root: Path) -> None:
-    for key in ("run 1", "run 2", "part 1"):
+    for key in ("run 1", "run 2", "run 3", "part 1"):
         with pytest.raises(Again):
             look(key, Worker(ends=1))
-    end_forsaken("run ", but="run 2")
-    assert sorted(path.read_text() for path in root.glob("*/key")) == ["part 1", "run 2"]
+    # Run 3 has a task.
+    (taken,) = (path.parent for path in root.glob("*/key") if path.read_text() == "run 3")
+    with (taken / "taken.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        end_forsaken("run ", but="run 2")
+    assert sorted(path.read_text() for path in root.glob("*/key")) == ["part 1", "run 2", "run 3"]
     assert take_left("run 1") is None
 
 

@@ -122,6 +122,7 @@ class EmulationBackend:
             self.runtime,
             self._addresses,
             fast_path=self._fast_path,
+            bounded=not setting.delays,
             logs=self._folder(setting),
             apps=self._apps if for_applications(setting.fabric) is not None else (),
             spread=spread,
@@ -171,15 +172,23 @@ def _digest(path: Path) -> str:
 
 
 def processes_of(
-    setting: Setting, runtime: str, addresses: Addresses, *, fast_path: bool = False, **more: Any
+    setting: Setting,
+    runtime: str,
+    addresses: Addresses,
+    *,
+    fast_path: bool = False,
+    bounded: bool = False,
+    **more: Any,
 ) -> LabProcesses:
-    """The processes, not started yet, of a lab of this setting. ``more``: keywords of ``LabProcesses``."""
+    """The processes, not started yet, of a lab of this setting. ``bounded``: workers have no more under way
+    than queues hold, as nobody will delay frames; ``more``: keywords of ``LabProcesses``."""
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
         *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
         *(["--onic-faults"] if setting.onic_faults else []),
         *(["--fast-path"] if fast_path else []),
+        *(["--bounded"] if bounded else []),
     ]
     return LabProcesses(setting.section, runtime, addresses, options, **more)
 

@@ -151,10 +151,9 @@ class LinkTest:
         if found.load.taken < TAKEN and (slow := _slow(found.rates)):
             second = self._attempt(_only(part, slow))
             self._repeated(part, found, second, "better")
-            faster = {
-                key: max(rate, slow.get(key, rate), key=_ratio) for key, rate in _by_link(second).items()
-            }
-            found = Attempt([faster.get(key, rate) for key, rate in _by_link(found).items()], found.load)
+            other = {_link(rate): rate for rate in second.rates}
+            better = [max(rate, other.get(_link(rate), rate), key=_ratio) for rate in found.rates]
+            found = Attempt(better, found.load)
         if missed and found.load.taken >= TAKEN:
             share = f"{100 * found.load.taken:.0f} % of the processors"
             self._say(f"  others took {share}, and {missed[0].text}; once more later")
@@ -264,15 +263,15 @@ def _ratio(rate: Mapping[str, Any]) -> float:
     return float(rate["measured_bps"] / rate["set_bps"])
 
 
-def _by_link(found: Attempt) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(rate["link"], rate["direction"]): rate for rate in found.rates}
+def _link(rate: Mapping[str, Any]) -> tuple[str, str]:
+    return rate["link"], rate["direction"]
 
 
-def _slow(rates: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+def _slow(rates: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Links that gave less than they should; none where one gave so little that no time-out explains it."""
     doubtful, bad = (1 - error for error in LINK_ERROR)
-    slow = {(rate["link"], rate["direction"]): rate for rate in rates if _ratio(rate) < doubtful}
-    return slow if all(_ratio(rate) >= bad for rate in slow.values()) else {}
+    slow = [rate for rate in rates if _ratio(rate) < doubtful]
+    return set() if any(_ratio(rate) < bad for rate in slow) else {_link(rate) for rate in slow}
 
 
 def _only(part: Part, links: Container[tuple[str, str]]) -> Part:

@@ -510,7 +510,7 @@ class SimulatedLab:
             self._circuits = made.circuits
             patient = bool(self._cut)
             lit = [link for link in self._fabric.links if {link.a.node, link.b.node} & {*self._profiles}]
-            time_out_s = max(self._time_out_s(link) for link in lit)
+            time_out_s = max((self._time_out_s(link) for link in lit), default=None)
             self._change(NetworkChange(self.now_s(), self._network(), made.dark_s, patient, time_out_s))
 
         self._engine.at(begin_s + made.command_s, moved)
