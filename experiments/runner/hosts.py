@@ -38,12 +38,12 @@ from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
 from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
-from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after, tail
+from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import Lab, LabError
-from ringlight.testbed.parts import VXLAN_BYTES
+from ringlight.testbed.parts import VXLAN_BYTES, tail
 from ringlight.testbed.preloaded import KEPT_RUN
 
 #: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.

@@ -26,7 +26,7 @@ from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
 from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.load import ProcessorLoad
-from ringlight.testbed.parts import Parts, Place
+from ringlight.testbed.parts import LOG, Parts, Place, log_of_part, tail
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,9 @@ class Joint:
         why = "it was not up in time"
         while time.monotonic() < deadline:
             go_on()
+            if other.pulse.lost:
+                own = self._parts.places[self._parts.own].host
+                raise JoinError(f"{own} to {other.host}: no answer any more while the lab came up")
             if other.pulse.answered.is_set():
                 try:
                     found: dict[str, Any] = other.ask("GET", "/v1/inventory")
@@ -187,6 +190,10 @@ class Joint:
         def deaths(known: int = 0) -> list[dict[str, Any]]:
             return [asdict(death) for death in DeathLog(self._state / FILE).read()[known:]]
 
+        @router.get("/v1/log")
+        def said() -> Response:
+            return Response(tail(self._state / LOG), media_type="text/plain")
+
         @router.get("/v1/load")
         def load() -> dict[str, float]:
             return asdict(self._load.shares())
@@ -206,7 +213,11 @@ class Joint:
         return not self.is_first and time.monotonic() - self._door.heard_s > LEASE_S
 
     def end_others(self) -> None:
-        """In the first part: have the others end, without waiting for it."""
+        """In the first part: have the others end, without waiting for it. What they have said is kept here,
+        as nobody may be left to bring it."""
+        for other in self._others:
+            with suppress(AgentError, OSError):
+                (self._state / log_of_part(other.host)).write_bytes(other.fetch("/v1/log", timeout_s=3.0))
         for pulse in self._pulses:
             pulse.end()
 
