@@ -466,6 +466,12 @@ class LabProcesses:
 
     def leave_standing(self, **facts: Any) -> dict[str, Any]:
         """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
+        document = self.tell_standing(**facts)
+        self._testbed = self._lock = None
+        return document
+
+    def tell_standing(self, **facts: Any) -> dict[str, Any]:
+        """Have commands of this machine find the lab; what is known of it."""
         document = {
             "lab": self.lab.id,
             "runtime": self.runtime,
@@ -478,7 +484,6 @@ class LabProcesses:
             **facts,
         }
         (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
-        self._testbed = self._lock = None
         return document
 
     def _last(self) -> str:
@@ -549,6 +554,11 @@ def what_helps(address: str) -> str:
                     return f"lab {lab.id} is starting it again: try again in some seconds, or read {log_file}"
                 return gone(lab)
     return "start one with: ringlight up SCENARIO"
+
+
+def is_standing(lab: Lab) -> bool:
+    """Whether it was left standing, and nobody has ended it."""
+    return (lab.state_dir / _STANDING).exists()
 
 
 def gone(lab: Lab) -> str:

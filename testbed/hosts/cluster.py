@@ -114,6 +114,17 @@ class Cluster:
         comes; Dask's future."""
         return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
 
+    def places_left(self) -> dict[str, int]:
+        """For how many more labs each host has a place now, by name."""
+        taken = self._client.processing()
+        return {host.name: host.labs - len(taken.get(host.address, ())) for host in self.hosts}
+
+    def leave(self, future: Any) -> None:
+        """Have a call go on that nobody waits for any more, until it is over."""
+        from distributed import fire_and_forget
+
+        fire_and_forget(future)
+
     def present(self) -> dict[str, str]:
         """Addresses of the workers that hosts have now, by IP address: none while the scheduler is gone."""
         if self._client.status != "running":

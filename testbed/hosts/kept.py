@@ -112,6 +112,32 @@ def end_forsaken(kind: str, but: str) -> None:
             remove(lab)
 
 
+def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
+    """End processes that are wanted, and wait until nothing is left of them; their labs.
+
+    ``kind``: what their keys begin with.
+    """
+    found = [lab for lab, key in _all() if key.startswith(kind) and wanted(lab)]
+    for lab in found:
+        if not _is_taken(lab):
+            _end(lab)
+            remove(lab)
+        elif (pid := _pid(lab)) is not None and belongs_to(lab, pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + END_S + TAKEN_S
+    while any(lab.state_dir.exists() for lab in found) and time.monotonic() < deadline:
+        time.sleep(_EVERY_S)
+    return found
+
+
+def kept(kind: str) -> Iterator[Lab]:
+    """States of processes whose keys begin with ``kind``."""
+    for lab, key in _all():
+        if key.startswith(kind):
+            yield lab
+
+
 def take_left(key: str) -> bytes | None:
     """What a process said that has ended with no task that looked after it, which is removed then; nothing
     while it runs, or has a task; None where there is no such process any more."""
