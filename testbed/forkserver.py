@@ -117,20 +117,23 @@ def start_process(
     follow: signal.Signals | None = None,
     user: int | None = None,
     told: bool = True,
+    keeps: ForkServer | None = None,
 ) -> Process:
     """Start a process in a session of its own, in the network namespace of the calling thread.
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
     ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
     signal that it gets when this one ends. ``user``: who it is to be, without any privilege and unable to
-    gain one; it is told of no server. ``told``: whether it may use the server itself. Raises OSError.
+    gain one; it is told of no server. ``told``: whether it may use the server itself. ``keeps``: the server,
+    if it is to last as long as this process (:meth:`ForkServer.leave`). Raises OSError.
     """
     path = environment.get(SOCKET)
     if user is not None or not told:
         environment = {name: value for name, value in environment.items() if name != SOCKET}
     if path and command[0] == sys.executable and "-m" in command:
         with suppress(_UnableError):
-            return _ask(path, command, environment, (output, errors or output), directory, follow, user)
+            outputs = output, errors or output
+            return _ask(path, command, environment, outputs, directory, follow, user, keeps)
     return subprocess.Popen(
         [*dying_with_starter(follow), *_without_privileges(user), *command],
         stdin=subprocess.DEVNULL,
@@ -172,7 +175,7 @@ class ForkServer:
     """
 
     def __init__(self, path: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.path = path
+        self.path, self._left = path, False
         # Who calls before all is imported waits.
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             path.unlink(missing_ok=True)
@@ -189,7 +192,30 @@ class ForkServer:
                 start_new_session=True,
             )
 
+    def move(self, path: Path) -> None:
+        """Have its socket elsewhere. Raises OSError."""
+        self.path.rename(path)
+        self.path = path
+
+    def leave(self) -> None:
+        """Let it go on until the processes have ended that keep it; :meth:`close` then does nothing."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._left = True
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def hold(self) -> int:
+        """Descriptor that keeps it from ending, in whatever process it is open."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
     def close(self) -> None:
+        if self._left:
+            return
         with suppress(FileNotFoundError):
             self.path.unlink()
         # Also while it still imports, and what is forked goes on as at any end of it.
@@ -200,23 +226,31 @@ class ForkServer:
 
 
 @contextmanager
-def forking(modules: Sequence[str]) -> Iterator[bool]:
+def forking(modules: Sequence[str]) -> Iterator[ForkServer | None]:
     """Have what this process starts meanwhile forked from a server, for root, unless there is one.
 
-    The server imports ``modules`` while its caller does other things. Gives whether it ends with this.
+    The server imports ``modules`` while its caller does other things. Gives the server if it ends with this.
     Raises OSError.
     """
     if SOCKET in os.environ or os.geteuid() != 0:
-        yield False
+        yield None
         return
     with tempfile.TemporaryDirectory(prefix="ringlight-forks-") as folder:
         server = ForkServer(Path(folder) / "socket", modules, os.environ)
         os.environ[SOCKET] = str(server.path)
         try:
-            yield True
+            yield server
         finally:
             del os.environ[SOCKET]
             server.close()
+
+
+def prepare(path: str, modules: Sequence[str]) -> None:
+    """Have a server import modules before it forks anything else; without effect where there is no server."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, suppress(OSError):
+        connection.settimeout(_ANSWER_S)
+        connection.connect(path)
+        connection.send(json.dumps(modules).encode())
 
 
 # -- asking for a process
@@ -246,6 +280,7 @@ def _ask(
     directory: Path,
     follow: signal.Signals | None,
     user: int | None,
+    keeps: ForkServer | None,
 ) -> Forked:
     request = _Request(
         list(command),
@@ -266,7 +301,8 @@ def _ask(
         connection.settimeout(_ANSWER_S)
         try:
             connection.connect(path)
-            socket.send_fds(connection, [told], [*(output.fileno() for output in outputs), namespace])
+            sent = [*(output.fileno() for output in outputs), namespace, *([keeps.hold] if keeps else [])]
+            socket.send_fds(connection, [told], sent)
             answer, (pidfd, *_), _, _ = socket.recv_fds(connection, 64, 1)
         except (OSError, ValueError):
             # There is no server, or it has ended, or it is elsewhere.
@@ -313,7 +349,8 @@ class _Child:
         self.connection.close()
 
 
-#: What a process is to be, and the descriptors that came with it: of output, errors and network namespace.
+#: What a process is to be, and the descriptors that came with it: of output, errors and network namespace,
+#: and one that it only keeps open.
 _Forked = tuple[_Request, list[int]]
 
 
@@ -357,9 +394,13 @@ def _serve(listener: socket.socket) -> _Forked | None:
 
 def _fork(connection: socket.socket) -> _Child | _Forked | None:
     """The new process, where it is not this one; None if it cannot be."""
-    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 4)
     try:
-        request = _Request(**json.loads(told))
+        said = json.loads(told)
+        if isinstance(said, list):
+            _import(said)
+            return None
+        request = _Request(**said)
         pid = os.fork() if request.mounts == _mounts() else None
     except (OSError, ValueError):
         pid = None
@@ -384,7 +425,7 @@ def _close(descriptors: Sequence[int]) -> None:
 
 def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     """Take over all that an executed process would have of its own."""
-    output, errors, namespace = descriptors
+    output, errors, namespace, *_ = descriptors
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -397,7 +438,7 @@ def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     here = os.stat("/proc/self/ns/net").st_ino == os.fstat(namespace).st_ino
     if not here and _libc.setns(namespace, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
-    _close([nothing, *descriptors])
+    _close([nothing, output, errors, namespace])
     resource.setrlimit(resource.RLIMIT_NOFILE, request.files)
     os.chdir(request.directory)
     sys.path[0] = request.directory
@@ -511,6 +552,16 @@ def _end(code: int) -> NoReturn:
     os._exit(code & 0xFF)
 
 
+def _import(modules: Sequence[str]) -> None:
+    """Import modules, and let later collections pass by what they made, so that its pages stay shared."""
+    gc.disable()
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 def main() -> None:
     room = _Room()
     _, listener, *modules, _ = sys.argv
@@ -518,11 +569,10 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(environment)
     room.show([sys.executable, "-m", "ringlight.testbed.forkserver", *modules], environment)
-    for module in modules:
-        import_module(module)
-    # Collections need not look at what was imported, and so do not copy its pages.
-    gc.collect()
-    gc.freeze()
+    _import(modules)
+    # Its starter's may be a pipe, whose reader would wait for the end of a server that goes on.
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
     if (forked := _serve(socket.socket(fileno=int(listener)))) is not None:
         _become(*forked, room)
         _end(_code_of(forked[0].command))

@@ -236,7 +236,6 @@ class Testbed:
             raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
         api, image = self._check_runtime()
         self._go_on()
-        self._prepare_forks()
         controller = settings.controller
         if settings.parts is not None:
             # Here, as a lab on one machine comes up sooner without.
@@ -250,6 +249,7 @@ class Testbed:
         self._launch_apps()
         self._go_on()
         self._launch_controller()
+        self._prepare_forks()
         where = None if settings.apps is None else settings.apps.address
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
@@ -341,9 +341,12 @@ class Testbed:
             (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
             (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
-        if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < _WORTH_FORKING:
+        if sum(count for count, _ in kinds) < _WORTH_FORKING:
             return
         modules = [module for count, needed in kinds if count for module in needed]
+        if (path := self._environment.get(forkserver.SOCKET)) is not None:
+            forkserver.prepare(path, modules)
+            return
         server = ForkServer(self.settings.state / "forks.sock", modules, self._environment)
         self._undo.callback(server.close)
         self._environment[forkserver.SOCKET] = str(server.path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.testbed.emulation.nodes import program_is_readable
-from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, start_process
+from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, prepare, start_process
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -144,6 +144,42 @@ def test_it_outlives_its_server_which_ends_in_order(place: Place) -> None:
     assert process.wait(20) == 255
 
 
+def test_a_server_that_is_left_lasts_as_long_as_what_keeps_it(place: Place) -> None:
+    """And whoever reads what its starter said in error reads to the end."""
+    reads, into = os.pipe()
+    errors = os.dup(2)
+    try:
+        os.dup2(into, 2)
+        server = ForkServer(place.folder / "first", ["json"], os.environ)
+    finally:
+        os.dup2(errors, 2)
+        for descriptor in (errors, into):
+            os.close(descriptor)
+    server.move(place.folder / "second")
+    environment = {**os.environ, SOCKET: str(server.path)}
+    command = [sys.executable, "-m", "forked_program", "60", "0"]
+    with place.said.open("wb") as output:
+        keeping, other = (
+            start_process(command, environment, output, directory=place.folder, keeps=keeps)
+            for keeps in (server, None)
+        )
+    assert isinstance(keeping, Forked)
+    server.leave()
+    server.close()
+    with open(reads) as said:
+        assert said.read() == ""
+    prepare(str(server.path), ["json"])
+    with place.said.open("wb") as output:
+        late = start_process([*command[:3], "0", "4"], environment, output, directory=place.folder)
+    assert isinstance(late, Forked)
+    assert late.wait(20) == 4
+    keeping.kill()
+    keeping.wait(20)
+    until(lambda: os.waitpid(server.pid, os.WNOHANG)[0] == server.pid)
+    assert not gone(other.pid)
+    other.kill()
+
+
 def test_without_a_server_it_is_executed(place: Place) -> None:
     place.server.close()
     process = place.start("0", "4")
@@ -210,7 +246,7 @@ def test_a_command_has_a_server_for_a_while_and_lends_it_or_not(
             told[lends] = place.said.read_text().strip()
         with forking(["json"]) as again:
             assert os.environ[SOCKET] == path
-    assert (ends, again) == (True, False)
+    assert (ends is not None, again) == (True, None)
     assert told == {True: path, False: "None"}
     assert SOCKET not in os.environ
     assert not Path(path).exists()
