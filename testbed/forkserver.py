@@ -4,6 +4,8 @@ A process then starts in some milliseconds, in place of 0.1 s (an optical switch
 its own session, standard streams, environment, arguments and network namespace, as if it had been executed,
 and ``/proc`` shows them, so that labs find it by their label. It is the server's child: the server takes its
 exit code and passes it on. Where no server answers, :func:`start_process` executes the command.
+
+A server of a process that was forked itself is forked from that process, and imports nothing again.
 """
 
 from __future__ import annotations
@@ -117,23 +119,20 @@ def start_process(
     follow: signal.Signals | None = None,
     user: int | None = None,
     told: bool = True,
-    keeps: ForkServer | None = None,
 ) -> Process:
     """Start a process in a session of its own, in the network namespace of the calling thread.
 
     ``environment`` may name a server (:data:`SOCKET`), which forks what ``python -m`` would execute.
     ``output`` takes what the process says, unless there is another file for ``errors``. ``follow``: the
     signal that it gets when this one ends. ``user``: who it is to be, without any privilege and unable to
-    gain one; it is told of no server. ``told``: whether it may use the server itself. ``keeps``: the server,
-    if it is to last as long as this process (:meth:`ForkServer.leave`). Raises OSError.
+    gain one; it is told of no server. ``told``: whether it may use the server itself. Raises OSError.
     """
     path = environment.get(SOCKET)
     if user is not None or not told:
         environment = {name: value for name, value in environment.items() if name != SOCKET}
     if path and command[0] == sys.executable and "-m" in command:
         with suppress(_UnableError):
-            outputs = output, errors or output
-            return _ask(path, command, environment, outputs, directory, follow, user, keeps)
+            return _ask(path, command, environment, (output, errors or output), directory, follow, user)
     return subprocess.Popen(
         [*dying_with_starter(follow), *_without_privileges(user), *command],
         stdin=subprocess.DEVNULL,
@@ -175,12 +174,17 @@ class ForkServer:
     """
 
     def __init__(self, path: Path, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.path, self._left = path, False
+        self.path = path
         # Who calls before all is imported waits.
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             path.unlink(missing_ok=True)
             listener.bind(str(path))
             listener.listen(128)
+            if can_fork_server():
+                self._process: subprocess.Popen[bytes] | _OwnFork = _fork_server(
+                    listener, modules, environment
+                )
+                return
             room = "-" * _LONGEST
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listener.fileno()), *modules, room],
@@ -192,30 +196,7 @@ class ForkServer:
                 start_new_session=True,
             )
 
-    def move(self, path: Path) -> None:
-        """Have its socket elsewhere. Raises OSError."""
-        self.path.rename(path)
-        self.path = path
-
-    def leave(self) -> None:
-        """Let it go on until the processes have ended that keep it; :meth:`close` then does nothing."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._left = True
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def hold(self) -> int:
-        """Descriptor that keeps it from ending, in whatever process it is open."""
-        assert self._process.stdin is not None
-        return self._process.stdin.fileno()
-
     def close(self) -> None:
-        if self._left:
-            return
         with suppress(FileNotFoundError):
             self.path.unlink()
         # Also while it still imports, and what is forked goes on as at any end of it.
@@ -226,27 +207,27 @@ class ForkServer:
 
 
 @contextmanager
-def forking(modules: Sequence[str]) -> Iterator[ForkServer | None]:
+def forking(modules: Sequence[str]) -> Iterator[bool]:
     """Have what this process starts meanwhile forked from a server, for root, unless there is one.
 
-    The server imports ``modules`` while its caller does other things. Gives the server if it ends with this.
+    The server imports ``modules`` while its caller does other things. Gives whether it ends with this.
     Raises OSError.
     """
     if SOCKET in os.environ or os.geteuid() != 0:
-        yield None
+        yield False
         return
     with tempfile.TemporaryDirectory(prefix="ringlight-forks-") as folder:
         server = ForkServer(Path(folder) / "socket", modules, os.environ)
         os.environ[SOCKET] = str(server.path)
         try:
-            yield server
+            yield True
         finally:
             del os.environ[SOCKET]
             server.close()
 
 
 def prepare(path: str, modules: Sequence[str]) -> None:
-    """Have a server import modules before it forks anything else; without effect where there is no server."""
+    """Have a server import modules before it forks anything else. Without effect where there is no server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, suppress(OSError):
         connection.settimeout(_ANSWER_S)
         connection.connect(path)
@@ -280,7 +261,6 @@ def _ask(
     directory: Path,
     follow: signal.Signals | None,
     user: int | None,
-    keeps: ForkServer | None,
 ) -> Forked:
     request = _Request(
         list(command),
@@ -301,8 +281,7 @@ def _ask(
         connection.settimeout(_ANSWER_S)
         try:
             connection.connect(path)
-            sent = [*(output.fileno() for output in outputs), namespace, *([keeps.hold] if keeps else [])]
-            socket.send_fds(connection, [told], sent)
+            socket.send_fds(connection, [told], [*(output.fileno() for output in outputs), namespace])
             answer, (pidfd, *_), _, _ = socket.recv_fds(connection, 64, 1)
         except (OSError, ValueError):
             # There is no server, or it has ended, or it is elsewhere.
@@ -349,8 +328,7 @@ class _Child:
         self.connection.close()
 
 
-#: What a process is to be, and the descriptors that came with it: of output, errors and network namespace,
-#: and one that it only keeps open.
+#: What a process is to be, and the descriptors that came with it: of output, errors and network namespace.
 _Forked = tuple[_Request, list[int]]
 
 
@@ -394,13 +372,13 @@ def _serve(listener: socket.socket) -> _Forked | None:
 
 def _fork(connection: socket.socket) -> _Child | _Forked | None:
     """The new process, where it is not this one; None if it cannot be."""
-    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 4)
+    told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
     try:
-        said = json.loads(told)
-        if isinstance(said, list):
-            _import(said)
+        asked = json.loads(told)
+        if isinstance(asked, list):
+            _import(asked)
             return None
-        request = _Request(**said)
+        request = _Request(**asked)
         pid = os.fork() if request.mounts == _mounts() else None
     except (OSError, ValueError):
         pid = None
@@ -420,12 +398,72 @@ def _close(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
+# -- a server that is forked
+
+#: Of a process that was forked: where the kernel shows its arguments.
+_own_room: _Room | None = None
+
+
+@dataclass
+class _OwnFork:
+    """A server that this process has forked; has what is used of ``subprocess.Popen``. It ends with
+    ``stdin``."""
+
+    pid: int
+    stdin: BinaryIO
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, _timeout: float) -> None:
+        """It has been killed, and ends now."""
+        os.waitpid(self.pid, 0)
+
+
+def can_fork_server() -> bool:
+    """Whether this process was forked itself, so that a server costs next to nothing; it must have a single
+    thread, as others would be missing in the server, with whatever they had locked."""
+    return _own_room is not None and threading.active_count() == 1
+
+
+def _fork_server(listener: socket.socket, modules: Sequence[str], environment: Mapping[str, str]) -> _OwnFork:
+    """Raises OSError."""
+    near, far = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(near)
+        return _OwnFork(pid, os.fdopen(far, "wb"))
+    try:
+        assert _own_room is not None
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(near, 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Nothing of what its parent has open may live as long as it, such as the lock of a lab; nor be
+        # closed by the parent's objects once their numbers are those of others.
+        gc.collect()
+        gc.freeze()
+        kept = os.dup(listener.fileno())
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in (0, 1, 2, kept):
+                with suppress(OSError):
+                    os.close(int(name))
+        os.environ.clear()
+        os.environ.update(environment)
+        _own_room.show([sys.executable, "-m", __name__, "forked"], environment)
+        _import(modules)
+        _serve_all(socket.socket(fileno=kept), _own_room)
+    finally:
+        os._exit(1)
+
+
 # -- a process that was forked
 
 
 def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     """Take over all that an executed process would have of its own."""
-    output, errors, namespace, *_ = descriptors
+    output, errors, namespace = descriptors
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -438,7 +476,7 @@ def _become(request: _Request, descriptors: Sequence[int], room: _Room) -> None:
     here = os.stat("/proc/self/ns/net").st_ino == os.fstat(namespace).st_ino
     if not here and _libc.setns(namespace, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
-    _close([nothing, output, errors, namespace])
+    _close([nothing, *descriptors])
     resource.setrlimit(resource.RLIMIT_NOFILE, request.files)
     os.chdir(request.directory)
     sys.path[0] = request.directory
@@ -552,16 +590,6 @@ def _end(code: int) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _import(modules: Sequence[str]) -> None:
-    """Import modules, and let later collections pass by what they made, so that its pages stay shared."""
-    gc.disable()
-    for module in modules:
-        import_module(module)
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-
-
 def main() -> None:
     room = _Room()
     _, listener, *modules, _ = sys.argv
@@ -570,13 +598,29 @@ def main() -> None:
     os.environ.update(environment)
     room.show([sys.executable, "-m", "ringlight.testbed.forkserver", *modules], environment)
     _import(modules)
-    # Its starter's may be a pipe, whose reader would wait for the end of a server that goes on.
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    if (forked := _serve(socket.socket(fileno=int(listener)))) is not None:
+    _serve_all(socket.socket(fileno=int(listener)), room)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import modules. Collections need not look at what they made, then or later, and so do not copy its
+    pages."""
+    gc.disable()
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def _serve_all(listener: socket.socket, room: _Room) -> None:
+    """Returns once standard input has ended; a process that it forks does its work, and exits."""
+    global _own_room
+    if (forked := _serve(listener)) is not None:
+        _own_room = room
         _become(*forked, room)
         _end(_code_of(forked[0].command))
 
 
 if __name__ == "__main__":
-    main()
+    # What is forked finds the room in the module of this name.
+    import_module("ringlight.testbed.forkserver").main()

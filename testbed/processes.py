@@ -24,7 +24,7 @@ from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
-from ringlight.testbed.forkserver import SOCKET, ForkServer, Process, start_process
+from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.supervision import ended
 
@@ -228,8 +228,8 @@ class LabProcesses:
     ``fabric``: as a scenario writes it. ``options``: further ones of ``ringlight.testbed.emulation``.
     ``logs``: folder for the processes' output, else the lab's own. ``follow``: end the processes when this
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
-    of their own. ``spread``: its parts on other hosts. ``gives``: a fork server of this process, which lasts
-    as long as the testbed where the lab is left standing. ``notice`` is told, in one line, what a person
+    of their own. ``spread``: its parts on other hosts. ``lends``: whether the testbed may use this process's
+    fork server, which must then last as long as the lab. ``notice`` is told, in one line, what a person
     should know.
     """
 
@@ -244,7 +244,7 @@ class LabProcesses:
         follow: bool = True,
         apps: Sequence[Path] = (),
         spread: Spread | None = None,
-        gives: ForkServer | None = None,
+        lends: bool = True,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
         self.runtime, self.addresses = runtime, addresses
@@ -256,7 +256,7 @@ class LabProcesses:
         #: Its processes that ended and came back, from where they were read last.
         self.deaths = DeathLog(self.state / deaths.FILE)
         self._fabric, self._options = fabric, options
-        self._follow, self._gives, self._notice = follow, gives, notice
+        self._follow, self._lends, self._notice = follow, lends, notice
         self._apps = [path.absolute() for path in apps]
         self._spread = spread
         self._testbed: Process | None = None
@@ -334,12 +334,10 @@ class LabProcesses:
         module = [sys.executable, "-m", "ringlight.testbed.emulation", *self._both, *lab]
         command = [*module, *apps, "--keep", str(self.state / _KEEPS), *self._options, *self._part]
         follow = signal.SIGTERM if self._follow else None
-        environment = self.lab.environment()
-        if self._gives is not None:
-            self._gives.move(self.state / "forks.sock")
-            environment[SOCKET] = str(self._gives.path)
         with (self.logs / "testbed.log").open("ab") as output:
-            self._testbed = start_process(command, environment, output, follow=follow, keeps=self._gives)
+            self._testbed = start_process(
+                command, self.lab.environment(), output, follow=follow, told=self._lends
+            )
 
     def _plan_apps(self) -> None:
         """What the testbed is to run of applications of others, in a file."""
@@ -463,8 +461,6 @@ class LabProcesses:
             **facts,
         }
         (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
-        if self._gives is not None:
-            self._gives.leave()
         self._testbed = self._lock = None
         return document
 

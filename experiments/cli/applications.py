@@ -13,16 +13,15 @@ from ringlight.experiments.cli.options import OpenLab, Place, check_runtime, mac
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
     from ringlight.experiments.language.plan import Setting
-    from ringlight.testbed.forkserver import ForkServer
     from ringlight.testbed.processes import LabProcesses
 
 
 def processes_of_lab(
-    scenario: Path, place: Place, lab: OpenLab, *, follow: bool, gives: ForkServer | None = None
+    scenario: Path, place: Place, lab: OpenLab, *, follow: bool, lends: bool = True
 ) -> LabProcesses:
     """The processes, not started yet, of a lab that stands: the testbed keeps its controller running.
 
-    ``follow``: they end when this process ends. ``gives``: as of ``LabProcesses``. Raises UserError and
+    ``follow``: they end when this process ends. ``lends``: as of ``LabProcesses``. Raises UserError and
     ScenarioError.
     """
     from ringlight.experiments.backends.emulation import backend
@@ -39,7 +38,7 @@ def processes_of_lab(
         lab.addresses(),
         fast_path=lab.fast_path,
         follow=follow,
-        gives=gives,
+        lends=lends,
         apps=apps,
         notice=say,
     )

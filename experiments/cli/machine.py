@@ -30,10 +30,10 @@ def up(
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
-    with forking(TESTBED) as server:
+    with forking(TESTBED) as brief:
         from ringlight.experiments.record.writing import writing
 
-        processes = processes_of_lab(scenario, place, lab, follow=False, gives=server)
+        processes = processes_of_lab(scenario, place, lab, follow=False, lends=not brief)
         with writing(processes.state):
             processes.start()
             found = processes.leave_standing(scenario=str(scenario))

@@ -144,42 +144,6 @@ def test_it_outlives_its_server_which_ends_in_order(place: Place) -> None:
     assert process.wait(20) == 255
 
 
-def test_a_server_that_is_left_lasts_as_long_as_what_keeps_it(place: Place) -> None:
-    """And whoever reads what its starter said in error reads to the end."""
-    reads, into = os.pipe()
-    errors = os.dup(2)
-    try:
-        os.dup2(into, 2)
-        server = ForkServer(place.folder / "first", ["json"], os.environ)
-    finally:
-        os.dup2(errors, 2)
-        for descriptor in (errors, into):
-            os.close(descriptor)
-    server.move(place.folder / "second")
-    environment = {**os.environ, SOCKET: str(server.path)}
-    command = [sys.executable, "-m", "forked_program", "60", "0"]
-    with place.said.open("wb") as output:
-        keeping, other = (
-            start_process(command, environment, output, directory=place.folder, keeps=keeps)
-            for keeps in (server, None)
-        )
-    assert isinstance(keeping, Forked)
-    server.leave()
-    server.close()
-    with open(reads) as said:
-        assert said.read() == ""
-    prepare(str(server.path), ["json"])
-    with place.said.open("wb") as output:
-        late = start_process([*command[:3], "0", "4"], environment, output, directory=place.folder)
-    assert isinstance(late, Forked)
-    assert late.wait(20) == 4
-    keeping.kill()
-    keeping.wait(20)
-    until(lambda: os.waitpid(server.pid, os.WNOHANG)[0] == server.pid)
-    assert not gone(other.pid)
-    other.kill()
-
-
 def test_without_a_server_it_is_executed(place: Place) -> None:
     place.server.close()
     process = place.start("0", "4")
@@ -246,7 +210,7 @@ def test_a_command_has_a_server_for_a_while_and_lends_it_or_not(
             told[lends] = place.said.read_text().strip()
         with forking(["json"]) as again:
             assert os.environ[SOCKET] == path
-    assert (ends is not None, again) == (True, None)
+    assert (ends, again) == (True, False)
     assert told == {True: path, False: "None"}
     assert SOCKET not in os.environ
     assert not Path(path).exists()
@@ -264,3 +228,59 @@ def test_a_server_that_still_imports_keeps_nobody_waiting(
         pass
     # An orderly end was waited for 5 s.
     assert time.monotonic() - began < 4
+
+
+SERVING = """
+import os, sys
+from pathlib import Path
+from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, start_process
+held = open("held", "w")
+server = ForkServer(Path("own"), sys.argv[1:], os.environ)
+with open("child", "wb") as output:
+    environment = {**os.environ, SOCKET: "own", "RINGLIGHT_LAB": "chld"}
+    child = start_process([sys.executable, "-m", "counting"], environment, output, directory=Path.cwd())
+assert isinstance(child, Forked)
+assert child.wait(20) == 7
+server.close()
+"""
+COUNTING = """
+import os, sys
+import imported_once
+loaded = "colorsys" in sys.modules
+print(imported_once.BY == os.getpid(), imported_once.BY, loaded, os.environ["RINGLIGHT_LAB"], flush=True)
+open_here = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+sys.exit(7 if not any("held" in path for path in open_here) else 8)
+"""
+
+
+def test_a_forked_process_has_a_server_that_imports_nothing_again(tmp_path: Path) -> None:
+    """Nor has what is forked anything that the process has open."""
+    (tmp_path / "imported_once.py").write_text("import os\nBY = os.getpid()\n")
+    (tmp_path / "serving.py").write_text(SERVING)
+    (tmp_path / "counting.py").write_text(COUNTING)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    server = ForkServer(tmp_path / "socket", ["imported_once"], {**os.environ, "PYTHONPATH": paths})
+    try:
+        environment = {**os.environ, SOCKET: str(server.path), "PYTHONPATH": paths}
+        said = tmp_path / "said"
+        for modules, more in ((["imported_once"], False), (["imported_once", "colorsys"], True)):
+            with said.open("wb") as output:
+                command = [sys.executable, "-m", "serving", *modules]
+                process = start_process(command, environment, output, directory=tmp_path)
+            assert process.wait(20) == 0, said.read_text()
+            own, by, loaded, lab = (tmp_path / "child").read_text().split()
+            assert (own, loaded, lab) == ("False", str(more), "chld")
+            assert int(by) == server_pid(server)
+        prepare(str(server.path), ["colorsys"])
+        with said.open("wb") as output:
+            command = [sys.executable, "-m", "counting"]
+            environment |= {"RINGLIGHT_LAB": "late"}
+            process = start_process(command, environment, output, directory=tmp_path)
+        assert process.wait(20) == 7
+        assert said.read_text().split()[2:] == ["True", "late"]
+    finally:
+        server.close()
+
+
+def server_pid(server: ForkServer) -> int:
+    return server._process.pid
