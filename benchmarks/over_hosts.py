@@ -1,10 +1,12 @@
 """One lab over several hosts beside the same lab on one. Needs root, and Docker.
 
 Hosts are network namespaces of this machine, each with an Open vSwitch and a Docker of its own, so all
-figures are of one machine's processors. ``demo``: the bundled experiment over two hosts and on one. ``size``:
-64 containers over four hosts and on one. ``link``: a rate, a round trip and a dark time where they cross.
-``sweep``: twelve labs on three hosts and on one. ``kills``: what is left, and what stays, after something was
-killed at some moment.
+figures are of one machine's processors. All have been checked before (``hosts check``), so that their workers
+have imported what labs need: that is bring-up of a host, once in a worker's life, and no part of a lab.
+
+``demo``: the bundled experiment over two hosts and on one. ``size``: 64 containers over four hosts and on
+one. ``link``: a rate, a round trip and a dark time where they cross. ``sweep``: twelve labs on three hosts
+and on one. ``kills``: what is left, and what stays, after something was killed at some moment.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ DEMO, MINI = ROOT / "scenarios/disaggregation.yaml", ROOT / "tests/data/mini.yam
 #: Bars: points of a reduction, shares, seconds, times the processors' time of one host.
 POINTS, RATE, ROUND_TRIP_S, DARK_S, UP_S, TIMES = 3.0, 0.01, 0.2e-3, 1e-3, 60.0, 1.2
 SWEEP_TIMES = 1.3
+#: So long a worker may import after its host was checked, seconds.
+IMPORTED_S = 8.0
 #: What is killed in turns, and for how long the light is looked at then, seconds.
 WHAT, LOOK_S = ("worker", "host", "network", "scheduler"), 5.0
 #: Longest run of a command, seconds.
@@ -185,6 +189,8 @@ def _both(
                 how = ["--dask", SCHEDULER, "--runtime", runtime, "--runs", f"{folder}/runs"]
                 how += ["--hosts", str(count)] if parts and count > 1 else []
                 tell(f"{scenario.stem}: {count} hosts")
+                rig.ringlight("hosts", "check", "--dask", SCHEDULER, "--runtime", runtime)
+                time.sleep(IMPORTED_S)
                 took = _run(rig, ("run", str(scenario), *words, *how), containers, watch)
             (run,) = Path(folder, "runs").iterdir()
             result = json.loads((run / "result.json").read_text())

@@ -4,6 +4,8 @@ A process then starts in some milliseconds, in place of 0.1 s (an optical switch
 its own session, standard streams, environment, arguments and network namespace, as if it had been executed,
 and ``/proc`` shows them, so that labs find it by their label. It is the server's child: the server takes its
 exit code and passes it on. Where no server answers, :func:`start_process` executes the command.
+
+A server of a process that was forked itself is forked from that process, and so imports nothing again.
 """
 
 from __future__ import annotations
@@ -178,6 +180,9 @@ class ForkServer:
             path.unlink(missing_ok=True)
             listener.bind(str(path))
             listener.listen(128)
+            if can_fork_server(modules):
+                self._process: subprocess.Popen[bytes] | _OwnFork = _fork_server(listener, environment)
+                return
             room = "-" * _LONGEST
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listener.fileno()), *modules, room],
@@ -379,6 +384,65 @@ def _close(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
+# -- a server that is forked
+
+#: Of a process that was forked: where the kernel shows its arguments.
+_own_room: _Room | None = None
+
+
+@dataclass
+class _OwnFork:
+    """A server that this process has forked; has what is used of ``subprocess.Popen``. It ends with
+    ``stdin``."""
+
+    pid: int
+    stdin: BinaryIO
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, _timeout: float) -> None:
+        """It has been killed, and ends now."""
+        os.waitpid(self.pid, 0)
+
+
+def can_fork_server(modules: Sequence[str]) -> bool:
+    """Whether this process was forked itself, and has all that a server is to import; it must have a single
+    thread, as others would be missing in the server, with whatever they had locked."""
+    return _own_room is not None and threading.active_count() == 1 and all(m in sys.modules for m in modules)
+
+
+def _fork_server(listener: socket.socket, environment: Mapping[str, str]) -> _OwnFork:
+    """Raises OSError."""
+    near, far = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(near)
+        return _OwnFork(pid, os.fdopen(far, "wb"))
+    try:
+        assert _own_room is not None
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(near, 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Nothing of what its parent has open may live as long as it, such as the lock of a lab; nor be
+        # closed by the parent's objects once their numbers are those of others.
+        gc.collect()
+        gc.freeze()
+        kept = os.dup(listener.fileno())
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in (0, 1, 2, kept):
+                with suppress(OSError):
+                    os.close(int(name))
+        os.environ.clear()
+        os.environ.update(environment)
+        _own_room.show([sys.executable, "-m", __name__, "forked"], environment)
+        _serve_all(socket.socket(fileno=kept), _own_room)
+    finally:
+        os._exit(1)
+
+
 # -- a process that was forked
 
 
@@ -523,10 +587,18 @@ def main() -> None:
     # Collections need not look at what was imported, and so do not copy its pages.
     gc.collect()
     gc.freeze()
-    if (forked := _serve(socket.socket(fileno=int(listener)))) is not None:
+    _serve_all(socket.socket(fileno=int(listener)), room)
+
+
+def _serve_all(listener: socket.socket, room: _Room) -> None:
+    """Returns once standard input has ended; a process that it forks does its work, and exits."""
+    global _own_room
+    if (forked := _serve(listener)) is not None:
+        _own_room = room
         _become(*forked, room)
         _end(_code_of(forked[0].command))
 
 
 if __name__ == "__main__":
-    main()
+    # What is forked finds the room in the module of this name.
+    import_module("ringlight.testbed.forkserver").main()

@@ -13,3 +13,5 @@ PROGRAMS = (
     *(f"{_EMULATION}.{name}.__main__" for name in ("optical", "onic", "averager")),
     *WORKER,
 )
+#: Makes a run of a lab over several hosts, on the first.
+KEPT_RUN = "ringlight.experiments.runner.kept_run"

@@ -44,11 +44,15 @@ from ringlight.testbed.hosts.readiness import free_addresses, image_present, why
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.parts import VXLAN_BYTES
+from ringlight.testbed.preloaded import KEPT_RUN
 
 #: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.
 RUN_KIND, ORDER, MADE = "run ", "order.pickle", "made.pickle"
 #: So long a host at which labs begin may be without a worker, seconds.
 GONE_S = 30.0
+#: The network between hosts is measured up to so many times the largest rate that a lab needs there, and up
+#: to this at least, bit/s.
+ENOUGH, ENOUGH_BPS = 2.0, 1e8
 
 
 class HostsBackend(EmulationBackend):
@@ -168,10 +172,13 @@ class HostsBackend(EmulationBackend):
     def _check_network(self, settings: Sequence[Setting], over: Over) -> None:
         """Raise BackendError for what the network between the hosts does not give, a line for each figure."""
         cuts = [(setting, divided(setting.fabric, over.hosts)) for setting in settings]
+        most_bps = max(
+            (_crossing_bps(*one, *pair) for one in cuts for pair in one[1].crossing_bps), default=0
+        )
         lines: dict[str, None] = {}
         for lot in self._lots():
             try:
-                ways = probed(self.cluster, lot)
+                ways = probed(self.cluster, lot, max(ENOUGH_BPS, ENOUGH * most_bps))
             except LabError as error:
                 raise BackendError(str(error)) from None
             self._ways += ways
@@ -205,8 +212,8 @@ class HostsBackend(EmulationBackend):
         """
         worker, key = OwnWorker(), f"{RUN_KIND}{self._series} {plan.name}"
         end_forsaken(RUN_KIND, but=key)
+        fork_from_now_on()
         if self._over is None:
-            fork_from_now_on()
             return self._made(plan, again, worker.name, lambda: worker.unwanted() or worker.ends())
         with looked_after(key, partial(self._kept, plan, again, worker.name), worker) as lab:
             try:
@@ -221,14 +228,15 @@ class HostsBackend(EmulationBackend):
     def _kept(self, plan: RunPlan, again: bool, name: str, lab: Lab) -> list[str]:
         """The command of a process that makes a run; the run is in a file."""
         (lab.state_dir / ORDER).write_bytes(pickle.dumps((self, plan, again, name)))
-        return [sys.executable, "-m", "ringlight.experiments.runner.kept_run", str(lab.state_dir)]
+        return [sys.executable, "-m", KEPT_RUN, str(lab.state_dir)]
 
     def make_kept(self, plan: RunPlan, again: bool, name: str, unwanted: Callable[[], bool]) -> Made:
         """In that process: make the run in a lab over several hosts, this one its first."""
         assert self._over is not None
         assert self._known is not None
         lot, over = next(lot for lot in self._lots() if lot[0].name == name), self._over
-        with known_hosts(self._known[0], lot) as cluster, forked_labs():
+        # Forked before there are threads.
+        with forked_labs(), known_hosts(self._known[0], lot) as cluster:
 
             def spread(setting: Setting) -> SpreadLab:
                 return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
@@ -299,8 +307,13 @@ def needs_of(setting: Setting, cut: Cut, hosts: Sequence[Host], way: Way) -> Nee
     of all fibres that are there, as emulated."""
     number = {host.name: at for at, host in enumerate(hosts)}
     a, b = sorted((number[way.a], number[way.b]))
-    crossing_bps = cut.crossing_bps.get((a, b), 0.0) / (setting.scale.time * setting.scale.payload)
+    crossing_bps = _crossing_bps(setting, cut, a, b)
     return Needs(mtu_bytes=SMALLEST_MTU_BYTES + VXLAN_BYTES, rate_bps=crossing_bps)
+
+
+def _crossing_bps(setting: Setting, cut: Cut, a: int, b: int) -> float:
+    """Rate of all fibres between two hosts, as emulated."""
+    return cut.crossing_bps.get((a, b), 0.0) / (setting.scale.time * setting.scale.payload)
 
 
 def _named(record: RunFailed, host: str) -> RunFailed:

@@ -341,9 +341,10 @@ class Testbed:
             (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
             (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
-        if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < _WORTH_FORKING:
-            return
         modules = [module for count, needed in kinds if count for module in needed]
+        worth = 1 if forkserver.can_fork_server(modules) else _WORTH_FORKING
+        if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < worth:
+            return
         server = ForkServer(self.settings.state / "forks.sock", modules, self._environment)
         self._undo.callback(server.close)
         self._environment[forkserver.SOCKET] = str(server.path)

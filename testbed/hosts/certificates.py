@@ -66,7 +66,8 @@ def make_certificates(folder: Path) -> Path:
 
 
 def _config(folder: Path) -> str:
-    """Dask's configuration: nothing of it goes without these certificates."""
+    """Dask's configuration: nothing of it goes without these certificates, and workers do not look a hundred
+    times a second at what they compute, as that is labs."""
     pair = f"{{cert: {folder}/cert.pem, key: {folder}/key.pem}}"
     lines = [
         "distributed:",
@@ -76,5 +77,8 @@ def _config(folder: Path) -> str:
         "    tls:",
         f"      ca-file: {folder}/ca.pem",
         *(f"      {process}: {pair}" for process in ("scheduler", "worker", "client")),
+        "  worker:",
+        "    profile:",
+        "      enabled: false",
     ]
     return "\n".join(lines) + "\n"

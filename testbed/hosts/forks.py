@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 
 from ringlight.testbed.forkserver import forking
-from ringlight.testbed.preloaded import PROGRAMS
+from ringlight.testbed.preloaded import KEPT_RUN, PROGRAMS
 
 
 @contextmanager
@@ -20,7 +20,8 @@ def forked_labs() -> Iterator[None]:
 
 @cache
 def fork_from_now_on() -> None:
-    """Those of all labs that this process builds, which end with it."""
+    """Processes of all labs that this process builds, and what makes runs that go on without it. What is
+    forked for its own labs ends with it."""
     undo = ExitStack()
-    undo.enter_context(forked_labs())
+    undo.enter_context(forking((*PROGRAMS, KEPT_RUN)))
     atexit.register(undo.close)

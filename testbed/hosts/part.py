@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.testbed.hosts.cluster import OwnWorker
+from ringlight.testbed.hosts.forks import fork_from_now_on
 from ringlight.testbed.hosts.kept import log_of, looked_after
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError
 from ringlight.testbed.parts import FILE, Parts
@@ -48,6 +49,7 @@ def keep_part(order: PartOrder) -> bytes:
             *("--part", str(state / FILE), *order.options),
         ]
 
+    fork_from_now_on()
     with looked_after(key_of(order.parts.token), start, OwnWorker()) as lab:
         said = log_of(lab)
     lines = said.decode(errors="replace").strip().splitlines()

@@ -36,6 +36,8 @@ _PINGS, _TRIES = 20, 3
 #: Values of linux/in.h and linux/in6.h that the module socket does not have.
 _MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
 _PROBE = 3
+#: SO_MAX_PACING_RATE of asm-generic/socket.h, bytes per second.
+_MAX_PACING_RATE = 47
 _TOKEN_BYTES = 16
 _CLOCK = struct.Struct("=d")
 _STREAM = struct.Struct("=Qd")
@@ -97,10 +99,13 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
         places = [places[0], places[-1], *places[1:-1]]
 
 
-def probed(cluster: Cluster, among: Sequence[Host] | None = None) -> list[Way]:
+def probed(
+    cluster: Cluster, among: Sequence[Host] | None = None, enough_bps: float | None = None
+) -> list[Way]:
     """Every pair of hosts, or of some, both ways; pairs that have no host in common at the same time.
 
-    Raises LabError, one line naming the pair.
+    ``enough_bps``: streams send no faster, bit/s, which leaves processors and network to others. Raises
+    LabError, one line naming the pair.
     """
     hosts = cluster.hosts if among is None else among
     found: list[Way] = []
@@ -109,14 +114,14 @@ def probed(cluster: Cluster, among: Sequence[Host] | None = None) -> list[Way]:
         # One way after the other, so that they do not share a link.
         for turn in (ways[::2], ways[1::2]):
             with ThreadPoolExecutor(max(1, len(turn))) as pool:
-                found += pool.map(lambda way: _asked(cluster, *way), turn)
+                found += pool.map(lambda way: _asked(cluster, way[0], way[1], enough_bps), turn)
     return found
 
 
-def _asked(cluster: Cluster, a: Host, b: Host) -> Way:
+def _asked(cluster: Cluster, a: Host, b: Host, enough_bps: float | None) -> Way:
     token = secrets.token_bytes(_TOKEN_BYTES)
     (ports,) = cluster.ask(start_answering, b.ip, token, hosts=[b]).values()
-    (found,) = cluster.ask(measure, b.ip, ports, token, hosts=[a]).values()
+    (found,) = cluster.ask(measure, b.ip, ports, token, enough_bps, hosts=[a]).values()
     if isinstance(found, str):
         raise LabError(f"{a.name} to {b.name}: {found}")
     return Way(a.name, b.name, **found)
@@ -189,7 +194,9 @@ def _counted(stream: socket.socket) -> tuple[int, float]:
     return count, now_s - begin_s
 
 
-def measure(ip: str, ports: tuple[int, int], token: bytes) -> Mapping[str, Any] | str:
+def measure(
+    ip: str, ports: tuple[int, int], token: bytes, enough_bps: float | None = None
+) -> Mapping[str, Any] | str:
     """What the way to a host that answers gives, as fields of :class:`Way`; or why it cannot be measured."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with ExitStack() as undo:
@@ -203,7 +210,7 @@ def measure(ip: str, ports: tuple[int, int], token: bytes) -> Mapping[str, Any] 
         best = min(times)
         mtu = _largest(own, token, _HEADERS[family])
         try:
-            rate_bps = _rate_bps(ip, ports[1], token)
+            rate_bps = _rate_bps(ip, ports[1], token, enough_bps)
         except OSError as error:
             return f"no stream to {ip}, TCP port {ports[1]}: {error}"
     return {
@@ -264,9 +271,13 @@ def _largest(own: socket.socket, token: bytes, headers: int) -> int:
     return least
 
 
-def _rate_bps(ip: str, port: int, token: bytes) -> float:
+def _rate_bps(ip: str, port: int, token: bytes, enough_bps: float | None) -> float:
     """Rate of one TCP stream, as its receiver counts. Raises OSError."""
     with socket.create_connection((ip, port), timeout=5.0) as stream:
+        if enough_bps is not None:
+            # A number of 32 bits; the largest is no bound.
+            most = min(int(enough_bps / 8), (1 << 32) - 1)
+            stream.setsockopt(socket.SOL_SOCKET, _MAX_PACING_RATE, struct.pack("=I", most))
         stream.sendall(token)
         block, deadline = bytes(1 << 18), time.monotonic() + 10.0
         told = b""

@@ -99,6 +99,7 @@ MAY_IMPORT["experiments.runner"] += (
     "testbed.lab",
     "testbed.parts",
     "testbed.emulation.calibration",
+    "testbed.preloaded",
 )
 #: What every room of the controller may use, and what each of these may use besides.
 COMMON = ("bus", "errors", "store", "server_agent")

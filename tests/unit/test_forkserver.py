@@ -228,3 +228,52 @@ def test_a_server_that_still_imports_keeps_nobody_waiting(
         pass
     # An orderly end was waited for 5 s.
     assert time.monotonic() - began < 4
+
+
+SERVING = """
+import os, sys
+from pathlib import Path
+from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, start_process
+held = open("held", "w")
+server = ForkServer(Path("own"), sys.argv[1:], os.environ)
+with open("child", "wb") as output:
+    environment = {**os.environ, SOCKET: "own", "RINGLIGHT_LAB": "chld"}
+    child = start_process([sys.executable, "-m", "counting"], environment, output, directory=Path.cwd())
+assert isinstance(child, Forked)
+assert child.wait(20) == 7
+server.close()
+"""
+COUNTING = """
+import os, sys
+import imported_once
+print(imported_once.BY == os.getpid(), imported_once.BY, os.environ["RINGLIGHT_LAB"], flush=True)
+open_here = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+sys.exit(7 if not any("held" in path for path in open_here) else 8)
+"""
+
+
+def test_a_forked_process_has_a_server_that_imports_nothing_again(tmp_path: Path) -> None:
+    """Nor has what is forked anything that the process has open."""
+    (tmp_path / "imported_once.py").write_text("import os\nBY = os.getpid()\n")
+    (tmp_path / "serving.py").write_text(SERVING)
+    (tmp_path / "counting.py").write_text(COUNTING)
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    server = ForkServer(tmp_path / "socket", ["imported_once"], {**os.environ, "PYTHONPATH": paths})
+    try:
+        environment = {**os.environ, SOCKET: str(server.path), "PYTHONPATH": paths}
+        said = tmp_path / "said"
+        for modules, anew in ((["imported_once"], False), (["imported_once", "colorsys"], True)):
+            with said.open("wb") as output:
+                command = [sys.executable, "-m", "serving", *modules]
+                process = start_process(command, environment, output, directory=tmp_path)
+            assert process.wait(20) == 0, said.read_text()
+            own, by, lab = (tmp_path / "child").read_text().split()
+            assert (own, lab) == ("False", "chld")
+            # A server that needs more than was imported is executed.
+            assert (int(by) != server_pid(server)) == anew
+    finally:
+        server.close()
+
+
+def server_pid(server: ForkServer) -> int:
+    return server._process.pid

@@ -69,6 +69,7 @@ def test_certificates_are_for_their_owner_and_bind_all_of_dask(tmp_path: Path) -
     with dask_config.set(dask_config.merge(dask_config.config, found)):
         found = security.Security()
         assert found.require_encryption
+        assert dask_config.get("distributed.worker.profile.enabled") is False
         # ssl reads certificate, key and authority, which must belong together.
         assert all(
             found.get_connection_args(role)["ssl_context"] for role in ("scheduler", "worker", "client")
@@ -123,3 +124,10 @@ def test_a_way_is_measured_by_who_has_the_token() -> None:
     assert 0 < found["round_trip_s"] < 0.05
     assert abs(found["clock_s"]) <= found["clock_error_s"] + 1e-3
     assert found["clock_error_s"] < 0.05
+
+
+def test_a_stream_sends_no_faster_than_is_enough() -> None:
+    token = b"t" * 16
+    found = measure("127.0.0.1", start_answering("127.0.0.1", token), token, 5e7)
+    assert not isinstance(found, str)
+    assert 1e7 < found["rate_bps"] < 1e8
