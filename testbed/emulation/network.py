@@ -663,10 +663,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _most_under_way(self) -> int | None:
         """Window of the workers' connections, bytes; None where it is not bounded.
 
-        What is under way beyond what the way itself takes only waits in queues, and so do the acknowledgements
-        of what comes the other way: a binary tree over packet switches took 1.14 of its simulated time with
-        half a queue, 1.03 so. A connection that outgrew a queue would lose half of it at once, and TCP mends
-        that by a time-out, a second or so.
+        What is under way beyond what the way itself takes only waits in queues, and so do acknowledgements of
+        what comes the other way: a binary tree over packet switches took 1.14 of its simulated time with half
+        a queue, 1.03 so. A connection that outgrew a queue would lose half of it at once, and TCP mends that
+        by a time-out, a second or so.
         """
         rates = [self.emulation.rate_bps(link.rate_bps) for link in self._queue_s]
         if not (self.emulation.bounded and rates):
