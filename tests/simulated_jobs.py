@@ -27,7 +27,7 @@ def simulate(
     jobs, events = list(jobs), list(events)
     run = Simulation(network, engine, gate=gate, disturbed=bool(events) or len(jobs) > 1)
     for event in events:
-        run.engine.at(event.time_s, lambda event=event: run.happen(event))  # type: ignore[misc]
+        run.engine.at(event.time_s, run.happen, event)
     for job in jobs:
         run.add(job)
     for job in jobs:

@@ -629,7 +629,7 @@ class Onic:
         elif seq <= rx.done.get(source, 0):
             self.counts["stale"] += 1
         elif kind == REQUEST:
-            self._requested(now_s, port, source, seq, stamp_s, out)
+            self._requested(now_s, source, message, out)
         elif held is None:
             # The source may believe that it has the light; after a restart here, say.
             self._deny(source, message, UNKNOWN_GRANT, 0.0, out)
@@ -642,12 +642,10 @@ class Onic:
                 answer = Message(RENEWED, port, self.epoch, flow_epoch, seq, stamp_s, self.times.lease_s)
                 out.append(Send(source, answer))
 
-    def _requested(
-        self, now_s: float, port: int, source: Peer, seq: int, stamp_s: float, out: list[Effect]
-    ) -> None:
+    def _requested(self, now_s: float, source: Peer, request: Message, out: list[Effect]) -> None:
+        _, port, _, flow_epoch, seq, stamp_s, _, _ = request
         rx = self._rx[port]
         way = self._reach.get(source)
-        request = Message(REQUEST, port, self.epoch, self._epochs[source], seq, stamp_s)
         if way is None or way.port != port:
             self._deny(source, request, NO_MAP, self.times.refresh_s, out)
             return
@@ -673,7 +671,6 @@ class Onic:
         self._grant_next(now_s, port, out)
         if source in rx.queue:
             ahead = min(list(rx.queue).index(source), 0xFFFF)
-            flow_epoch = self._epochs[source]
             out.append(Send(source, Message(QUEUED, port, self.epoch, flow_epoch, seq, stamp_s, 0.0, ahead)))
 
     def _grant_next(self, now_s: float, port: int, out: list[Effect]) -> None:

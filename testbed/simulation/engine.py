@@ -8,11 +8,11 @@ without capacity is dark: flows through it stand still and take nothing from oth
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,7 +72,8 @@ class Engine:
         self._most_events = most_events
         self.passed: list[Passed] | None = [] if trace else None
         self.events = 0
-        self._queue: list[tuple[float, int, Callable[[], None] | Flow, int]] = []
+        #: What happens by time, and flows' ends with the version of the flow, which is 0 of all else.
+        self._queue: list[tuple[float, int, Callable[..., None] | Flow, int, tuple[Any, ...]]] = []
         self._number = itertools.count()
         self._capacity: list[float] = []
         self._users: list[dict[Flow, None]] = []
@@ -130,7 +131,7 @@ class Engine:
             if flow.rate > 0 or at_s <= self.now_s:
                 continue
             self._leave(flow)
-            self.at(at_s, lambda flow=flow: self._enter(flow))  # type: ignore[misc]
+            self.at(at_s, self._enter, flow)
 
     # Events.
 
@@ -138,14 +139,14 @@ class Engine:
         """Whether anything is to happen besides what is ignored."""
         return any(
             act.version == version if isinstance(act, Flow) else not ignored(act)
-            for _, _, act, version in self._queue
+            for _, _, act, version, _ in self._queue
         )
 
-    def at(self, time_s: float, act: Callable[[], None]) -> None:
-        """Calls ``act`` at a time, which must not be past."""
+    def at(self, time_s: float, act: Callable[..., None], *arguments: Any) -> None:
+        """Calls ``act`` with the arguments at a time, which must not be past."""
         if not time_s >= self.now_s:
             raise ValueError(f"an event at {time_s} s, and it is {self.now_s} s")
-        heapq.heappush(self._queue, (time_s, next(self._number), act, 0))
+        heappush(self._queue, (time_s, next(self._number), act, 0, arguments))
 
     def settle(self, act: Callable[[], None]) -> None:
         """Calls ``act`` once all of the present instant has happened; it must begin nothing in it."""
@@ -154,8 +155,8 @@ class Engine:
     def next_event_s(self) -> float:
         """Time of the next event, seconds; infinite if nothing is left."""
         queue = self._queue
-        while queue and isinstance(queue[0][2], Flow) and queue[0][2].version != queue[0][3]:
-            heapq.heappop(queue)
+        while queue and (version := queue[0][3]) and queue[0][2].version != version:  # type: ignore[union-attr]
+            heappop(queue)
         return queue[0][0] if queue else math.inf
 
     # Flows.
@@ -172,7 +173,7 @@ class Engine:
         is when ``more`` has no more for it."""
         flow = Flow(tuple(links), size, done, more)
         if latency_s > 0:
-            self.at(self.now_s + latency_s, lambda: self._enter(flow))
+            self.at(self.now_s + latency_s, self._enter, flow)
         else:
             self._enter(flow)
         return flow
@@ -238,8 +239,12 @@ class Engine:
             self.now_s = time_s
             limit_s = time_s + INSTANT * time_s
             while queue and queue[0][0] <= limit_s:
-                _, _, act, version = heapq.heappop(queue)
-                if isinstance(act, Flow):
+                _, _, act, version, arguments = heappop(queue)
+                if not version:
+                    self.events += 1
+                    act(*arguments)  # type: ignore[operator]
+                else:
+                    assert isinstance(act, Flow)
                     if act.version == version:
                         self.events += 1
                         if act.more is not None and self._goes_on(act, act.more):
@@ -248,9 +253,6 @@ class Engine:
                         act.over, act.more = True, None
                         done, act.done = act.done, _nothing  # no cycles are left for the collector
                         done()
-                else:
-                    self.events += 1
-                    act()
             if self._touched or self._settling:
                 self._share()
         if until_s < math.inf and not self._paused:
@@ -267,7 +269,7 @@ class Engine:
         flow.left = size
         flow.version += 1
         end_s = self.now_s + size / flow.rate
-        heapq.heappush(self._queue, (end_s, next(self._number), flow, flow.version))
+        heappush(self._queue, (end_s, next(self._number), flow, flow.version, ()))
         return True
 
     def _share(self) -> None:
@@ -297,10 +299,13 @@ class Engine:
         # Flows that share nothing need no common solution.
         together: list[Flow] = []
         for flow in flows:
-            least = min(self._capacity[link] for link in flow.links)
+            least, alone = math.inf, True
+            for link in flow.links:
+                least = min(least, self._capacity[link])
+                alone = alone and len(self._users[link]) == 1
             if least <= 0:
                 self._set_rate(flow, 0.0)
-            elif all(len(self._users[link]) == 1 for link in flow.links):
+            elif alone:
                 self._set_rate(flow, least)
             else:
                 together.append(flow)
@@ -324,9 +329,9 @@ class Engine:
         flow.version += 1
         if rate > 0:
             end_s = self.now_s + flow.left / rate
-            heapq.heappush(self._queue, (end_s, next(self._number), flow, flow.version))
+            heappush(self._queue, (end_s, next(self._number), flow, flow.version, ()))
         elif flow.left == 0:
-            heapq.heappush(self._queue, (self.now_s, next(self._number), flow, flow.version))
+            heappush(self._queue, (self.now_s, next(self._number), flow, flow.version, ()))
 
 
 def _nothing() -> None:

@@ -53,7 +53,10 @@ class StepPlan:
         self.receives: dict[int, int] = {}
         self.reduce_s: dict[int, float] = {}
         cost = reduce_s_per_byte if step.op == "reduce" else 0.0
-        for k, (s, d) in enumerate(zip(step.sources.tolist(), step.destinations.tolist(), strict=True)):
+        #: Ranks by transfer: to look into arrays is slow.
+        self.sources: list[int] = step.sources.tolist()
+        self.destinations: list[int] = step.destinations.tolist()
+        for k, (s, d) in enumerate(zip(self.sources, self.destinations, strict=True)):
             self.sends.setdefault(s, []).append(k)
             self.receives[d] = self.receives.get(d, 0) + 1
             if cost:
@@ -163,7 +166,7 @@ class Exchange:
 
     def _arrived(self, number: int, k: int) -> None:
         plan = self._plan[number]
-        for rank in (int(plan.step.sources[k]), int(plan.step.destinations[k])):
+        for rank in (plan.sources[k], plan.destinations[k]):
             if self._at_step[rank] == number:
                 self._pending[rank] -= 1
                 if self._pending[rank] == 0:

@@ -579,11 +579,9 @@ class LoopRun:
             gate.close(handle[0])
             done()
 
-        source, destination = (
-            self.job.ranks[int(of[k])] for of in (plan.step.sources, plan.step.destinations)
-        )
+        source, destination = self.job.ranks[plan.sources[k]], self.job.ranks[plan.destinations[k]]
         try:
-            handle.append(gate.open(source, destination, lit, lambda reason: self.fail(reason)))
+            handle.append(gate.open(source, destination, lit, self.fail))
         except ValueError as error:
             self.fail(str(error))
             return

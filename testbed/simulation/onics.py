@@ -11,12 +11,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ringlight.controller.onic import protocol
+from ringlight.controller.onic.protocol import Send
 from ringlight.fabric.planes.grid.wavelengths import Ways
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.engine import Engine
@@ -58,8 +59,9 @@ class OnicPlane:
     ) -> None:  # fmt: skip
         self._engine = engine
         self._told_finished = finished
-        self._control = control or ControlNetwork()
-        self._delays = _delays(self._control)
+        control = control or ControlNetwork()
+        self._handle_s = control.handle_s
+        self._delays = _delays(control)
         self.waits_s: list[float] = []
         self.queued = 0
         self._sent = [0] * (1 + max(protocol.KINDS))
@@ -67,33 +69,27 @@ class OnicPlane:
         self._lit_at: dict[tuple[str, int], Hashable] = {}
         self._flow = itertools.count(1)
         self._open: dict[int, _Asked] = {}
-        self._busy_s: dict[str, float] = {}
-        self._watched: set[str] = set()
         times = times or protocol.Times()
         self._look_s = times.retry_s / 2
         self._times = times
         self._fabric = fabric
-        self._onics: dict[str, protocol.Onic] = {}
-        self._ways: dict[str, Mapping[str, Any]] = {}
-        self._tuning_s: dict[str, float] = {}
+        self._units: dict[str, _Unit] = {}
         self.assign(ways)
 
     def assign(self, ways: Ways) -> None:
         """Give nodes their wavelength maps, those of a job that comes; the others keep theirs."""
-        reach: dict[object, protocol.Reach] = {}
+        different = {way for peers in ways.values() for way in peers.values()}
+        reach = {way: protocol.Reach(*way) for way in different}
         now_s = self._engine.now_s
         for node, peers in ways.items():
-            onic = self._onics.get(node)
-            if onic is None:
-                ports = self._fabric.onics[node].ports
-                onic = self._onics[node] = protocol.Onic(1, self._times, now_s, ports=ports, quarantine=False)
-                self._tuning_s[node] = self._fabric.onics[node].tuning_s
-            self._ways[node] = peers
-            mine: Mapping[Hashable, protocol.Reach] = {
-                peer: reach.setdefault(way, protocol.Reach(way.port, way.wavelength))
-                for peer, way in peers.items()
-            }
-            self._carry_out(node, onic.set_map(now_s, mine))
+            unit = self._units.get(node)
+            if unit is None:
+                part = self._fabric.onics[node]
+                onic = protocol.Onic(1, self._times, now_s, ports=part.ports, quarantine=False)
+                unit = self._units[node] = _Unit(node, onic, part.tuning_s)
+            unit.ways = peers
+            mine: Mapping[Hashable, protocol.Reach] = {peer: reach[way] for peer, way in peers.items()}
+            self._carry_out(unit, unit.onic.set_map(now_s, mine))
 
     # The gate.
 
@@ -101,17 +97,18 @@ class OnicPlane:
         self, source: str, destination: str, lit: Callable[[], None], failed: Callable[[str], None]
     ) -> Hashable:
         flow = next(self._flow)
-        self._open[flow] = _Asked(source, destination, self._engine.now_s, lit, failed)
-        onic = self._onics.get(source)
-        if onic is None:
+        unit = self._units.get(source)
+        if unit is None:
             raise ValueError(f"{source} is not one of the job's nodes")
+        now_s = self._engine.now_s
+        self._open[flow] = _Asked(unit, destination, now_s, lit, failed)
         # The caller must have the handle before anything comes of it.
-        self._engine.at(self._engine.now_s, lambda: self._ask(source, flow, destination))
+        self._engine.at(now_s, self._ask, unit, flow, destination)
         return flow
 
-    def _ask(self, source: str, flow: int, destination: str) -> None:
+    def _ask(self, unit: _Unit, flow: int, destination: str) -> None:
         if flow in self._open:
-            self._did(source, self._onics[source].open(self._engine.now_s, flow, destination))
+            self._did(unit, unit.onic.open(self._engine.now_s, flow, destination))
 
     def close(self, handle: Hashable) -> None:
         assert isinstance(handle, int)
@@ -120,79 +117,79 @@ class OnicPlane:
             return
         if asked.receiver is not None and self._lit_at.get(asked.receiver) == handle:
             del self._lit_at[asked.receiver]
-        self._did(asked.source, self._onics[asked.source].close(self._engine.now_s, handle))
+        self._did(asked.unit, asked.unit.onic.close(self._engine.now_s, handle))
 
     # Carrying out what the state machines say.
 
-    def _did(self, node: str, effects: list[protocol.Effect]) -> None:
-        self._carry_out(node, effects)
-        if node not in self._watched:
-            self._watch(node)
+    def _did(self, unit: _Unit, effects: list[protocol.Effect]) -> None:
+        self._carry_out(unit, effects)
+        if not unit.watched:
+            self._watch(unit)
 
-    def _watch(self, node: str) -> None:
+    def _watch(self, unit: _Unit) -> None:
         """Looks at the node's next deadline now, and then often enough to be there in time.
 
         To ask after every message would take most of the time. No deadline that the protocol sets is less
         than ``retry_s`` ahead, so it is enough to look again after half of it.
         """
-        deadline_s = self._onics[node].next_deadline()
-        if deadline_s is None:
-            self._watched.discard(node)
-            return
-        self._watched.add(node)
+        deadline_s = unit.onic.next_deadline()
+        unit.watched = deadline_s is not None
+        if deadline_s is not None:
+            now_s = self._engine.now_s
+            self._engine.at(min(max(deadline_s, now_s), now_s + self._look_s), self._look, unit)
+
+    def _look(self, unit: _Unit) -> None:
         now_s = self._engine.now_s
-        self._engine.at(min(max(deadline_s, now_s), now_s + self._look_s), lambda: self._look(node))
-
-    def _look(self, node: str) -> None:
-        onic, now_s = self._onics[node], self._engine.now_s
-        deadline_s = onic.next_deadline()
+        deadline_s = unit.onic.next_deadline()
         if deadline_s is not None and deadline_s <= now_s:
-            self._carry_out(node, onic.timer(now_s))
-        self._watch(node)
+            self._carry_out(unit, unit.onic.timer(now_s))
+        self._watch(unit)
 
-    def _carry_out(self, node: str, effects: list[protocol.Effect]) -> None:
+    def _carry_out(self, unit: _Unit, effects: list[protocol.Effect]) -> None:
+        """Most of a simulation's events are messages: what is done for each is kept short."""
         engine = self._engine
         for effect in effects:
-            if effect.__class__ is protocol.Send:
-                self._sent[effect.message.kind] += 1
-                self._send(node, effect.peer, effect.message)
-            elif isinstance(effect, protocol.Tune):
-                ready_s = engine.now_s + self._tuning_s[node]
-                engine.at(ready_s, lambda port=effect.port: self._tuned(node, port))  # type: ignore[misc]
-            elif isinstance(effect, protocol.Lit):
-                self._lit(effect.flow)
+            kind = effect.__class__
+            if kind is Send:
+                peer, message = effect  # type: ignore[misc]
+                self._sent[message.kind] += 1
+                time_s = engine.now_s + next(self._delays) + self._handle_s
+                engine.at(time_s, self._handle, self._units[peer], unit.node, message)
+            elif kind is protocol.Tune:
+                engine.at(engine.now_s + unit.tuning_s, self._tuned, unit, effect.port)  # type: ignore[union-attr]
+            elif kind is protocol.Lit:
+                self._lit(effect.flow)  # type: ignore[union-attr]
             elif isinstance(effect, protocol.Finished):
                 self.queued += effect.waited
                 if self._told_finished is not None:
-                    self._told_finished(node, effect)
+                    self._told_finished(unit.node, effect)
             elif isinstance(effect, protocol.Failed | protocol.Lost):
                 assert isinstance(effect.flow, int)
                 asked = self._open.pop(effect.flow, None)
                 if asked is not None:
-                    asked.failed(f"no light from {asked.source} to {asked.destination}: {effect.reason}")
+                    asked.failed(f"no light from {asked.unit.node} to {asked.destination}: {effect.reason}")
 
-    def _tuned(self, node: str, port: int) -> None:
+    def _tuned(self, unit: _Unit, port: int) -> None:
         now_s = self._engine.now_s
-        self._did(node, self._onics[node].tuned(now_s, port, now_s))
+        self._did(unit, unit.onic.tuned(now_s, port, now_s))
 
-    def _send(self, sender: str, peer: Hashable, message: protocol.Message) -> None:
-        assert isinstance(peer, str)
-        time_s = self._engine.now_s + next(self._delays) + self._control.handle_s
-        self._engine.at(time_s, lambda: self._handle(sender, peer, message))
-
-    def _handle(self, sender: str, peer: str, message: protocol.Message) -> None:
+    def _handle(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
         """The message has been handled, unless its receiver had another in hand when it came."""
-        now_s, handle_s = self._engine.now_s, self._control.handle_s
-        free_s = self._busy_s.get(peer, 0.0)
+        now_s, handle_s = self._engine.now_s, self._handle_s
+        free_s = unit.busy_s
         if free_s > now_s - handle_s:
-            self._busy_s[peer] = free_s + handle_s
-            self._engine.at(free_s + handle_s, lambda: self._receive(sender, peer, message))
-        else:
-            self._busy_s[peer] = now_s
-            self._receive(sender, peer, message)
+            unit.busy_s = free_s + handle_s
+            self._engine.at(free_s + handle_s, self._receive, unit, sender, message)
+            return
+        unit.busy_s = now_s
+        effects = unit.onic.receive(now_s, sender, message)
+        if effects:
+            self._carry_out(unit, effects)
+        if not unit.watched:
+            self._watch(unit)
 
-    def _receive(self, sender: str, peer: str, message: protocol.Message) -> None:
-        self._did(peer, self._onics[peer].receive(self._engine.now_s, sender, message))
+    def _receive(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
+        self._did(unit, unit.onic.receive(self._engine.now_s, sender, message))
 
     def _lit(self, flow: Hashable) -> None:
         assert isinstance(flow, int)
@@ -200,7 +197,7 @@ class OnicPlane:
         if asked is None:
             return
         self.waits_s.append(self._engine.now_s - asked.opened_s)
-        asked.receiver = (asked.destination, self._ways[asked.source][asked.destination].port)
+        asked.receiver = (asked.destination, asked.unit.ways[asked.destination].port)
         if asked.receiver in self._lit_at:
             self.overlaps += 1
         self._lit_at[asked.receiver] = flow
@@ -214,13 +211,13 @@ class OnicPlane:
     def counts(self) -> Counter[str]:
         """The state machines' own counters, summed over all nodes."""
         total: Counter[str] = Counter()
-        for onic in self._onics.values():
-            total.update(onic.counts)
+        for unit in self._units.values():
+            total.update(unit.onic.counts)
         return total
 
     def idle(self) -> bool:
         """Whether no control unit has anything left to do."""
-        return all(onic.idle() for onic in self._onics.values())
+        return all(unit.onic.idle() for unit in self._units.values())
 
 
 def _delays(control: ControlNetwork) -> Iterator[float]:
@@ -233,9 +230,22 @@ def _delays(control: ControlNetwork) -> Iterator[float]:
             yield control.control_s + more_s
 
 
-@dataclass
+@dataclass(slots=True)
+class _Unit:
+    """A node's control unit. ``busy_s``: until when it has messages in hand. ``watched``: its next deadline
+    will be looked at."""
+
+    node: str
+    onic: protocol.Onic
+    tuning_s: float
+    ways: Mapping[str, Any] = field(default_factory=dict)
+    busy_s: float = 0.0
+    watched: bool = False
+
+
+@dataclass(slots=True)
 class _Asked:
-    source: str
+    unit: _Unit
     destination: str
     opened_s: float
     lit: Callable[[], None]

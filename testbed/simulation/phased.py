@@ -75,7 +75,7 @@ class PhasedLight:
             moved = self._lit.set(self._paths_of(turn))
             lit = TurnLit(turn, now_s, now_s + (sum(self._takes) if moved else 0.0), moved)
             if moved:
-                self._engine.at(lit.lit_s, lambda lit=lit: self._shine(lit))  # type: ignore[misc]
+                self._engine.at(lit.lit_s, self._shine, lit)
             else:
                 self._shine(lit)
 

@@ -22,6 +22,7 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
@@ -30,8 +31,7 @@ from ringlight.fabric.steps import Pair, Steps, pairs_of
 from ringlight.fabric.topology import Fabric
 
 
-@dataclass(frozen=True, order=True)
-class Reach:
+class Reach(NamedTuple):
     """How a node reaches another in one hop: by its O-NIC port ``port`` on channel ``wavelength``."""
 
     port: int
@@ -110,12 +110,15 @@ def wavelength_map(
     if not is_latin(grid):
         return _coloured(grid, at, found, pairs)
     by_line = {"row": rows, "column": columns}
+    wavelengths = grid.wavelengths
     for port, name in enumerate(lines(grid)):
+        ways = [Reach(port, wavelength) for wavelength in range(wavelengths)]
         for line in by_line[name].values():
             for i, a in line.items():
+                of_a = found[a]
                 for j, b in line.items():
                     if i != j:
-                        found[a][b] = Reach(port, (j - i) % grid.wavelengths)
+                        of_a[b] = ways[(j - i) % wavelengths]
     return found
 
 
