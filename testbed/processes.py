@@ -486,6 +486,10 @@ class LabProcesses:
         (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
         return document
 
+    def is_standing(self) -> bool:
+        """Whether other commands were told of it, and none has ended it."""
+        return (self.state / _STANDING).exists()
+
     def _last(self) -> str:
         """The last line that the testbed wrote; of a structured log line its message."""
         try:
@@ -554,11 +558,6 @@ def what_helps(address: str) -> str:
                     return f"lab {lab.id} is starting it again: try again in some seconds, or read {log_file}"
                 return gone(lab)
     return "start one with: ringlight up SCENARIO"
-
-
-def is_standing(lab: Lab) -> bool:
-    """Whether it was left standing, and nobody has ended it."""
-    return (lab.state_dir / _STANDING).exists()
 
 
 def gone(lab: Lab) -> str:

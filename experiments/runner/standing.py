@@ -23,7 +23,6 @@ from ringlight.testbed.hosts.forks import fork_from_now_on
 from ringlight.testbed.hosts.kept import end_all, kept, log_of, looked_after
 from ringlight.testbed.hosts.readiness import free_addresses
 from ringlight.testbed.lab import Lab, LabError
-from ringlight.testbed.processes import is_standing
 
 #: What keys of such processes begin with; in their state, what is known of the lab once it is up.
 KIND, STANDS = "stand ", "stands.json"
@@ -86,7 +85,7 @@ def _build(
             found = processes.tell_standing(scenario=scenario, hosts=[host.name for host in lot])
             write_whole(state / STANDS, json.dumps(found))
             # Commands of this machine may end it, too.
-            while not unwanted() and is_standing(processes.lab):
+            while not unwanted() and processes.is_standing():
                 processes.check()
                 time.sleep(_LOOK_S)
 
