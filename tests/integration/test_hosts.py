@@ -343,8 +343,10 @@ iperf g0 g2 1
 
 
 def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> None:
-    """Its first host's worker dies meanwhile; the next one finds it, and ends it when told to. Fibres that are
-    cut delay what comes from either host."""
+    """Its first host's worker dies meanwhile; the next one finds it, and ends it when told to.
+
+    Fibres that are cut delay what comes from either host.
+    """
     scenario = yaml.safe_load(Path(MINI).read_text())
     for link in scenario["fabric"]["links"]:
         if link["ends"] in (["g2", "ocs0:3"], ["tor0:3", "tor1:3"]):
