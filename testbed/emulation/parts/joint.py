@@ -37,7 +37,7 @@ AGENT, OPENFLOW = "agent", "openflow"
 #: What a switch's entry has for the first part in place of a file with a password.
 _PASSWORD = "password"
 #: Between two questions for what has ended on other hosts, seconds.
-DEATHS_S = 1.0
+DEATHS_S = 2.0
 
 
 class RunRequest(BaseModel):
