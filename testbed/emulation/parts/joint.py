@@ -45,7 +45,7 @@ class RunRequest(BaseModel):
 
     namespace: Annotated[str, Field(max_length=300)] | None = None
     words: Annotated[list[str], Field(min_length=1, max_length=200)]
-    timeout_s: Annotated[float, Field(gt=0, le=300)]
+    timeout_s: Annotated[float, Field(gt=0, le=4000)]
 
 
 def ran(asked: RunRequest) -> dict[str, Any]:
