@@ -41,6 +41,14 @@ SWEEP_TIMES = 1.3
 IMPORTED_S = 8.0
 #: What is killed in turns, and for how long the light is looked at then, seconds.
 WHAT, LOOK_S = ("worker", "host", "network", "scheduler"), 5.0
+#: When, in turns for each: after what has begun, and between so many seconds after that.
+WHEN = (
+    ("the command", 1.0, 6.0),
+    ("the lab", 0.0, 4.0),
+    ("training", 0.0, 1.0),
+    ("training", 1.0, 5.0),
+    ("training", 5.0, 10.0),
+)
 #: Longest run of a command, seconds.
 COMMAND_S = 900.0
 #: Where a Docker's containerd has a folder for each container.
@@ -151,8 +159,10 @@ def kills(moments: int = 20, seed: int = 29, most: int = 0, into: Path | None = 
     for number in range(len(rows), min(moments, len(rows) + (most or moments))):
         chance = random.Random(f"{seed} {number}")
         with tempfile.TemporaryDirectory(prefix="ringlight-hosts-") as folder:
+            turn = number // len(WHAT)
+            after, *bounds = WHEN[turn % len(WHEN)]
             row = _killed(
-                Path(folder), WHAT[number % len(WHAT)], number // len(WHAT), chance.uniform(0.5, 22.0)
+                Path(folder), WHAT[number % len(WHAT)], turn, after, chance.uniform(bounds[0], bounds[1])
             )
         tell(f"{number + 1} of {moments}: {row}")
         rows.append(row)
@@ -338,7 +348,13 @@ def _is_made(host: NamespaceHost) -> bool:
     return bool(_said(host, "ls /run/ringlight/*/made.pickle 2>/dev/null"))
 
 
-def _killed(folder: Path, what: str, turn: int, after_s: float) -> dict[str, Any]:
+def _has_begun(rig: Hosts, after: str) -> bool:
+    if after == "the lab":
+        return bool(_said(rig.hosts[0], "ls /run/ringlight/*/inventory.json 2>/dev/null"))
+    return after == "the command" or _iterations(rig) > 0
+
+
+def _killed(folder: Path, what: str, turn: int, after: str, after_s: float) -> dict[str, Any]:
     with hosts(folder / "rig") as rig:
         first, second = rig.hosts
         for host in rig.hosts:
@@ -347,8 +363,10 @@ def _killed(folder: Path, what: str, turn: int, after_s: float) -> dict[str, Any
         words = ("--arm", "fragmented", "--hosts", "2", "--set", "training.samples=2048")
         how = ("--dask", SCHEDULER, "--runtime", "namespace", "--runs", str(folder / "runs"))
         command = rig.starting("run", str(MINI), *words, *how)
+        began_s = time.monotonic()
+        until(lambda: _has_begun(rig, after) or command.poll() is not None, after, 120.0, 0.1)
         time.sleep(after_s)
-        before = _iterations(rig)
+        at_s, before = time.monotonic() - began_s, _iterations(rig)
         # A lab that is not up yet is removed.
         up = command.poll() is None and bool(_said(first, "ls /run/ringlight/*/inventory.json 2>/dev/null"))
         alive = [first] if what == "host" else [first, second]
@@ -393,7 +411,8 @@ def _killed(folder: Path, what: str, turn: int, after_s: float) -> dict[str, Any
         there = [_said(host, "ip netns; ip -o link show rlx-1; ovs-vsctl list-br") for host in alive]
         return {
             "killed": what,
-            "after_s": round(after_s, 1),
+            "after": after,
+            "at_s": round(at_s, 1),
             "lit_before": [host.name for host in lit],
             "iterations": before,
             "exit_code": command.returncode,

@@ -26,15 +26,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from ringlight.fabric.parts import Port
-from ringlight.fabric.topology import Fabric
-
-if TYPE_CHECKING:
-    import networkx as nx
+from ringlight.fabric.topology import Edge, ElectricalGraph, Fabric
 
 
 @dataclass(frozen=True, order=True)
@@ -81,14 +77,15 @@ class NoPathError(ValueError):
 class Router:
     """Paths over ``graph``, an electrical graph of ``fabric``; what is worked out is kept."""
 
-    def __init__(self, fabric: Fabric, graph: nx.MultiDiGraph[str]) -> None:
+    def __init__(self, fabric: Fabric, graph: ElectricalGraph) -> None:
         self._fabric = fabric
         self._first: dict[str, Hop] = {}
         self._between: dict[str, list[Hop]] = {name: [] for name in fabric.packet_switches}
         self._last: dict[str, list[Hop]] = {name: [] for name in fabric.gpus}
         self._before: dict[str, set[str]] = {name: set() for name in fabric.packet_switches}
-        for tail, head, data in graph.edges(data=True):
-            hop = Hop(Port(tail, data["out_port"]), Port(head, data["in_port"]), data["rate_bps"])
+        for edge in graph.edges:
+            tail, head = edge.out.node, edge.into.node
+            hop = Hop(edge.out, edge.into, edge.rate_bps)
             if tail in fabric.gpus:
                 self._first.setdefault(tail, hop)
             elif head in fabric.gpus:
@@ -186,21 +183,23 @@ class Router:
         return NoPathError(f"no path from {source} to {destination}{why}")
 
 
-def most_paths(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> int:
+def most_paths(fabric: Fabric, graph: ElectricalGraph) -> int:
     """How many shortest paths there are between two GPUs, at most."""
     router = Router(fabric, graph)
+    arriving: dict[str, dict[str, None]] = {}
+    for edge in graph.edges:
+        arriving.setdefault(edge.into.node, {})[edge.out.node] = None
     # GPUs on one switch have the same ways to all others.
-    one_each = {tuple(graph.predecessors(gpu)): gpu for gpu in fabric.gpus if graph.in_degree(gpu)}.values()
+    one_each = {tuple(arriving[gpu]): gpu for gpu in fabric.gpus if gpu in arriving}.values()
     return max((router.count(a, b) for a in one_each for b in one_each if a != b), default=1)
 
 
-def without_ports(
-    fabric: Fabric, graph: nx.MultiDiGraph[str], down: Collection[Port]
-) -> nx.MultiDiGraph[str]:
+def without_ports(fabric: Fabric, graph: ElectricalGraph, down: Collection[Port]) -> ElectricalGraph:
     """The graph without the links between packet switches that have a port of ``down`` at either end."""
-    left = graph.copy()
-    for tail, head, key, data in graph.edges(keys=True, data=True):
-        ends = {Port(tail, data["out_port"]), Port(head, data["in_port"])}
-        if {tail, head} <= fabric.packet_switches.keys() and not ends.isdisjoint(down):
-            left.remove_edge(tail, head, key)
-    return left
+
+    def stays(edge: Edge) -> bool:
+        ends = edge.out, edge.into
+        between = all(port.node in fabric.packet_switches for port in ends)
+        return not (between and any(port in down for port in ends))
+
+    return replace(graph, edges=tuple(filter(stays, graph.edges)))

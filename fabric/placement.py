@@ -380,38 +380,61 @@ def _pack(problem: _Problem, order: list[int], by_stay: bool) -> IntArray:
         assert best is not None  # a ring has ranks
         for switch, arc in best[1]:
             place[arc] = switch
-            free -= _demand(problem, arc, place[arc])
+            free[:, switch] -= _ports_for(problem, arc)
     place = _relabel(problem, place)
     _fill(problem, place)
     return place
 
 
+def _ports_for(problem: _Problem, items: IntArray) -> IntArray:
+    """Ports of each optical switch that the movable ones of these items need, all on one switch."""
+    groups = problem.group[items]
+    return np.bincount(groups[groups >= 0], minlength=len(problem.capacity))
+
+
+def _before(groups: IntArray) -> IntArray:
+    """How many earlier items of its group stand before each."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    found = np.empty_like(order)
+    found[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return found
+
+
 def _cut(problem: _Problem, ring: IntArray, free: IntArray, by_stay: bool) -> list[tuple[int, IntArray]]:
     """Arcs of the ring from its first item on, each as long as some switch can hold. Uses ``free`` up."""
     arcs = []
-    switches = np.arange(len(problem.switches))
-    fixed = int(np.count_nonzero(problem.group[ring] < 0))
-    rest = ring
-    while len(rest):
+    count = len(problem.switches)
+    group_of, home = problem.group[ring], problem.home[ring]
+    before = _before(group_of)
+    cut_off = np.zeros(len(problem.capacity), dtype=np.int64)
+    fixed = int(np.count_nonzero(group_of < 0))
+    begin = 0
+    while begin < len(ring):
         spare = free.sum(axis=0)
         # No arc can be longer than this, so the rest of the ring need not be looked at yet.
-        ahead = rest[: int(spare.max()) + fixed + 1]
-        groups = problem.group[ahead]
-        earlier = np.tril(groups[:, None] == groups, -1).sum(axis=1)
-        at_home = problem.home[ahead][:, None] == switches
-        full = np.where(groups[:, None] < 0, ~at_home, earlier[:, None] >= free[groups])
-        run = np.where(full.any(axis=0), full.argmax(axis=0), len(ahead))
-        stay = (at_home & (np.arange(len(ahead))[:, None] < run)).sum(axis=0)
-        whole = run == len(rest)
+        length = min(len(ring) - begin, int(spare.max()) + fixed + 1)
+        ahead = slice(begin, begin + length)
+        groups = group_of[ahead]
+        full = (before[ahead] - cut_off[groups])[:, None] >= free[groups]
+        stays = home[ahead][:, None] == np.arange(count)
+        if fixed:
+            full = np.where(groups[:, None] < 0, ~stays, full)
+        run = np.where(full.any(axis=0), full.argmax(axis=0), length)
+        stay = (stays & (np.arange(length)[:, None] < run)).sum(axis=0)
+        whole = run == len(ring) - begin
         if whole.any():
             first, second = (-stay, spare) if by_stay else (spare, -stay)
-            key = (switches, second, first, ~whole)
+            key = (np.arange(count), second, first, ~whole)
         else:
-            key = (switches, spare, -stay, -run)
+            key = (np.arange(count), spare, -stay, -run)
         switch = int(np.lexsort(key)[0])
-        arc, rest = rest[: run[switch]], rest[run[switch] :]
+        arc = ring[begin : begin + run[switch]]
+        begin += len(arc)
         arcs.append((switch, arc))
-        free -= _demand(problem, arc, np.full(len(arc), switch))
+        used = _ports_for(problem, arc)
+        cut_off += used
+        free[:, switch] -= used
     return arcs
 
 
@@ -443,11 +466,42 @@ def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
         ways = np.array(list(itertools.permutations(rows.tolist())), dtype=np.int64)
         best: IntArray = ways[cost[rows, ways].sum(axis=1).argmin()]
         return best
-    # Half a second's import, of which a controller that starts, or has few switches, has no need.
-    from scipy.optimize import linear_sum_assignment
-
-    columns: IntArray = linear_sum_assignment(cost)[1]
-    return columns
+    # By successive shortest paths (Crouse, IEEE Trans. Aerospace and Electronic Systems 52(4), 2016), as
+    # scipy's linear_sum_assignment, which chooses the same among equals. To import that takes longer than
+    # the rest of a regrouping.
+    count = len(rows)
+    of_row, of_column = np.full(count, -1), np.full(count, -1)
+    row_price, column_price = np.zeros(count), np.zeros(count)
+    for first in rows.tolist():
+        length, path = np.full(count, np.inf), np.full(count, -1)
+        left, reached, ends = np.arange(count)[::-1].copy(), [first], []
+        least, row = 0.0, first
+        while True:
+            step = least + cost[row, left] - row_price[row] - column_price[left]
+            nearer = step < length[left]
+            path[left[nearer]] = row
+            length[left[nearer]] = step[nearer]
+            least = float(length[left].min())
+            nearest = np.flatnonzero(length[left] == least)
+            unused = nearest[of_column[left[nearest]] < 0]
+            at = unused[-1] if len(unused) else nearest[0]
+            column = int(left[at])
+            ends.append(column)
+            left[at] = left[-1]
+            left = left[:-1]
+            if len(unused):
+                break
+            row = int(of_column[column])
+            reached.append(row)
+        row_price[first] += least
+        others = np.array(reached[1:], dtype=np.int64)
+        row_price[others] += least - length[of_row[others]]
+        column_price[ends] -= least - length[ends]
+        while column >= 0:
+            row = int(path[column])
+            of_column[column] = row
+            of_row[row], column = column, (-1 if row == first else int(of_row[row]))
+    return of_row
 
 
 def _fill(problem: _Problem, place: IntArray) -> None:
@@ -469,65 +523,77 @@ def _fill(problem: _Problem, place: IntArray) -> None:
 
 def _refine(problem: _Problem, start: IntArray) -> IntArray:
     """Local search: moves and swaps of single items while they lower (crossing bytes, moves)."""
-    place: list[int] = start.tolist()
+    # Whoever has no neighbour is beside an item that is nowhere.
+    nobody = len(problem.items)
+    place: list[int] = [*start.tolist(), -1]
     home: list[int] = problem.home.tolist()
     group: list[int] = problem.group.tolist()
-    beside: list[list[tuple[int, float]]] = [[] for _ in problem.items]
+    left, right, weight = [nobody] * nobody, [nobody] * nobody, [0.0] * nobody
     for ring, b in problem.rings:
         if len(ring) > 1:
             for u, v in zip(ring.tolist(), np.roll(ring, -1).tolist(), strict=True):
-                beside[u].append((v, b))
-                beside[v].append((u, b))
+                right[u], left[v], weight[u] = v, u, b
     free: list[list[int]] = problem.capacity.tolist()
+    has_ports = (problem.capacity > 0).tolist()
     members: dict[tuple[int, int], list[int]] = {}
     for i, o in enumerate(group):
         if o >= 0:
             free[o][place[i]] -= 1
             members.setdefault((o, place[i]), []).append(i)
     rounding = 1e-9 * max((b for _, b in problem.rings), default=0.0)
-
-    def change(item: int, switch: int) -> Score:
-        now = place[item]
-        crossing = sum(b * ((place[n] != switch) - (place[n] != now)) for n, b in beside[item])
-        return crossing, (switch != home[item]) - (now != home[item])
-
-    def better(change: Score) -> bool:
-        return change[0] < -rounding or (change[0] <= rounding and change[1] < 0)
+    # When anything came to a switch or left it, and when an item was looked at: what did not lead to anything
+    # between two switches does not until one of them changes.
+    changed, looked, moves = [0] * len(problem.switches), [-1] * nobody, 0
 
     def go(item: int, switch: int) -> None:
-        o = group[item]
-        members[o, place[item]].remove(item)
-        free[o][place[item]] += 1
+        nonlocal moves
+        moves += 1
+        o, now = group[item], place[item]
+        members[o, now].remove(item)
+        free[o][now] += 1
         members.setdefault((o, switch), []).append(item)
         free[o][switch] -= 1
         place[item] = switch
+        changed[now] = changed[switch] = moves
 
     for _ in range(REFINE_PASSES):
         improved = False
         for item, o in enumerate(group):
             if o < 0:
                 continue
-            for switch in sorted({place[n] for n, _ in beside[item]} | {home[item]} - {-1}):
+            seen, looked[item] = looked[item], moves
+            before, after, own = left[item], right[item], weight[item]
+            for switch in sorted({place[before], place[after], home[item]} - {-1}):
                 now = place[item]
-                if switch == now or problem.capacity[o, switch] == 0:
+                if switch == now or not has_ports[o][switch]:
                     continue
-                gain = change(item, switch)
+                if changed[now] <= seen and changed[switch] <= seen:
+                    continue
+                # Edges that cross, and moved items, more than now.
+                edges = (place[before] != switch) - (place[before] != now)
+                edges += (place[after] != switch) - (place[after] != now)
+                crossing, moved = own * edges, (switch != home[item]) - (now != home[item])
                 if free[o][switch] > 0:
-                    if better(gain):
+                    if crossing < -rounding or (crossing <= rounding and moved < 0):
                         go(item, switch)
                         improved = True
                     continue
                 for other in members.get((o, switch), []):
-                    back = change(other, now)
-                    joined = sum(b for n, b in beside[item] if n == other)
-                    if better((gain[0] + back[0] + 2 * joined, gain[1] + back[1])):
+                    p, q = place[left[other]], place[right[other]]
+                    edges = (p != now) - (p != switch) + (q != now) - (q != switch)
+                    both = crossing + weight[other] * edges
+                    if before == other or after == other:
+                        both += 2 * own * ((before == other) + (after == other))
+                    if both < -rounding or (
+                        both <= rounding and moved + (now != home[other]) - (switch != home[other]) < 0
+                    ):
                         go(other, now)
                         go(item, switch)
                         improved = True
                         break
         if not improved:
             break
-    return np.array(place, dtype=np.int64)
+    return np.array(place[:-1], dtype=np.int64)
 
 
 # --- exact solvers ----------------------------------------------------------------------------------

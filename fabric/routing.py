@@ -11,13 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ringlight.fabric.paths import Router
-from ringlight.fabric.topology import Fabric
-
-if TYPE_CHECKING:
-    import networkx as nx
+from ringlight.fabric.topology import ElectricalGraph, Fabric
 
 #: What a rule is about: switch, destination's address, sender's (or empty).
 RuleKey = tuple[str, str, str]
@@ -48,7 +44,7 @@ class RuleBatch:
     delete: tuple[RuleKey, ...] = ()
 
 
-def forwarding_rules(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> frozenset[Rule]:
+def forwarding_rules(fabric: Fabric, graph: ElectricalGraph) -> frozenset[Rule]:
     """The rules under which packets take the paths of :class:`fabric.paths.Router`.
 
     ``graph`` is :func:`fabric.topology.electrical_graph`. A GPU whose circuit is dark gets no rules.
@@ -78,7 +74,7 @@ def _rules_by_sender(fabric: Fabric, router: Router, destination: str) -> Iterab
 
 
 def rule_batches(
-    fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: nx.MultiDiGraph[str]
+    fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: ElectricalGraph
 ) -> list[RuleBatch]:
     """The change from ``old`` to ``new`` in an order that never makes a loop.
 

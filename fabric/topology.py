@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import Optics, received_dbm
@@ -27,9 +27,6 @@ from ringlight.fabric.planes.divided.planes import Planes
 from ringlight.fabric.planes.grid.grid import Grid
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 #: How one of several shortest paths is chosen.
 PathChoice = Literal["hash", "even"]
@@ -146,21 +143,49 @@ def is_electrical(fabric: Fabric, port: Port) -> bool:
     return port.node in fabric.gpus or port.node in fabric.packet_switches
 
 
-def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiDiGraph[str]:
+@dataclass(frozen=True)
+class Edge:
+    """One direction of a connection as packets see it.
+
+    ``rate_bps``: bits per second of the slowest link on the way. ``path``: every port passed, both ends too.
+    """
+
+    out: Port
+    into: Port
+    rate_bps: float
+    path: tuple[Port, ...]
+
+
+@dataclass(frozen=True)
+class ElectricalGraph:
+    """GPUs and packet switches, and what joins them; edges of one tail are together, and so are those of one
+    head among them."""
+
+    gpus: tuple[str, ...]
+    packet_switches: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def leaving(self) -> Mapping[str, Sequence[Edge]]:
+        """The edges from each node that has any."""
+        found: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.out.node, []).append(edge)
+        return found
+
+    def heads(self, tail: str) -> list[str]:
+        """The nodes that a node's edges lead to, each once."""
+        return list(dict.fromkeys(edge.into.node for edge in self.leaving.get(tail, ())))
+
+
+def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> ElectricalGraph:
     """What packets see: GPUs and packet switches, joined where light or copper arrives.
 
-    Light that is too weak for the receiver joins nothing (:func:`path_dbm`).
-
-    Each edge is one direction of one link, its key the port number at its tail; it carries ``out_port`` and
-    ``in_port`` (port numbers at its tail and head), ``rate_bps`` (the slowest link on the way, bits per
-    second) and ``path`` (every port passed). Raises ValueError as :func:`trace`.
+    Light that is too weak for the receiver joins nothing (:func:`path_dbm`). Raises ValueError as
+    :func:`trace`.
     """
-    # Here, as most processes of a lab never make one, and start in half the time without it.
-    import networkx as nx
-
-    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
-    graph.add_nodes_from(sorted(fabric.gpus), kind="gpu")
-    graph.add_nodes_from(sorted(fabric.packet_switches), kind="packet_switch")
+    gpus, switches = tuple(sorted(fabric.gpus)), tuple(sorted(fabric.packet_switches))
+    found: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
     by_ingress = _by_ingress(cross_connects)
     for port in fabric.electrical_ports:
         path = _trace(fabric, by_ingress, port)
@@ -169,16 +194,10 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> nx.MultiD
             continue
         if len(path) > 2 and not fabric.optics.reads(path_dbm(fabric, path)):
             continue
-        graph.add_edge(
-            port.node,
-            end.node,
-            key=port.number,
-            out_port=port.number,
-            in_port=end.number,
-            rate_bps=min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at),
-            path=path,
-        )
-    return graph
+        rate_bps = min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at)
+        found[port.node].setdefault(end.node, []).append(Edge(port, end, rate_bps, path))
+    edges = tuple(edge for heads in found.values() for between in heads.values() for edge in between)
+    return ElectricalGraph(gpus, switches, edges)
 
 
 def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:

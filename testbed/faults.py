@@ -7,7 +7,7 @@ What each fault does is in docs/faults.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -174,6 +174,14 @@ class FaultClient:
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
         """What is at each GPU's NIC; ``fill``: an idle host where there was nothing."""
         found: list[dict[str, Any]] = self._call("POST" if fill else "GET", "/v1/hosts", timeout_s=HOSTS_S)
+        return found
+
+    def run(self, host: str, namespace: str | None, words: Sequence[str], timeout_s: float) -> dict[str, Any]:
+        """Run a command in a network namespace of another host of the lab, None being the host's own:
+        ``stdout``, ``stderr`` and ``code``."""
+        body = {"namespace": namespace, "words": list(words), "timeout_s": timeout_s}
+        path = f"/v1/hosts/{host}/run"
+        found: dict[str, Any] = self._call("POST", path, body, timeout_s=timeout_s + ANSWER_S)
         return found
 
     def _call(self, method: str, path: str, body: Any = None, timeout_s: float = ANSWER_S) -> Any:

@@ -5,7 +5,7 @@ its own session, standard streams, environment, arguments and network namespace,
 and ``/proc`` shows them, so that labs find it by their label. It is the server's child: the server takes its
 exit code and passes it on. Where no server answers, :func:`start_process` executes the command.
 
-A server of a process that was forked itself is forked from that process, and so imports nothing again.
+A server of a process that was forked itself is forked from that process, and imports nothing again.
 """
 
 from __future__ import annotations
@@ -180,8 +180,10 @@ class ForkServer:
             path.unlink(missing_ok=True)
             listener.bind(str(path))
             listener.listen(128)
-            if can_fork_server(modules):
-                self._process: subprocess.Popen[bytes] | _OwnFork = _fork_server(listener, environment)
+            if can_fork_server():
+                self._process: subprocess.Popen[bytes] | _OwnFork = _fork_server(
+                    listener, modules, environment
+                )
                 return
             room = "-" * _LONGEST
             self._process = subprocess.Popen(
@@ -222,6 +224,14 @@ def forking(modules: Sequence[str]) -> Iterator[bool]:
         finally:
             del os.environ[SOCKET]
             server.close()
+
+
+def prepare(path: str, modules: Sequence[str]) -> None:
+    """Have a server import modules before it forks anything else. Without effect where there is no server."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection, suppress(OSError):
+        connection.settimeout(_ANSWER_S)
+        connection.connect(path)
+        connection.send(json.dumps(modules).encode())
 
 
 # -- asking for a process
@@ -364,7 +374,11 @@ def _fork(connection: socket.socket) -> _Child | _Forked | None:
     """The new process, where it is not this one; None if it cannot be."""
     told, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 3)
     try:
-        request = _Request(**json.loads(told))
+        asked = json.loads(told)
+        if isinstance(asked, list):
+            _import(asked)
+            return None
+        request = _Request(**asked)
         pid = os.fork() if request.mounts == _mounts() else None
     except (OSError, ValueError):
         pid = None
@@ -406,13 +420,13 @@ class _OwnFork:
         os.waitpid(self.pid, 0)
 
 
-def can_fork_server(modules: Sequence[str]) -> bool:
-    """Whether this process was forked itself, and has all that a server is to import; it must have a single
+def can_fork_server() -> bool:
+    """Whether this process was forked itself, so that a server costs next to nothing; it must have a single
     thread, as others would be missing in the server, with whatever they had locked."""
-    return _own_room is not None and threading.active_count() == 1 and all(m in sys.modules for m in modules)
+    return _own_room is not None and threading.active_count() == 1
 
 
-def _fork_server(listener: socket.socket, environment: Mapping[str, str]) -> _OwnFork:
+def _fork_server(listener: socket.socket, modules: Sequence[str], environment: Mapping[str, str]) -> _OwnFork:
     """Raises OSError."""
     near, far = os.pipe()
     pid = os.fork()
@@ -438,6 +452,7 @@ def _fork_server(listener: socket.socket, environment: Mapping[str, str]) -> _Ow
         os.environ.clear()
         os.environ.update(environment)
         _own_room.show([sys.executable, "-m", __name__, "forked"], environment)
+        _import(modules)
         _serve_all(socket.socket(fileno=kept), _own_room)
     finally:
         os._exit(1)
@@ -582,12 +597,19 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(environment)
     room.show([sys.executable, "-m", "ringlight.testbed.forkserver", *modules], environment)
+    _import(modules)
+    _serve_all(socket.socket(fileno=int(listener)), room)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import modules. Collections need not look at what they made, then or later, and so do not copy its
+    pages."""
+    gc.disable()
     for module in modules:
         import_module(module)
-    # Collections need not look at what was imported, and so do not copy its pages.
     gc.collect()
     gc.freeze()
-    _serve_all(socket.socket(fileno=int(listener)), room)
+    gc.enable()
 
 
 def _serve_all(listener: socket.socket, room: _Room) -> None:

@@ -18,6 +18,8 @@ from ringlight.fabric.parts import Port
 
 #: The plan's name in the state of a part's lab.
 FILE = "part.json"
+#: What a part's testbed says is in this file there; of that so many bytes are told, its last.
+LOG, LOG_BYTES = "testbed.log", 1 << 20
 #: Where light between hosts goes: VXLAN's own port is closed in some data centres.
 VXLAN_PORT = 14789
 #: Bytes of an IPv4 packet around a frame's payload: Ethernet, VXLAN, UDP, IP.
@@ -26,6 +28,21 @@ VXLAN_BYTES = 14 + 8 + 8 + 20
 VXLAN_NUMBERS = 1 << 24
 #: Largest IP packets of workers whose fibres may cross: on a network of usual large frames they arrive whole.
 MTU_BYTES = LARGEST_MTU_BYTES - VXLAN_BYTES
+
+
+def log_of_part(host: str) -> str:
+    """What a lab calls the file with what the testbed of a part on another host said."""
+    return f"testbed-{host}.log"
+
+
+def tail(path: Path) -> bytes:
+    """The last of a log, nothing of one that is not there."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return log.read()
+    except OSError:
+        return b""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ TESTBED = (f"{_EMULATION}.__main__", f"{_EMULATION}.testbed")
 WORKER = tuple(f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run"))
 #: All that a lab may start.
 PROGRAMS = (
-    "ringlight.controller.__main__",
+    *("ringlight.controller.__main__", "ringlight.controller.running"),
     *TESTBED,
     *(f"{_EMULATION}.{name}.__main__" for name in ("optical", "onic", "averager")),
     *WORKER,

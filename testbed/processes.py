@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,12 +27,15 @@ from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
+from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
 
 log = logging.getLogger(__name__)
 
 #: Deadlines in seconds: the testbed's bring-up, the controller's first answer, either one's orderly end.
 UP_S, ANSWER_S, DOWN_S = 180.0, 30.0, 30.0
+#: So long parts on other hosts may take to say why they could not be built, seconds.
+REASON_S = 4.0
 #: Between two looks at who looks after a lab's other hosts, seconds.
 BLIND_S = 2.0
 #: What is known of a lab that was left standing, in its state directory.
@@ -404,11 +408,20 @@ class LabProcesses:
     def check(self) -> None:
         """Raise LabError when the testbed has ended, or could not be built on another host."""
         if self._testbed is not None and (code := self._testbed.poll()) is not None:
+            if self._spread is not None and not self.inventory:
+                self._await_reason(self._spread)
             # A process that was killed had no say in it; what it last logged explains nothing.
             said = f": {self._last()}" if code >= 0 else ""
             raise LabError(f"the testbed ended ({ended(code)}){said}")
         if self._spread is not None and not self.inventory:
             self._spread.check()
+
+    def _await_reason(self, spread: Spread) -> None:
+        """Raise LabError where it was another part that could not be built: it may say so a little later."""
+        deadline = time.monotonic() + REASON_S
+        while time.monotonic() < deadline:
+            spread.check()
+            time.sleep(0.1)
 
     def ended(self) -> list[Death]:
         """What ended, or is back, since the last call: processes, and those who look after other hosts."""
@@ -438,9 +451,13 @@ class LabProcesses:
             self._testbed = None
             if self._spread is not None:
                 self._spread.end()
+                # Where nobody was left to bring a part's log, it has told the first one.
+                for file in self.state.glob(log_of_part("*")):
+                    with suppress(OSError):
+                        shutil.copyfile(file, self.logs / file.name)
                 for host, said in self._spread.logs.items():
                     with suppress(OSError):
-                        (self.logs / f"testbed-{host}.log").write_bytes(said)
+                        (self.logs / log_of_part(host)).write_bytes(said)
             if self._lock is not None:
                 # Held until nothing is left: a lab that comes up meanwhile would take it for a dead one's.
                 remove(self.lab)
@@ -449,6 +466,12 @@ class LabProcesses:
 
     def leave_standing(self, **facts: Any) -> dict[str, Any]:
         """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
+        document = self.tell_standing(**facts)
+        self._testbed = self._lock = None
+        return document
+
+    def tell_standing(self, **facts: Any) -> dict[str, Any]:
+        """Have commands of this machine find the lab; what is known of it."""
         document = {
             "lab": self.lab.id,
             "runtime": self.runtime,
@@ -461,8 +484,11 @@ class LabProcesses:
             **facts,
         }
         (self.state / _STANDING).write_text(json.dumps(document), encoding="utf-8")
-        self._testbed = self._lock = None
         return document
+
+    def is_standing(self) -> bool:
+        """Whether other commands were told of it, and none has ended it."""
+        return (self.state / _STANDING).exists()
 
     def _last(self) -> str:
         """The last line that the testbed wrote; of a structured log line its message."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import socket
 import struct
 import sys
@@ -67,11 +67,10 @@ MAX_PACKET_BYTES = 4096
 MAX_LINE_BYTES = 1 << 20
 #: A client of manage.sock that does not read its replies is dropped when this much waits for it.
 MAX_UNREAD_BYTES = 1 << 24
-#: Datagrams taken in one go before other sockets have their turn.
-BURST = 64
 TRACE_FLOWS = 8192
 MAX_WAVELENGTH = 4096
 _PEER_CREDENTIALS = struct.Struct("3i")
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class AgentError(RuntimeError):
@@ -209,7 +208,7 @@ class Agent:
         self._workers: dict[int, _Worker] = {}
         self._next_worker = 0
         self._doomed: list[_Worker] = []
-        self._managers = 0
+        self._managers: dict[int, _Manager] = {}
         self._trace: deque[dict[str, Any]] = deque(maxlen=TRACE_FLOWS)
         self._traced = 0
         self._sent = [0] * (max(KINDS) + 1)
@@ -224,6 +223,9 @@ class Agent:
             self._faults = Faults()
         self._stopping = False
         self._sockets: list[socket.socket] = []
+        #: Who is called when a descriptor can be read, or written.
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
         directory = settings.directory
         directory.mkdir(parents=True, exist_ok=True)
         self._darken()
@@ -240,12 +242,10 @@ class Agent:
         except (OSError, ValueError) as error:
             self.close()
             raise AgentError(f"O-NIC {settings.gpu}: {error}") from error
-        # Not epoll: it waits in whole milliseconds, and this waits for lasers and delays shorter than that.
-        self._selector = selectors.SelectSelector()
-        self._selector.register(self._wake, selectors.EVENT_READ, lambda _: None)
-        self._selector.register(self._udp, selectors.EVENT_READ, lambda _: self._receive())
-        self._selector.register(manage, selectors.EVENT_READ, lambda _: self._accept_manager(manage))
-        self._selector.register(flow, selectors.EVENT_READ, lambda _: self._accept_worker(flow))
+        self._readers[self._wake.fileno()] = lambda: None
+        self._readers[self._udp.fileno()] = self._receive
+        self._readers[manage.fileno()] = lambda: self._accept_manager(manage)
+        self._readers[flow.fileno()] = lambda: self._accept_worker(flow)
 
     # Life.
 
@@ -288,7 +288,7 @@ class Agent:
 
     def run(self) -> None:
         """Serves until :meth:`stop`; then the lasers are dark and the sockets gone."""
-        clock, core, select = time.monotonic, self.core, self._selector.select
+        clock, core, readers, writers = time.monotonic, self.core, self._readers, self._writers
         try:
             while not self._stopping:
                 deadline = core.next_deadline()
@@ -298,8 +298,14 @@ class Agent:
                     if flying is not None and (deadline is None or flying < deadline):
                         deadline = flying
                 wait_s = None if deadline is None else max(0.0, deadline - clock())
-                for key, events in select(wait_s):
-                    key.data(events)
+                # Not epoll: it waits in whole milliseconds, and lasers and delays may be shorter than that.
+                # Nor a selector, which would take longer than many a message.
+                ready, writable, _ = select.select([*readers], [*writers], (), wait_s)
+                for found, among in ((ready, readers), (writable, writers)):
+                    for descriptor in found:
+                        # Who was called before it may have ended it.
+                        if (call := among.get(descriptor)) is not None:
+                            call()
                 if deadline is not None and deadline <= (now := clock()):
                     if faults is not None:
                         for data, peer in faults.due(now):
@@ -318,16 +324,13 @@ class Agent:
 
     def close(self) -> None:
         """Lets go of everything: flows are released, lasers darkened, sockets and their files removed."""
-        if getattr(self, "_selector", None) is not None:
-            try:
-                for worker in list(self._workers.values()):
-                    self._drop_worker(worker)
-            except AgentError as error:
-                self._log(str(error))
-            for key in list(self._selector.get_map().values()):
-                if isinstance(key.fileobj, socket.socket) and key.fileobj not in self._sockets:
-                    key.fileobj.close()
-            self._selector.close()
+        try:
+            for worker in list(self._workers.values()):
+                self._drop_worker(worker)
+        except AgentError as error:
+            self._log(str(error))
+        for manager in list(self._managers.values()):
+            self._drop_manager(manager)
         for port in range(self.settings.ports):
             try:
                 self._laser.dark(port)
@@ -401,29 +404,27 @@ class Agent:
             # started anew, than going on.
             raise AgentError(f"laser of port {effect.port} cannot be darkened: {error}") from error
 
-    def _tell(self, flow: Any, document: dict[str, Any], over: bool) -> None:
+    def _tell(self, flow: Any, what: str, over: bool, **more: object) -> None:
         number, name = flow
         worker = self._workers.get(number)
         if worker is None:
             return
         if over:
             worker.flows.pop(flow, None)
-        self._write(worker, {next(iter(document)): name, **dict(list(document.items())[1:])})
+        self._write(worker, {what: name, **more})
 
     def _lit(self, effect: Lit) -> None:
-        self._tell(effect.flow, {"lit": 0}, False)
+        self._tell(effect.flow, "lit", False)
 
     def _closed(self, effect: Closed) -> None:
-        self._tell(effect.flow, {"closed": 0}, True)
+        self._tell(effect.flow, "closed", True)
 
     def _failed(self, effect: Failed) -> None:
-        document = {"failed": 0, "reason": self._reason(effect)}
-        if effect.retry_after_s is not None:
-            document["retry_after_s"] = effect.retry_after_s
-        self._tell(effect.flow, document, True)
+        later = {} if effect.retry_after_s is None else {"retry_after_s": effect.retry_after_s}
+        self._tell(effect.flow, "failed", True, reason=self._reason(effect), **later)
 
     def _lost(self, effect: Lost) -> None:
-        self._tell(effect.flow, {"lost": 0, "reason": self._reason(effect)}, True)
+        self._tell(effect.flow, "lost", True, reason=self._reason(effect))
 
     def _reason(self, effect: Failed | Lost) -> str:
         host, port = effect.peer
@@ -453,29 +454,28 @@ class Agent:
     # Control network.
 
     def _receive(self) -> None:
-        core, clock, receive = self.core, time.monotonic, self._udp.recvfrom
-        for _ in range(BURST):
-            try:
-                data, peer = receive(2048)
-            except BlockingIOError:
-                return
-            except OSError:
-                # What the network says of a message sent before; that message is sent again in time.
-                self._counts["send_errors"] += 1
-                continue
-            if self._faults is not None and self._faults.blocks(peer):
-                continue
-            message = decode(data)
-            if isinstance(message, Message):
-                self._received[message.kind] += 1
-                self._do(core.receive(clock(), peer, message))
-            elif isinstance(message, OtherVersion):
-                self._counts["other_version"] += 1
-                if message.answer:
-                    self._transmit(VERSION_MESSAGE, peer)
-                self._do(core.other_version(clock(), peer, message.version, VERSION))
-            else:
-                self._counts["malformed"] += 1
+        """Take one datagram: to look whether there is another would cost as much as to wait for it."""
+        try:
+            data, peer = self._udp.recvfrom(2048)
+        except BlockingIOError:
+            return
+        except OSError:
+            # What the network says of a message sent before; that message is sent again in time.
+            self._counts["send_errors"] += 1
+            return
+        if self._faults is not None and self._faults.blocks(peer):
+            return
+        message = decode(data)
+        if isinstance(message, Message):
+            self._received[message.kind] += 1
+            self._do(self.core.receive(time.monotonic(), peer, message))
+        elif isinstance(message, OtherVersion):
+            self._counts["other_version"] += 1
+            if message.answer:
+                self._transmit(VERSION_MESSAGE, peer)
+            self._do(self.core.other_version(time.monotonic(), peer, message.version, VERSION))
+        else:
+            self._counts["malformed"] += 1
 
     # Workers.
 
@@ -485,7 +485,7 @@ class Agent:
             return
         self._next_worker += 1
         worker = self._workers[self._next_worker] = _Worker(connection, self._next_worker)
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._read_worker(worker))
+        self._readers[connection.fileno()] = lambda: self._read_worker(worker)
 
     def _accepted(self, listener: socket.socket, present: int) -> socket.socket | None:
         try:
@@ -549,7 +549,7 @@ class Agent:
 
     def _write(self, worker: _Worker, document: Mapping[str, Any]) -> None:
         try:
-            worker.connection.send(json.dumps(document, separators=(",", ":")).encode())
+            worker.connection.send(_encoded(document).encode())
         except OSError:
             # Gone, or it does not read what it is told, and then does not know about its light. Dropped when
             # the effects at hand are carried out: its flows' closing must come after them.
@@ -559,7 +559,7 @@ class Agent:
         """Ends a worker's connection and closes all its flows."""
         if self._workers.pop(worker.number, None) is None:
             return
-        self._selector.unregister(worker.connection)
+        del self._readers[worker.connection.fileno()]
         worker.connection.close()
         now = time.monotonic()
         for flow in list(worker.flows):
@@ -568,20 +568,20 @@ class Agent:
     # Management.
 
     def _accept_manager(self, listener: socket.socket) -> None:
-        connection = self._accepted(listener, self._managers)
+        connection = self._accepted(listener, len(self._managers))
         if connection is None:
             return
         if not _from_here(connection):
             self._counts["refused_clients"] += 1
             connection.close()
             return
-        self._managers += 1
-        manager = _Manager(connection)
-        self._selector.register(connection, selectors.EVENT_READ, lambda ready: self._serve(manager, ready))
+        descriptor = connection.fileno()
+        manager = self._managers[descriptor] = _Manager(connection)
+        self._readers[descriptor] = lambda: self._serve(manager, True)
 
-    def _serve(self, manager: _Manager, ready: int) -> None:
+    def _serve(self, manager: _Manager, readable: bool) -> None:
         try:
-            if ready & selectors.EVENT_READ:
+            if readable:
                 data = manager.connection.recv(65536)
                 if not data:
                     raise ConnectionError
@@ -597,14 +597,18 @@ class Agent:
         except BlockingIOError:
             pass
         except OSError:
-            self._managers -= 1
-            self._selector.unregister(manager.connection)
-            manager.connection.close()
+            self._drop_manager(manager)
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if manager.unread else 0)
-        if self._selector.get_key(manager.connection).events != wanted:
-            data = self._selector.get_key(manager.connection).data
-            self._selector.modify(manager.connection, wanted, data)
+        if manager.unread:
+            self._writers[manager.connection.fileno()] = lambda: self._serve(manager, False)
+        else:
+            self._writers.pop(manager.connection.fileno(), None)
+
+    def _drop_manager(self, manager: _Manager) -> None:
+        descriptor = manager.connection.fileno()
+        del self._managers[descriptor], self._readers[descriptor]
+        self._writers.pop(descriptor, None)
+        manager.connection.close()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:

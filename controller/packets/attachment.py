@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from ringlight.fabric.parts import Gpu, Onic, PacketSwitch, Port
 from ringlight.fabric.planes.grid.grid import Grid
 from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.topology import (
-    CrossConnects,
-    Fabric,
-    is_electrical,
-    trace,
-)
-
-if TYPE_CHECKING:
-    import networkx as nx
+from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, is_electrical, trace
 
 
 def attachments(fabric: Fabric, cross_connects: CrossConnects) -> dict[Port, Port | None]:
@@ -96,20 +88,23 @@ class Topology:
     edges: list[Edge]
 
 
-def topology(graph: nx.MultiDiGraph[str]) -> Topology:
+def topology(graph: ElectricalGraph) -> Topology:
     """An electrical graph: nodes and directed edges with the path of the light."""
     return Topology(
-        [Node(name, data["kind"]) for name, data in graph.nodes(data=True)],
+        [
+            *(Node(name, "gpu") for name in graph.gpus),
+            *(Node(name, "packet_switch") for name in graph.packet_switches),
+        ],
         [
             Edge(
-                tail,
-                head,
-                data["out_port"],
-                data["in_port"],
-                data["rate_bps"],
-                [str(p) for p in data["path"]],
+                edge.out.node,
+                edge.into.node,
+                edge.out.number,
+                edge.into.number,
+                edge.rate_bps,
+                [str(port) for port in edge.path],
             )
-            for tail, head, data in graph.edges(data=True)
+            for edge in graph.edges
         ],
     )
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from ringlight.controller.errors import ConflictError, NotFoundError
 from ringlight.controller.openflow.messages import FlowEntry, FlowMod
@@ -22,10 +21,7 @@ from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router, without_ports
 from ringlight.fabric.routing import Rule, forwarding_rules, out_port, rule_batches
-from ringlight.fabric.topology import CrossConnects, Fabric, electrical_graph
-
-if TYPE_CHECKING:
-    import networkx as nx
+from ringlight.fabric.topology import CrossConnects, Edge, ElectricalGraph, Fabric, electrical_graph
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +71,8 @@ class PathHop:
     choices: int
 
 
-def _path_hop(out: Port, head: str, edge: Mapping[str, Any], choices: int) -> PathHop:
-    return PathHop(out, Port(head, edge["in_port"]), edge["rate_bps"], tuple(edge["path"]), choices)
+def _path_hop(edge: Edge, choices: int) -> PathHop:
+    return PathHop(edge.out, edge.into, edge.rate_bps, edge.path, choices)
 
 
 #: A state of light, and the ports that are down.
@@ -126,9 +122,7 @@ class Forwarding:
             self._down = self._down - known | down
         return {port: port not in down for port in known ^ down}
 
-    def graph(
-        self, cross_connects: CrossConnects, down: frozenset[Port] | None = None
-    ) -> nx.MultiDiGraph[str]:
+    def graph(self, cross_connects: CrossConnects, down: frozenset[Port] | None = None) -> ElectricalGraph:
         """What packets see with this light, without the links that are down (default: those known now)."""
         graph = electrical_graph(self._fabric, cross_connects)
         down = self._down if down is None else down
@@ -148,12 +142,12 @@ class Forwarding:
             raise ConflictError(f"{source} is both ends")
         graph = self.graph(cross_connects)
         router = Router(fabric, graph)
-        at = {Port(tail, port): (head, data) for tail, head, port, data in graph.edges(keys=True, data=True)}
+        at = {edge.out: edge for edge in graph.edges}
         leaving = next((port for port in at if port.node == source), None)
         where = f"a packet from {source} to {destination}"
         if leaving is None:
             raise ConflictError(f"{where} does not get away: nothing is lit to {source}'s NIC port")
-        hops = [_path_hop(leaving, *at[leaving], 1)]
+        hops = [_path_hop(at[leaving], 1)]
         while (node := hops[-1].into.node) != destination:
             if node in fabric.gpus or node in {hop.out.node for hop in hops}:
                 raise ConflictError(f"{where} comes out at {node}")
@@ -170,7 +164,7 @@ class Forwarding:
             leaving = Port(node, port)
             if leaving not in at:
                 raise ConflictError(f"{where} is lost behind {leaving}, which leads nowhere now")
-            hops.append(_path_hop(leaving, *at[leaving], len(router.options(node, destination))))
+            hops.append(_path_hop(at[leaving], len(router.options(node, destination))))
         return hops
 
     def reconcile(self, cross_connects: CrossConnects) -> dict[str, str]:
@@ -240,7 +234,7 @@ class Forwarding:
             return Stages(detour, dark, last, then)
 
     def _steps(
-        self, have: Collection[Rule], wanted: frozenset[Rule], graph: nx.MultiDiGraph[str]
+        self, have: Collection[Rule], wanted: frozenset[Rule], graph: ElectricalGraph
     ) -> tuple[Mapping[str, tuple[FlowMod, ...]], ...]:
         steps = []
         for batch in rule_batches(self._fabric, frozenset(have), wanted, graph):

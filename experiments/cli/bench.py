@@ -8,7 +8,7 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.common import fail, say, show_json, table
-from ringlight.experiments.cli.emulated import emulation
+from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
 
 Kind = Annotated[
     str, typer.Option("--collective", help="Kind of collective; default: that of a file, or all-reduce.")
@@ -54,6 +54,7 @@ def bench(
     *,
     context: typer.Context,
     lab: options.Lab,
+    over: options.OverHosts,
     as_json: options.Json = False,
 ) -> None:
     """Time, algorithm and bus bandwidth of a collective over the scenario's fabric, size by size."""
@@ -79,9 +80,9 @@ def bench(
         fail(f"--ranks: {error}", 2)
     except ValueError as error:
         fail(f"{'--algorithm' if benching.is_file(algorithm) else '--collective'}: {error}", 2)
-    if simulate and dask is not None:
-        fail("--dask: not with --simulate", 2)
-    with nullcontext(SimulationBackend()) if simulate else emulation(lab, context, dask) as backend:
+    if simulate:
+        refuse(context, ("dask", *OVER_HOSTS), "not with --simulate")
+    with nullcontext(SimulationBackend()) if simulate else emulation(lab, context, dask, (), over) as backend:
         if (why := backend.refuses(plan)) is not None:
             fail(f"{scenario}: {why}", 2)
         backend.check_ready()

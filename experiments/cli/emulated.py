@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,12 +16,15 @@ from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.emulation.backend import EmulationBackend
+    from ringlight.testbed.hosts.cluster import Cluster
 
 #: Without effect where each host chooses for its labs, or bound to files and addresses of one machine.
 _OF_ONE_MACHINE = (
     *("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure"),
     *("app", "app_all", "app_openflow", "app_rest", "view"),
 )
+#: How a lab is over hosts.
+OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number")
 
 
 @contextmanager
@@ -35,8 +38,7 @@ def emulation(
     """Raises UserError, and LabError for hosts that cannot be had."""
     runtime = options.check_runtime(lab.runtime)
     if dask is None:
-        if over is not None:
-            refuse(context, ("hosts", "vxlan_port", "vxlan_number"), "only with --dask")
+        refuse_hosts(context)
         # It imports what labs are made of while this process imports its own and reads the scenario.
         with forking(PROGRAMS):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend
@@ -52,6 +54,40 @@ def emulation(
         named = ", ".join(host.name for host in cluster.hosts)
         say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
         yield HostsBackend(runtime, cluster, lab.fast_path, None if over is None else over.chosen())
+
+
+@contextmanager
+def standing(
+    scenario: Path,
+    place: options.Place,
+    lab: options.OpenLab,
+    context: typer.Context,
+    dask: str,
+    over: options.OverHosts,
+) -> Iterator[tuple[Cluster, dict[str, Any], Any]]:
+    """A lab that stands on hosts: their cluster, what is known of it, and Dask's future, with which it ends.
+
+    Raises UserError, ScenarioError, BackendError, LabError.
+    """
+    with emulation(lab, context, dask, (), over) as backend:
+        from ringlight.experiments.backends.emulation.requests import cannot_drive, for_applications
+        from ringlight.experiments.runner.hosts import HostsBackend
+        from ringlight.experiments.runner.standing import stand
+
+        assert isinstance(backend, HostsBackend)
+        setting = place.setting(scenario, options.machine(lab))
+        fabric = setting.fabric
+        why = cannot_drive(fabric) or for_applications(fabric) or backend.cannot_spread(fabric)
+        if why is not None:
+            fail(f"{scenario}: {why}", 2)
+        backend.check_ready()
+        backend.prepare([setting], None, say, {})
+        yield backend.cluster, *stand(backend, setting, str(scenario))
+
+
+def refuse_hosts(context: typer.Context) -> None:
+    """Fails where a lab of this machine was to be over hosts."""
+    refuse(context, OVER_HOSTS, "only with --dask")
 
 
 def refuse(context: typer.Context, names: Sequence[str], why: str) -> None:

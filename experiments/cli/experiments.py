@@ -12,7 +12,7 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.applications import with_applications
 from ringlight.experiments.cli.common import answer, fail, say, show_json
-from ringlight.experiments.cli.emulated import emulation, refuse
+from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.protocol import Backend
@@ -169,6 +169,7 @@ def crosscheck(
     dask: options.Dask = None,
     *,
     lab: options.Lab,
+    over: options.OverHosts,
     runs: options.RunsFolder = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
@@ -183,7 +184,7 @@ def crosscheck(
 
     if random is not None:
         refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
-        with emulation(lab, context, dask) as backend:
+        with emulation(lab, context, dask, (), over) as backend:
             folder, found = run_blind(
                 random,
                 seed,
@@ -203,9 +204,9 @@ def crosscheck(
         fail("give a SCENARIO, or --random N", 2)
 
     if emulated is not None:
-        names = ("arm", "iterations", "runtime", "rest", "openflow", "dask")
+        names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
         refuse(context, names, "without effect on a run made before (--emulated)")
-    with emulation(lab, context, dask) as backend:
+    with emulation(lab, context, dask, (), over) as backend:
         folder, found = run_crosscheck(
             scenario,
             backend,

@@ -14,12 +14,15 @@ import typer
 from ringlight.experiments.cli import calls, options, rest
 from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import answer, fail, listing, say, table
+from ringlight.experiments.cli.distant import converse
+from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.preloaded import PROGRAMS
 
 if TYPE_CHECKING:
     from ringlight.testbed.emulation.console.attached import Attached
+    from ringlight.testbed.hosts.cluster import Cluster
 
 
 class _Asked:
@@ -96,14 +99,24 @@ def shell(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="File of commands, one a line; -: standard input.")
     ] = None,
+    dask: options.Dask = None,
     *,
+    context: typer.Context,
     place: options.Place,
     built: options.OpenLab,
+    over: options.OverHosts,
 ) -> None:
-    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py."""
+    """Mininet's prompt over a lab: nodes, net, light, g0 ping g3, pingall, iperf, link, regroup, py.
+
+    With --dask the lab is on hosts, and what is typed goes to the first of them.
+    """
+    lines = _lines(file)
+    if dask is not None:
+        _shell_on_hosts(where, lines, dask, context, place, built, over)
+        return
     from ringlight.testbed.emulation.console.attached import attach
 
-    lines = _lines(file)
+    refuse_hosts(context)
     if where is not None and is_scenario(where):
         with _own_lab(Path(where), place, built) as lab:
             errors = _prompt(lab, lines)
@@ -115,6 +128,43 @@ def shell(
         errors = _prompt(lab, lines)
     if errors and lines is not None:
         raise typer.Exit(1)
+
+
+def _shell_on_hosts(
+    where: str | None,
+    lines: Iterable[str] | None,
+    dask: str,
+    context: typer.Context,
+    place: options.Place,
+    built: options.OpenLab,
+    over: options.OverHosts,
+) -> None:
+    """Raises UserError, and typer.Exit where a command of a file was refused."""
+    from ringlight.testbed.hosts.cluster import hosts_of
+
+    if where is not None and is_scenario(where):
+        with standing(Path(where), place, built, context, dask, over) as (cluster, lab, _):
+            say(f"lab {lab['lab']} is up on {', '.join(lab['hosts'])} until this prompt ends")
+            code = converse(cluster, lab["host"], lab["lab"], lines)
+    else:
+        with hosts_of(dask) as cluster:
+            host, lab_id = _of_hosts(cluster, where)
+            code = converse(cluster, host, lab_id, lines)
+    if code and lines is not None:
+        raise typer.Exit(1)
+
+
+def _of_hosts(cluster: Cluster, lab_id: str | None) -> tuple[str, str]:
+    """First host and id of the lab that stands on hosts, or of the only one. Raises UserError."""
+    from ringlight.experiments.runner.standing import standing_here
+
+    there = cluster.ask(standing_here)
+    labs = {str(one["lab"]): name for name, found in there.items() for one in found}
+    if lab_id is None and len(labs) == 1:
+        (lab_id,) = labs
+    if lab_id not in labs:
+        fail(f"lab {lab_id or ''} does not stand on these hosts; there is {', '.join(labs) or 'none'}")
+    return labs[lab_id], lab_id
 
 
 def _lines(file: Path | None) -> Iterable[str] | None:

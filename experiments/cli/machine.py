@@ -16,6 +16,7 @@ import typer
 from ringlight.experiments.cli import options, suite
 from ringlight.experiments.cli.applications import processes_of_lab
 from ringlight.experiments.cli.common import Column, answer, fail, listing, say
+from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.preloaded import TESTBED
 
@@ -24,12 +25,24 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @options.with_groups
 def up(
+    context: typer.Context,
     scenario: options.ScenarioFile,
     place: options.Place,
     lab: options.OpenLab,
+    over: options.OverHosts,
+    dask: options.Dask = None,
     as_json: options.Json = False,
 ) -> None:
     """Build an experiment's fabric, start its controller and leave both running for REST use."""
+    if dask is not None:
+        with standing(scenario, place, lab, context, dask, over) as (cluster, found, future):
+            cluster.leave(future)
+        there = f"{', '.join(found['hosts'])}; REST at {found['url']}/docs of {found['host']}"
+        ending = f"end it with: ringlight down {found['lab']} --dask {dask}"
+        said = f"lab {found['lab']} is up on {there}; {ending}"
+        answer(found, as_json, lambda _: typer.echo(said))
+        return
+    refuse_hosts(context)
     with forking(TESTBED) as brief:
         from ringlight.experiments.record.writing import writing
 
@@ -56,9 +69,18 @@ def image(
 
 def down(
     lab: Annotated[str | None, typer.Argument(help="Lab id; default: every lab left up.")] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option("--dask", metavar="ADDRESS", help="Labs on the hosts of this Dask scheduler, not here."),
+    ] = None,
 ) -> None:
     """End labs that `up` left running."""
     from ringlight.testbed import services
+
+    if dask is not None:
+        ended = _end_on_hosts(lab, dask)
+        typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
+        return
     from ringlight.testbed.processes import end_standing
 
     # Another user does not see whether there is one.
@@ -66,6 +88,18 @@ def down(
         fail(services.root_needed("end a lab"))
     ended = end_standing(lab, say)
     typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
+
+
+def _end_on_hosts(lab: str | None, dask: str) -> list[str]:
+    """Raises UserError where there is no such lab."""
+    from ringlight.experiments.runner.standing import end_standing_here
+    from ringlight.testbed.hosts.cluster import hosts_of
+
+    with hosts_of(dask) as cluster:
+        ended = [name for names in cluster.ask(end_standing_here, lab).values() for name in names]
+    if lab is not None and not ended:
+        fail(f"lab {lab} does not stand on hosts of {dask}")
+    return ended
 
 
 def test(context: typer.Context) -> None:

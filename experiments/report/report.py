@@ -11,13 +11,13 @@ from pathlib import Path
 from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.report.page import drawing, folded, page
 from ringlight.experiments.report.perfetto import write_trace
-from ringlight.experiments.report.sections import Section, sections
+from ringlight.experiments.report.sections import Section, names, sections
 from ringlight.experiments.report.view import View
 
 
 def parts() -> tuple[str, ...]:
     """Names of all sections: what a file's ``paper.says`` may speak to."""
-    return tuple(sorted(one.name for one in sections()))
+    return names()
 
 
 def render(view: View, plots: Path, *, png: bool = False) -> str:

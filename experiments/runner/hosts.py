@@ -10,8 +10,9 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -38,12 +39,12 @@ from ringlight.fabric.schema import under
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
 from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
-from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after, tail
+from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
 from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import Lab, LabError
-from ringlight.testbed.parts import VXLAN_BYTES
+from ringlight.testbed.parts import VXLAN_BYTES, tail
 from ringlight.testbed.preloaded import KEPT_RUN
 
 #: What keys of processes that make runs begin with; in their state, what such a process is to do, and did.
@@ -79,7 +80,7 @@ class HostsBackend(EmulationBackend):
         self._missed_s: dict[str, float] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostsBackend, (self.runtime, None, self._fast_path, self._over, self._known, self._series)
+        return HostsBackend, (self.runtime, None, self.fast_path, self._over, self._known, self._series)
 
     @property
     def cluster(self) -> Cluster:
@@ -89,21 +90,21 @@ class HostsBackend(EmulationBackend):
         return self._cluster
 
     def _lacks_image(self, name: str) -> str | None:
-        there = self._asked(image_present, name)
+        there = self.asked(image_present, name)
         lacking = ", ".join(host for host, has in there.items() if not has)
         return f"Docker has no image {name} on {lacking}" if lacking else None
 
     def check_ready(self) -> None:
         code = code_version()
-        for host, other in self._asked(code_version).items():
+        for host, other in self.asked(code_version).items():
             if other != code:
                 raise BackendError(
                     f"host {host}: it has other code of Ringlight ({other}) than this machine ({code})"
                 )
-        for host, why in self._asked(why_not_ready, self.runtime).items():
+        for host, why in self.asked(why_not_ready, self.runtime).items():
             if why is not None:
                 raise BackendError(f"host {host}: {why}")
-        self._machines = self._asked(describe_machine, False)
+        self._machines = self.asked(describe_machine, False)
 
     def prepare(
         self,
@@ -120,7 +121,8 @@ class HostsBackend(EmulationBackend):
         # Runs that are gone on with may have been made on hosts that are there no more.
         self._machines = {**earlier.get("hosts", {}), **self._machines}
 
-    def _asked(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def asked(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """What a function returns on each host, by its name. Raises BackendError."""
         try:
             return self.cluster.ask(function, *arguments)
         except LabError as error:
@@ -133,7 +135,7 @@ class HostsBackend(EmulationBackend):
         return {**first, **super().facts(), "hosts": self._machines, **network}
 
     def executor(self) -> Executor:
-        return self.cluster.executor(None if self._over is None else [lot[0] for lot in self._lots()])
+        return self.cluster.executor(None if self._over is None else [lot[0] for lot in self.lots()])
 
     def watch(self) -> None:
         """Where labs are over several hosts, each begins on a host of its own."""
@@ -144,7 +146,7 @@ class HostsBackend(EmulationBackend):
         except OSError:
             # Dask says itself that its scheduler is gone.
             return
-        for host in (lot[0] for lot in self._lots()):
+        for host in (lot[0] for lot in self.lots()):
             if host.ip in there:
                 self._missed_s.pop(host.name, None)
             elif now_s - self._missed_s.setdefault(host.name, now_s) > GONE_S:
@@ -158,13 +160,16 @@ class HostsBackend(EmulationBackend):
         why = super().refuses(plan)
         if why is not None or self._over is None:
             return why
-        return over_hosts(plan.setting.fabric, self._over.hosts)
+        return self.cannot_spread(plan.setting.fabric)
 
-    def _lots(self) -> list[tuple[Host, ...]]:
+    def cannot_spread(self, fabric: Fabric) -> str | None:
+        """What of a fabric cannot be where labs are to be, ``key: reason``; None where all can."""
+        return None if self._over is None else over_hosts(fabric, self._over.hosts)
+
+    def lots(self) -> list[tuple[Host, ...]]:
         """Hosts that have a lab together, each host once. Raises BackendError."""
-        assert self._over is not None
         assert self._known is not None
-        count, hosts = self._over.hosts, self._known[1]
+        count, hosts = 1 if self._over is None else self._over.hosts, self._known[1]
         if count > len(hosts):
             raise BackendError(f"--hosts {count}: there are {len(hosts)} hosts for labs")
         return [hosts[first : first + count] for first in range(0, len(hosts) - count + 1, count)]
@@ -176,7 +181,7 @@ class HostsBackend(EmulationBackend):
             (_crossing_bps(*one, *pair) for one in cuts for pair in one[1].crossing_bps), default=0
         )
         lines: dict[str, None] = {}
-        for lot in self._lots():
+        for lot in self.lots():
             try:
                 ways = probed(self.cluster, lot, max(ENOUGH_BPS, ENOUGH * most_bps))
             except LabError as error:
@@ -215,7 +220,7 @@ class HostsBackend(EmulationBackend):
         fork_from_now_on()
         if self._over is None:
             return self._made(plan, again, worker.name, lambda: worker.unwanted() or worker.ends())
-        with looked_after(key, partial(self._kept, plan, again, worker.name), worker) as lab:
+        with looked_after(key, kept_by(partial(self.make_kept, plan, again, worker.name)), worker) as lab:
             try:
                 made: Made = pickle.loads((lab.state_dir / MADE).read_bytes())
             except OSError:
@@ -225,23 +230,31 @@ class HostsBackend(EmulationBackend):
                 ) from None
         return made
 
-    def _kept(self, plan: RunPlan, again: bool, name: str, lab: Lab) -> list[str]:
-        """The command of a process that makes a run; the run is in a file."""
-        (lab.state_dir / ORDER).write_bytes(pickle.dumps((self, plan, again, name)))
-        return [sys.executable, "-m", KEPT_RUN, str(lab.state_dir)]
-
-    def make_kept(self, plan: RunPlan, again: bool, name: str, unwanted: Callable[[], bool]) -> Made:
+    def make_kept(
+        self, plan: RunPlan, again: bool, name: str, _state: Path, unwanted: Callable[[], bool]
+    ) -> Made:
         """In that process: make the run in a lab over several hosts, this one its first."""
-        assert self._over is not None
-        assert self._known is not None
-        lot, over = next(lot for lot in self._lots() if lot[0].name == name), self._over
-        # Forked before there are threads.
-        with forked_labs(), known_hosts(self._known[0], lot) as cluster:
-
-            def spread(setting: Setting) -> SpreadLab:
-                return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
-
+        lot = next(lot for lot in self.lots() if lot[0].name == name)
+        with self.joined(lot) as spread:
             return self._made(plan, again, name, unwanted, spread)
+
+    @contextmanager
+    def joined(self, lot: Sequence[Host]) -> Iterator[Callable[[Setting], SpreadLab] | None]:
+        """In a process of the first of these hosts: meanwhile its labs are forked, and have parts on the
+        others, which this gives for a setting; None where there are no others. Raises LabError."""
+        assert self._known is not None
+        over = self._over
+        # Forked before there are threads.
+        with forked_labs():
+            if over is None:
+                yield None
+                return
+            with known_hosts(self._known[0], lot) as cluster:
+
+                def spread(setting: Setting) -> SpreadLab:
+                    return SpreadLab(cluster, lot, divided(setting.fabric, over.hosts), setting.section, over)
+
+                yield spread
 
     def _made(
         self,
@@ -255,7 +268,7 @@ class HostsBackend(EmulationBackend):
         with TemporaryDirectory(prefix="ringlight-run-") as folder:
             logs = Path(folder)
             backend = EmulationBackend(
-                self.runtime, free_addresses(), fast_path=self._fast_path, spread=spread
+                self.runtime, free_addresses(), fast_path=self.fast_path, spread=spread
             )
             backend.prepare([plan.setting], logs, reporter.say, {})
             repeats = Repeats(reporter, Foreteller()) if again else None
@@ -277,6 +290,17 @@ class HostsBackend(EmulationBackend):
         folder.describe(**self.facts())
         ended = "could not be made" if any(isinstance(r, RunFailed) for r in made.records) else "is over"
         self._say(f"  {plan.name} {ended} (host {host})")
+
+
+def kept_by(work: Callable[[Path, Callable[[], bool]], Any]) -> Callable[[Lab], list[str]]:
+    """What makes the command of a process of a host that does some work, which is told its state's folder and
+    whether nobody wants it any more. What it returns, if anything, is in a file there."""
+
+    def command(lab: Lab) -> list[str]:
+        (lab.state_dir / ORDER).write_bytes(pickle.dumps(work))
+        return [sys.executable, "-m", KEPT_RUN, str(lab.state_dir)]
+
+    return command
 
 
 def divided(fabric: Fabric, hosts: int) -> Cut:

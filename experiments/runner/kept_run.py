@@ -1,6 +1,7 @@
-"""``python -m ringlight.experiments.runner.kept_run STATE``: makes a run of a lab over several hosts.
+"""``python -m ringlight.experiments.runner.kept_run STATE``: does what is to go on without its worker.
 
-A Dask worker of the lab's first host starts it and waits for its end; it goes on without that worker.
+That is a run of a lab over several hosts, or a lab that stands. A Dask worker of the lab's first host starts
+it and waits for its end.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
-    backend, plan, again, name = pickle.loads((state / ORDER).read_bytes())
+    work = pickle.loads((state / ORDER).read_bytes())
     with Lab(state.name).hold():
         try:
-            made = backend.make_kept(plan, again, name, lambda: bool(ended))
+            made = work(state, lambda: bool(ended))
         except (BackendError, LabError, OSError) as error:
             sys.stderr.write(f"{error}\n")
             return 1

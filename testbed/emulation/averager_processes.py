@@ -2,6 +2,8 @@
 
 Every cable is a network of its own, with an address at either end. What goes there is not a packet switch's:
 a GPU has its second NIC port for it, ``eth1`` of its worker.
+
+Functions import what needs numpy: every lab imports this module, and few have averagers.
 """
 
 from __future__ import annotations
@@ -19,17 +21,10 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from ringlight.containers.worker.optinc import WINDOW
-from ringlight.fabric.optinc.designed import designed
-from ringlight.fabric.optinc.structure import CASES
-from ringlight.fabric.optinc.weights import pack
-from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.planes.averagers.averager import Averager
-from ringlight.fabric.planes.averagers.averaging import averaging_of, coding
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import netlink
-from ringlight.testbed.emulation.averager.core import DEPTH
 from ringlight.testbed.forkserver import Process
 
 #: Where every averager listens.
@@ -78,6 +73,8 @@ def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
 
 def frame_bytes(averager: Averager) -> int:
     """Bytes of the longest frame on an averager's cables, the one with decimals."""
+    from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
+
     return HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
 
 
@@ -86,6 +83,9 @@ def under_way(averager: Averager) -> int:
 
     A queue at the sender's own end never needs more, and with less it would lose what TCP then sends again.
     """
+    from ringlight.containers.worker.optinc import WINDOW
+    from ringlight.testbed.emulation.averager.core import DEPTH
+
     return (max(WINDOW, 2 * DEPTH) + 1) * frame_bytes(averager)
 
 
@@ -101,6 +101,8 @@ def place_of(
     """What the worker of a rank is told of its averager (``containers.worker.spec``). ``rate_bps``: of a
     link as emulated. Raises ValueError where the job cannot average here.
     """
+    from ringlight.fabric.planes.averagers.averaging import averaging_of
+
     found = averaging_of(fabric, gpus)
     if tuple(gpus) != found.servers:
         raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(found.servers)}")
@@ -157,6 +159,8 @@ class Averagers:
         return found
 
     def _command(self, name: str) -> list[str]:
+        from ringlight.fabric.planes.averagers.averaging import coding
+
         fabric, averager = self._fabric, self._fabric.averagers[name]
         below = [
             fabric.averagers[cable.a.node] for cable in averager.cables if cable.a.node in fabric.averagers
@@ -188,6 +192,10 @@ class Averagers:
         return self._directory / f"{name}.averager.npz"
 
     def _weights(self, averager: Averager) -> str:
+        from ringlight.fabric.optinc.designed import designed
+        from ringlight.fabric.optinc.structure import CASES
+        from ringlight.fabric.optinc.weights import pack
+
         if averager.network == "exact":
             return "exact"
         case = next(

@@ -44,6 +44,7 @@ _SYS_PIDFD_GETFD = 438
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 _SO_ATTACH_BPF = 50
+_SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -217,8 +218,9 @@ def widen_buffers(prefix: str) -> int:
 def filter_received(interfaces: Collection[str], program: int) -> None:
     """Have a BPF program, by its descriptor, filter what Open vSwitch receives at these interfaces.
 
-    It takes the place of Open vSwitch's own filter, which hides what leaves by them. Raises OpenVSwitchError
-    where a socket cannot be borrowed, or an interface has none.
+    It takes the place of Open vSwitch's own filter, which hides what leaves by them. The kernel no longer
+    shows that to these sockets: it would copy every frame for it. Raises OpenVSwitchError where a socket
+    cannot be borrowed, or an interface has none.
     """
     left = set(interfaces)
     try:
@@ -226,6 +228,7 @@ def filter_received(interfaces: Collection[str], program: int) -> None:
             name, protocol = packet.getsockname()[:2]
             if protocol and name in left:
                 packet.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_BPF, program)
+                packet.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
                 left.discard(name)
     except (OSError, ValueError) as error:
         raise OpenVSwitchError(f"Open vSwitch's sockets cannot be borrowed: {error}") from None

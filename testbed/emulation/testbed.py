@@ -236,7 +236,7 @@ class Testbed:
             raise TestbedError("Open vSwitch is not running or does not answer; run: ringlight doctor")
         api, image = self._check_runtime()
         self._go_on()
-        self._prepare_forks()
+        forked = self._open_fork_server()
         controller = settings.controller
         if settings.parts is not None:
             # Here, as a lab on one machine comes up sooner without.
@@ -250,6 +250,9 @@ class Testbed:
         self._launch_apps()
         self._go_on()
         self._launch_controller()
+        if forked:
+            # Not before: the controller imports most of what it needs by itself, beside all else.
+            forkserver.prepare(self._environment[forkserver.SOCKET], forked)
         where = None if settings.apps is None else settings.apps.address
         network = LabNetwork(
             *(lab, settings.fabric, settings.emulation, controller, where),
@@ -330,8 +333,9 @@ class Testbed:
         parts = self.settings.parts
         return parts is None or name in parts.here
 
-    def _prepare_forks(self) -> None:
-        """Have processes of the lab forked where they are so many that it pays."""
+    def _open_fork_server(self) -> list[str]:
+        """Have the lab's processes forked, where that costs nothing or they are so many that it pays; the
+        modules that the server should import for them."""
         fabric, emulation = self.settings.fabric, "ringlight.testbed.emulation"
         in_namespaces = self.settings.runtime == "namespace" and self.settings.command is None
         optical = sum(s.has_datapath and self._is_here(s.name) for s in fabric.optical_switches.values())
@@ -341,13 +345,12 @@ class Testbed:
             (len(fabric.averagers), [f"{emulation}.averager.__main__"]),
             (sum(map(self._is_here, fabric.gpus)) * in_namespaces, WORKER),
         )
-        modules = [module for count, needed in kinds if count for module in needed]
-        worth = 1 if forkserver.can_fork_server(modules) else _WORTH_FORKING
-        if forkserver.SOCKET in self._environment or sum(count for count, _ in kinds) < worth:
-            return
-        server = ForkServer(self.settings.state / "forks.sock", modules, self._environment)
-        self._undo.callback(server.close)
-        self._environment[forkserver.SOCKET] = str(server.path)
+        worth = sum(count for count, _ in kinds) >= _WORTH_FORKING
+        if forkserver.SOCKET not in self._environment and (worth or forkserver.can_fork_server()):
+            server = ForkServer(self.settings.state / "forks.sock", [], self._environment)
+            self._undo.callback(server.close)
+            self._environment[forkserver.SOCKET] = str(server.path)
+        return [module for count, needed in kinds if worth and count for module in needed]
 
     def _attempt(self, what: str, function: Callable[[], None]) -> None:
         try:

@@ -83,8 +83,6 @@ class Cluster:
     ) -> dict[str, Answer]:
         """What a function of ours returns on each host, by its name. It needs no place for a lab, and so
         waits for none."""
-        from distributed.comm import CommClosedError
-
         asked = self.hosts if hosts is None else hosts
         try:
             found = self._client.run(
@@ -97,7 +95,8 @@ class Cluster:
             answer = found.get(host.address, "its worker is gone")
             if isinstance(answer, ImportError | AttributeError):
                 raise LabError(f"host {host.name}: it has another Ringlight, or none: {answer}")
-            if isinstance(answer, CommClosedError):
+            if isinstance(answer, OSError):
+                # Of Dask's connections, as ours are LabErrors.
                 raise LabError(f"host {host.name}: its worker is gone")
             if isinstance(answer, Exception) or host.address not in found:
                 raise LabError(f"host {host.name}: {answer or type(answer).__name__}")
@@ -114,6 +113,17 @@ class Cluster:
         """Have a host make a call once it has a place for a lab, again where its worker dies and another
         comes; Dask's future."""
         return self._client.submit(function, argument, pure=False, resources={RESOURCE: 1}, **_on(host))
+
+    def places_left(self) -> dict[str, int]:
+        """For how many more labs each host has a place now, by name."""
+        taken = self._client.processing()
+        return {host.name: host.labs - len(taken.get(host.address, ())) for host in self.hosts}
+
+    def leave(self, future: Any) -> None:
+        """Have a call go on that nobody waits for any more, until it is over."""
+        from distributed import fire_and_forget
+
+        fire_and_forget(future)
 
     def present(self) -> dict[str, str]:
         """Addresses of the workers that hosts have now, by IP address: none while the scheduler is gone."""
@@ -137,8 +147,11 @@ def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
 
 
 async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
-    """A call that leaves the worker's loop to go on."""
-    return await asyncio.to_thread(function, *arguments)
+    """A call that leaves the worker's loop to go on. Raises LabError for any OSError."""
+    try:
+        return await asyncio.to_thread(function, *arguments)
+    except OSError as error:
+        raise LabError(str(error)) from None
 
 
 @contextmanager

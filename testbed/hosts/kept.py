@@ -12,18 +12,16 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.hosts.cluster import OwnWorker
 from ringlight.testbed.lab import STATE_ROOT, Lab, LabError, new_lab
+from ringlight.testbed.parts import LOG, tail
 from ringlight.testbed.processes import belongs_to, remove
 
 #: Longest orderly end, and longest wait for another task that looks after it, seconds.
 END_S, TAKEN_S = 30.0, 40.0
-#: Of its log so many bytes are told, its last.
-LOG_BYTES = 1 << 20
-_KEY, _LOG, _PID, _TAKEN = "key", "testbed.log", "testbed.pid", "taken.lock"
+_KEY, _PID, _TAKEN = "key", "testbed.pid", "taken.lock"
 _EVERY_S = 0.1
 #: Those of this worker's own, which it has to wait for once they have ended, by lab.
 _PROCESSES: dict[str, Process] = {}
@@ -95,7 +93,7 @@ def _start(lab: Lab, key: str, start: Callable[[Lab], Sequence[str] | None]) -> 
         state = lab.state_dir
         # Not told of a server that forks for the worker's labs: that ends with the worker.
         (state / _KEY).write_text(key, encoding="utf-8")
-        with (state / _LOG).open("ab") as output:
+        with (state / LOG).open("ab") as output:
             process = _PROCESSES[lab.id] = start_process(command, lab.environment(), output, told=False)
         (state / _PID).write_text(str(process.pid), encoding="ascii")
     except BaseException:
@@ -112,6 +110,32 @@ def end_forsaken(kind: str, but: str) -> None:
         if key.startswith(kind) and key != but and not _is_taken(lab):
             _end(lab)
             remove(lab)
+
+
+def end_all(kind: str, wanted: Callable[[Lab], bool]) -> list[Lab]:
+    """End processes that are wanted, and wait until nothing is left of them; their labs.
+
+    ``kind``: what their keys begin with.
+    """
+    found = [lab for lab, key in _all() if key.startswith(kind) and wanted(lab)]
+    for lab in found:
+        if not _is_taken(lab):
+            _end(lab)
+            remove(lab)
+        elif (pid := _pid(lab)) is not None and belongs_to(lab, pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + END_S + TAKEN_S
+    while any(lab.state_dir.exists() for lab in found) and time.monotonic() < deadline:
+        time.sleep(_EVERY_S)
+    return found
+
+
+def kept(kind: str) -> Iterator[Lab]:
+    """States of processes whose keys begin with ``kind``."""
+    for lab, key in _all():
+        if key.startswith(kind):
+            yield lab
 
 
 def take_left(key: str) -> bytes | None:
@@ -153,17 +177,7 @@ def _pid(lab: Lab) -> int | None:
 
 def log_of(lab: Lab) -> bytes:
     """The last of what the process of a lab said."""
-    return tail(lab.state_dir / _LOG)
-
-
-def tail(path: Path) -> bytes:
-    """The last of a file, nothing of one that is not there."""
-    try:
-        with path.open("rb") as log:
-            log.seek(max(0, path.stat().st_size - LOG_BYTES))
-            return log.read()
-    except OSError:
-        return b""
+    return tail(lab.state_dir / LOG)
 
 
 def _end(lab: Lab) -> None:

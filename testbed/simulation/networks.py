@@ -170,17 +170,17 @@ class PacketNetwork:
         self._link: dict[Port, int] = {}
         self._ways: dict[tuple[str, str], list[int]] = {}
         capacity = []
-        for tail, head, data in graph.edges(data=True):
-            key = (Port(tail, data["out_port"]), Port(head, data["in_port"]))
+        for edge in graph.edges:
+            key = (edge.out, edge.into)
             passed = tuple(
-                dict.fromkeys(fabric.link_at[port] for port in data["path"] if port in fabric.link_at)
+                dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
             )
             self._passed.append(passed)
             if (delay_s := _delay_s(passed)) > 0:
                 self._delay_s[len(self._keys)] = delay_s
-            kept = 1.0 if segments is None else segments.arrive(fabric, passed, data["path"])
+            kept = 1.0 if segments is None else segments.arrive(fabric, passed, edge.path)
             self._kept.append(kept)
-            capacity.append(_positive(f"{key[0]} to {key[1]}", data["rate_bps"] * share) * kept)
+            capacity.append(_positive(f"{key[0]} to {key[1]}", edge.rate_bps * share) * kept)
             self._link[key[0]] = len(self._keys)
             self._keys.append(key)
         if segments is not None and min(self._kept, default=1.0) < 1:

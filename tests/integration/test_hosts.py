@@ -332,11 +332,41 @@ def test_clean_removes_labs_of_all_hosts_and_nothing_else(rig: Hosts) -> None:
         subprocess.run(host.command(line.split()), check=True, timeout=20)
 
 
+PROMPTED = """ping g0 g2
+g2 ping -c1 g0
+links
+iperf g0 g2 1
+"""
+
+
+def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> None:
+    """Its first host's worker dies meanwhile; the next one finds it, and ends it when told to."""
+    up = rig.ringlight("up", MINI, "--arm", "fragmented", "--hosts", "2", "--json", *ON_HOSTS)
+    assert up.returncode == 0, up.stderr
+    lab = json.loads(up.stdout)
+    assert (lab["host"], lab["hosts"]) == ("h1", ["h1", "h2"])
+    assert all(map(labs, rig.hosts))
+    kill(rig.workers.pop("h1"))
+    rig.start(rig.hosts[0])
+    (tmp_path / "lines").write_text(PROMPTED)
+    done = rig.ringlight("shell", lab["lab"], "--file", str(tmp_path / "lines"), "--dask", SCHEDULER)
+    # Refused, and no more: all that is at a node of another host is done there.
+    assert done.returncode == 1
+    assert "line 4: *** iperf: only on host h2 itself, where that node is" in done.stdout
+    assert "1 packets transmitted, 1 received" in done.stdout
+    assert "tor0:3<->tor1:3 (OK OK)" in done.stdout
+    other = rig.ringlight("down", "none", "--dask", SCHEDULER)
+    assert (other.returncode, "lab none does not stand" in other.stderr) == (1, True)
+    assert rig.ringlight("down", "--dask", SCHEDULER).stdout == f"ended: {lab['lab']}\n"
+    until(lambda: not any(map(labs, rig.hosts)), 20)
+
+
 def test_bench_measures_on_some_host(rig: Hosts, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--long"):
         pytest.skip("one more lab; with --long")
     done = rig.ringlight(
-        "bench", MINI, "--arm", "fragmented", "--sizes", "1MiB", "--calls", "1", "--json", *ON_HOSTS
+        *("bench", MINI, "--arm", "fragmented", "--sizes", "1MiB", "--calls", "1", "--json", "--hosts", "2"),
+        *ON_HOSTS,
     )
     assert done.returncode == 0, done.stderr
     (size,) = json.loads(done.stdout)["sizes"]

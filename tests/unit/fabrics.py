@@ -18,7 +18,7 @@ from ringlight.fabric.paths import Hop
 from ringlight.fabric.routing import Rule, out_port
 from ringlight.fabric.schedules import STEPS
 from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric
+from ringlight.fabric.topology import ElectricalGraph, Fabric
 
 #: Every collective, by the names that a scenario uses.
 COLLECTIVES = (*STEPS, "wrht", "wrht-2", "wrht-4", "wrht-2-exchange")
@@ -144,8 +144,16 @@ def nodes_of(path: Sequence[Hop]) -> list[str]:
     return [path[0].out.node, *(hop.into.node for hop in path)]
 
 
+def as_networkx(graph: ElectricalGraph) -> nx.MultiDiGraph[str]:
+    """The same graph for algorithms of others."""
+    made: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    made.add_nodes_from((*graph.gpus, *graph.packet_switches))
+    made.add_edges_from((edge.out.node, edge.into.node, edge.out.number) for edge in graph.edges)
+    return made
+
+
 def walk(
-    rules: Iterable[Rule], graph: nx.MultiDiGraph[str], source: str, ip: str, source_ip: str = ""
+    rules: Iterable[Rule], graph: ElectricalGraph, source: str, ip: str, source_ip: str = ""
 ) -> list[str]:
     """The nodes that a packet from GPU ``source`` to ``ip`` visits under ``rules``.
 
@@ -153,8 +161,8 @@ def walk(
     Raises ValueError when it comes to a switch a second time (a loop).
     """
     table = {rule.key: rule.out_port for rule in rules}
-    at = {(tail, port): head for tail, head, port in graph.edges(keys=True)}
-    node = next(iter(graph.successors(source)), None)
+    at = {(edge.out.node, edge.out.number): edge.into.node for edge in graph.edges}
+    node = next(iter(graph.heads(source)), None)
     path = [source]
     while node is not None:
         if node in path[1:]:

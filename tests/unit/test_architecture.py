@@ -13,6 +13,8 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 from ringlight.containers.image import ROOT, code_files
 
 ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments")
@@ -27,6 +29,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "containers": ("fabric", "workloads.graph", "workloads.packed", "workloads.phases", "workloads.splits"),
     "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
+    "controller.running": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
     "controller.openflow.apps": ("fabric", "controller.openflow", "controller.web"),
     "controller.web": ("controller.errors",),
@@ -302,13 +305,27 @@ print(*sys.modules)
     assert not [name for name in loaded if any(within(name, room) for room in emulation)]
 
 
-def test_the_worker_of_a_link_test_starts_without_numpy() -> None:
-    """Importing numpy takes half of a worker's start, and each link test starts a worker for every GPU."""
-    code = "import sys; from ringlight.containers.worker import __main__, linktest; print(*sys.modules)"
+#: What no process needs, and what takes as long to import as many of its own modules together, by program.
+_STARTS_WITHOUT = {
+    # Each link test starts a worker for every GPU, and numpy takes half of a worker's start.
+    "containers.worker.linktest": ("numpy",),
+    "testbed.emulation.testbed": ("numpy", "networkx", "scipy", "matplotlib", "httpx", "paramiko", "rich"),
+    "testbed.emulation.optical.__main__": ("numpy", "networkx", "docker", "paramiko", "matplotlib"),
+    # Its ports are open before it imports the rest.
+    "controller.__main__": ("numpy", "pydantic", "fastapi", "os_ken", "httpx"),
+    "controller.running": ("networkx", "scipy", "matplotlib", "docker", "pyroute2", "paramiko", "rich"),
+    "experiments.cli.app": ("numpy", "pydantic", "matplotlib", "docker", "yaml", "httpx"),
+    "experiments.backends.emulation.backend": ("networkx", "matplotlib", "docker", "pyroute2", "fastapi"),
+}
+
+
+@pytest.mark.parametrize("module", _STARTS_WITHOUT)
+def test_a_process_starts_without_what_it_may_not_need(module: str) -> None:
+    code = f"import sys, ringlight.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert "ringlight.containers.worker.rendezvous" in loaded
-    assert "numpy" not in loaded
+    assert f"ringlight.{module}" in loaded
+    assert not {*_STARTS_WITHOUT[module]}.intersection(loaded)
 
 
 def test_no_file_name_stands_more_than_three_times() -> None:

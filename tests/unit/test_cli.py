@@ -222,6 +222,12 @@ def test_a_bad_scenario_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         ),
         (["run", str(BUNDLED), "--dask", "tls://h:1", "--tls-cert", "a"], 2, "--tls-cert: without effect"),
         (["bench", str(BUNDLED), "--dask", "tls://h:1", "--simulate"], 2, "--dask: not with --simulate"),
+        (["bench", str(BUNDLED), "--hosts", "2", "--simulate"], 2, "--hosts: not with --simulate"),
+        *(
+            ([command, str(BUNDLED), "--hosts", "2"], 2, "--hosts: only with --dask")
+            for command in ("run", "bench", "crosscheck", "up", "shell")
+        ),
+        (["up", str(BUNDLED), "--dask", "tls://h:1", "--rest", "127.0.0.1:1"], 2, "--rest: without effect"),
         (["simulate", str(BUNDLED), "--resume", "nowhere"], 2, "nowhere: not a run folder"),
         (["crosscheck", str(BUNDLED), "--arm", "torus"], 2, "there is no arm torus"),
         (["crosscheck", str(BUNDLED), "--runtime", "vm"], 2, "--runtime: 'vm'"),

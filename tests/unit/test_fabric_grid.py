@@ -374,8 +374,8 @@ def test_circuits_and_packets_do_not_see_a_wss() -> None:
     assert optical_neighbour(fabric, Port("n0", 0)) is None
     assert optical_neighbour(fabric, Port("g0", 0)) == Port("ocs0", 1)
     graph = electrical_graph(fabric, lit)
-    assert graph.degree("n0") == 0
-    assert graph.degree("g0") == 2
+    touched = [port.node for edge in graph.edges for port in (edge.out, edge.into)]
+    assert (touched.count("n0"), touched.count("g0")) == (0, 2)
     with pytest.raises(ValueError, match="no optical switch joins n0:0 and n1:0"):
         circuit_cross_connects(fabric, [(Port("n0", 0), Port("n1", 0))])
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize
 
 from ringlight.fabric import placement
 from ringlight.fabric.cost import RingJob, predict
@@ -446,3 +447,14 @@ def test_a_large_fabric_is_regrouped_fast_and_well() -> None:
         f"{spent:.1f} s of processor time; the limit of 2 s is measured by benchmarks/regrouping.py"
     )
     assert regroup(fabric, lit, jobs) == result
+
+
+@pytest.mark.parametrize("count", [6, 17, 40])
+def test_matching_costs_as_little_as_scipys(count: int) -> None:
+    numbers = np.random.default_rng(count)
+    for most in (1, 3, 100):
+        cost = -numbers.integers(0, most + 1, (count, count)).astype(float)
+        cost[numbers.random((count, count)) < 0.3] = 1000.0
+        columns = placement._matching(cost)
+        assert sorted(columns) == list(range(count))
+        assert cost[range(count), columns].sum() == cost[optimize.linear_sum_assignment(cost)].sum()

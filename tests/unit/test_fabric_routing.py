@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Router
 from ringlight.fabric.routing import Rule, RuleBatch, RuleKey, forwarding_rules, rule_batches
-from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
-from tests.unit.fabrics import circuits, make_fabric, nodes_of, six_gpu_fabric, walk
+from ringlight.fabric.topology import ElectricalGraph, Fabric, circuit_cross_connects, electrical_graph
+from tests.unit.fabrics import as_networkx, circuits, make_fabric, nodes_of, six_gpu_fabric, walk
 
 Table = dict[RuleKey, int]
 
@@ -21,7 +21,7 @@ TRUNKS = st.lists(
 )
 
 
-def lit_graph(fabric: Fabric, lit: list[tuple[Port, Port]]) -> nx.MultiDiGraph[str]:
+def lit_graph(fabric: Fabric, lit: list[tuple[Port, Port]]) -> ElectricalGraph:
     return electrical_graph(fabric, circuit_cross_connects(fabric, lit))
 
 
@@ -37,7 +37,7 @@ def write(table: Table, batch: RuleBatch) -> Table:
     return after
 
 
-def check_no_astray(fabric: Fabric, graph: nx.MultiDiGraph[str], table: Table) -> set[tuple[str, str]]:
+def check_no_astray(fabric: Fabric, graph: ElectricalGraph, table: Table) -> set[tuple[str, str]]:
     """Walks every pair of GPUs: no loop (walk raises), no packet at another GPU. ARP likewise.
     Returns the pairs whose packets were delivered."""
     delivered: set[tuple[str, str, str]] = set()
@@ -90,7 +90,8 @@ def test_no_packet_goes_astray_at_any_moment_of_a_change(
     for circuit in data.draw(st.permutations([c for c in after if frozenset(c) not in kept])):
         lit.append(circuit)
         check_no_astray(fabric, lit_graph(fabric, lit), table)
-    connected = {(a, b) for a, b in itertools.permutations(fabric.gpus, 2) if nx.has_path(new_graph, a, b)}
+    known = as_networkx(new_graph)
+    connected = {(a, b) for a, b in itertools.permutations(fabric.gpus, 2) if nx.has_path(known, a, b)}
     assert check_no_astray(fabric, new_graph, table) == connected
 
 
@@ -127,10 +128,10 @@ def test_packets_take_shortest_paths(
     rules = forwarding_rules(fabric, graph)
     router = Router(fabric, graph)
     for a, b in itertools.permutations(fabric.gpus, 2):
-        if nx.has_path(graph, a, b):
+        if nx.has_path(as_networkx(graph), a, b):
             path = router.path(a, b)
             assert nodes_of(path) == walk(rules, graph, a, fabric.gpus[b].ip, fabric.gpus[a].ip)
-            assert len(path) == nx.shortest_path_length(graph, a, b)
+            assert len(path) == nx.shortest_path_length(as_networkx(graph), a, b)
         else:
             with pytest.raises(ValueError, match=f"no path from {a} to {b}"):
                 router.path(a, b)

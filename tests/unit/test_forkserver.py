@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ringlight.testbed.emulation.nodes import program_is_readable
-from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, start_process
+from ringlight.testbed.forkserver import SOCKET, Forked, ForkServer, Process, forking, prepare, start_process
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -246,7 +246,8 @@ server.close()
 COUNTING = """
 import os, sys
 import imported_once
-print(imported_once.BY == os.getpid(), imported_once.BY, os.environ["RINGLIGHT_LAB"], flush=True)
+loaded = "colorsys" in sys.modules
+print(imported_once.BY == os.getpid(), imported_once.BY, loaded, os.environ["RINGLIGHT_LAB"], flush=True)
 open_here = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
 sys.exit(7 if not any("held" in path for path in open_here) else 8)
 """
@@ -262,15 +263,21 @@ def test_a_forked_process_has_a_server_that_imports_nothing_again(tmp_path: Path
     try:
         environment = {**os.environ, SOCKET: str(server.path), "PYTHONPATH": paths}
         said = tmp_path / "said"
-        for modules, anew in ((["imported_once"], False), (["imported_once", "colorsys"], True)):
+        for modules, more in ((["imported_once"], False), (["imported_once", "colorsys"], True)):
             with said.open("wb") as output:
                 command = [sys.executable, "-m", "serving", *modules]
                 process = start_process(command, environment, output, directory=tmp_path)
             assert process.wait(20) == 0, said.read_text()
-            own, by, lab = (tmp_path / "child").read_text().split()
-            assert (own, lab) == ("False", "chld")
-            # A server that needs more than was imported is executed.
-            assert (int(by) != server_pid(server)) == anew
+            own, by, loaded, lab = (tmp_path / "child").read_text().split()
+            assert (own, loaded, lab) == ("False", str(more), "chld")
+            assert int(by) == server_pid(server)
+        prepare(str(server.path), ["colorsys"])
+        with said.open("wb") as output:
+            command = [sys.executable, "-m", "counting"]
+            environment |= {"RINGLIGHT_LAB": "late"}
+            process = start_process(command, environment, output, directory=tmp_path)
+        assert process.wait(20) == 7
+        assert said.read_text().split()[2:] == ["True", "late"]
     finally:
         server.close()
 

@@ -159,6 +159,30 @@ def test_a_part_that_does_not_answer_is_lost_once(doors: Doors, monkeypatch: pyt
     pulse.end()
 
 
+def test_a_host_that_was_never_heard_is_lost_and_one_without_a_door_yet_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While parts come up: a network that is cut says nothing, and a host refuses."""
+    monkeypatch.setattr(pulses, "LOST_S", 0.3)
+    monkeypatch.setattr(pulses, "ANSWER_S", 0.2)
+    lost: list[str] = []
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
+        door = silent.getsockname()[1]
+        parts = plan(None)
+        places = [replace(parts.places[1], host="silent", ip="127.0.0.1", door=door)]
+        places.append(replace(places[0], host="refusing", door=1))
+        found = [Pulse(parts, place, lambda place: lost.append(place.host)) for place in places]
+        for pulse in found:
+            pulse.start()
+        deadline = time.monotonic() + 5
+        while not lost and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        for pulse in found:
+            pulse.end()
+    assert lost == ["silent"]
+
+
 class Own:
     """The first part's own workers."""
 

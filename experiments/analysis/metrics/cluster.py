@@ -59,6 +59,6 @@ def fragmentation(context: Context, job: JobRun) -> float | None:
     if len(fabric.packet_switches) < 2 or not job.gpus:
         return None
     graph = electrical_graph(fabric, cross_connects(fabric, context.run.circuits))
-    on = [next(iter(graph.successors(gpu)), None) if gpu in graph else None for gpu in job.gpus]
+    on = [next(iter(graph.heads(gpu)), None) for gpu in job.gpus]
     pairs = list(itertools.pairwise([*on, on[0]]))
     return float(sum(a != b for a, b in pairs) / len(pairs))

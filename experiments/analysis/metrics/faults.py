@@ -73,11 +73,12 @@ def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) 
     moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
     lit = cross_connects(fabric, run.circuits if moved else run.circuits_before)
     router = Router(fabric, graph := electrical_graph(fabric, lit))
+    at = {edge.out: edge for edge in graph.edges}
     found: set[Port] = set()
     try:
         for source, destination in pairs(job.plan, gpus):
             for hop in router.path(source, destination):
-                found.update(graph[hop.out.node][hop.into.node][hop.out.number]["path"])
+                found.update(at[hop.out].path)
     except ValueError:
         return None
     return found

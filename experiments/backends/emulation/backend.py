@@ -56,7 +56,7 @@ class EmulationBackend:
         fast_path: bool = False,
         spread: Callable[[Setting], Spread] | None = None,
     ) -> None:
-        self._fast_path, self._spread = fast_path, spread
+        self.fast_path, self._spread = fast_path, spread
         self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)
         self._logs: Path | None = None
         self._say: Callable[[str], None] = log.info
@@ -121,7 +121,7 @@ class EmulationBackend:
             setting,
             self.runtime,
             self._addresses,
-            fast_path=self._fast_path,
+            fast_path=self.fast_path,
             bounded=not setting.delays,
             logs=self._folder(setting),
             apps=self._apps if for_applications(setting.fabric) is not None else (),
@@ -152,7 +152,7 @@ class EmulationBackend:
         return lab
 
     def facts(self) -> Mapping[str, Any]:
-        facts = {"runtime": self.runtime, "fast_path": self._fast_path, "labs": self._labs}
+        facts = {"runtime": self.runtime, "fast_path": self.fast_path, "labs": self._labs}
         # The same file may be another one tomorrow.
         return facts | ({"apps": {str(path): _digest(path) for path in self._apps}} if self._apps else {})
 

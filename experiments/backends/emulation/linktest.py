@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +33,9 @@ from ringlight.fabric.planes.grid.grid import lines
 from ringlight.fabric.planes.grid.grid_plane import GridPlane
 from ringlight.fabric.planes.ring.ring_plane import RingPlane
 from ringlight.fabric.planes.wholes.whole_plane import WholePlane
-from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import ElectricalGraph, Fabric, circuit_cross_connects, electrical_graph
 from ringlight.testbed.load import ProcessorLoad, Shares
 from ringlight.testbed.processes import LabProcesses
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 #: Deadlines in seconds: workers connected, after the time to fill links.
 READY_S, LATE_S = 60.0, 30.0
@@ -298,11 +295,11 @@ def parts(fabric: Fabric, circuits: Circuits) -> tuple[list[Part], list[Port]]:
     return [Part(p.what, [batch for batch in p.batches if batch]) for p in found], unmeasured
 
 
-def _nics(fabric: Fabric, graph: nx.MultiDiGraph[str]) -> Iterator[Stream]:
+def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[Stream]:
     for switch in fabric.packet_switches:
-        gpus = [gpu for gpu in fabric.gpus if graph.has_edge(gpu, switch)]
+        gpus = [gpu for gpu in fabric.gpus if switch in graph.heads(gpu)]
         for a, b in itertools.pairwise([*gpus, gpus[0]]) if len(gpus) > 1 else ():
-            rates = [data["rate_bps"] for _, _, data in graph.out_edges((a, b), data=True)]
+            rates = [edge.rate_bps for end in (a, b) for edge in graph.leaving[end]]
             yield Stream(a, b, ((f"NICs of {a}, {b}", f"{a} to {b}"),), min(rates))
 
 

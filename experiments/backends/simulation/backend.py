@@ -242,9 +242,9 @@ def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
     if fabric.optics.modulation is None:
         return
     graph = electrical_graph(fabric, circuit_cross_connects(fabric, fabric.circuits))
-    for _, head, data in graph.edges(data=True):
-        if len(data["path"]) > 2 and (wrong := bit_errors(fabric.optics, path_dbm(fabric, data["path"]))):
-            yield f"fabric.light: at {head}:{data['in_port']}", Impairments(bit_errors=wrong)
+    for edge in graph.edges:
+        if len(edge.path) > 2 and (wrong := bit_errors(fabric.optics, path_dbm(fabric, edge.path))):
+            yield f"fabric.light: at {edge.into}", Impairments(bit_errors=wrong)
 
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:

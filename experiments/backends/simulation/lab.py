@@ -281,9 +281,8 @@ class SimulatedLab:
         graph = electrical_graph(self._fabric, light(self._fabric, self._circuits))
         switches = self._fabric.packet_switches
         return {
-            gpu: next((head for _, head in graph.out_edges(gpu) if head in switches), None)
+            gpu: next((head for head in graph.heads(gpu) if head in switches), None)
             for gpu in self._fabric.gpus
-            if gpu in graph
         }
 
     # What happens.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from ringlight.experiments.report.view import Draw, View
 
@@ -32,6 +34,7 @@ class Section:
 
 
 _FOUND: list[Section] = []
+_DECORATED = re.compile(r"^@section\(.*?^def (\w+)", re.MULTILINE | re.DOTALL)
 
 
 def section(
@@ -44,6 +47,16 @@ def section(
         return render
 
     return register
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Names of all sections, sorted; read from their modules, which take long to import."""
+    found: list[str] = []
+    for path in __path__:
+        for module in Path(path).glob("*.py"):
+            found += _DECORATED.findall(module.read_text(encoding="utf-8"))
+    return tuple(sorted(found))
 
 
 @cache

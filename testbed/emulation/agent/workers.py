@@ -26,7 +26,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from ringlight.containers.image import OWN_IMAGE
 from ringlight.containers.worker.holder import ENDED
 from ringlight.containers.worker.resident import FIRST
-from ringlight.fabric.schedules import parse_collective
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.checkpoints import (
     checkpoint_directory,
@@ -468,7 +467,7 @@ class Workers:
             if place.checkpoint is not None:
                 make_directory(place.checkpoint, worker.host.uid)
                 spec = spec | {"checkpoint": worker.host.checkpoint}
-            if parse_collective(str(spec.get("collective", "ring"))).averaged:
+            if _is_averaged(spec):
                 spec = spec | {"averager": self._averager(request)}
             graph = None if request.graph is None else (self.workloads / request.graph).read_bytes()
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
@@ -882,6 +881,14 @@ def _tail(path: Path) -> str:
         return read_from(path, max(0, path.lstat().st_size - STDERR_TAIL_BYTES)).decode(errors="replace")
     except OSError as error:
         return f"(no {path.name}: {error.strerror})"
+
+
+def _is_averaged(spec: dict[str, Any]) -> bool:
+    """Whether averagers add a worker's gradients. Raises ValueError for an unknown collective."""
+    # Here, as the testbed comes up sooner without numpy.
+    from ringlight.fabric.schedules import parse_collective
+
+    return parse_collective(str(spec.get("collective", "ring"))).averaged
 
 
 def _addresses(spec: dict[str, Any]) -> list[str]:

@@ -23,14 +23,19 @@ from ringlight.testbed.processes import dead_labs, gone
 class Place:
     """Place of a node's interfaces. ``namespace``: path of its network namespace, None: the machine's own.
 
-    ``container``: of the job that holds the GPU.
+    ``container``: of the job that holds the GPU. ``host``: another host of the lab, where it is.
     """
 
     namespace: str | None
     container: str | None = None
+    host: str | None = None
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """``words`` as a command in this network, with the machine's programs and files."""
+        """``words`` as a command in this network, with the machine's programs and files.
+
+        Raises LabError where that is on another host."""
+        if self.host is not None:
+            raise LabError(f"{words[0]}: only on host {self.host} itself, where that node is")
         return [*words] if self.namespace is None else ["nsenter", f"--net={self.namespace}", "--", *words]
 
 
@@ -92,9 +97,23 @@ class Attached:
         if kind == "gpu":
             return self._of_host(self.hosts()[name])
         optical = self.fabric.optical_switches.get(name)
+        host = self._entry(name).get("host")
         if kind == "packet switch" or (optical is not None and optical.driver == "openflow"):
-            return Place(None)
-        return Place(f"/run/netns/{self.lab.namespace(name)}")
+            return Place(None, host=host)
+        return Place(f"/run/netns/{self._lab_of(name).namespace(name)}", host=host)
+
+    def bridge(self, switch: str) -> str:
+        """The Open vSwitch bridge of a packet switch, where that is."""
+        return self._lab_of(switch).bridge(switch)
+
+    def _entry(self, node: str) -> Mapping[str, Any]:
+        """What the inventory says of a switch; nothing of another node."""
+        there = (self.inventory.get(part, {}) for part in ("packet_switches", "optical_switches"))
+        return next((found[node] for found in there if node in found), {})
+
+    def _lab_of(self, node: str) -> Lab:
+        """The lab by which things of a node are named: of another host's part its own."""
+        return Lab(self._entry(node).get("lab", self.lab.id))
 
     def _of_host(self, entry: Mapping[str, Any]) -> Place:
         if entry["namespace"] is None:
@@ -105,7 +124,7 @@ class Attached:
                 else "it is not plugged into anything"
             )
             raise LabError(f"nothing is at {entry['gpu']}'s NIC: {why}")
-        return Place(entry["namespace"], entry.get("container"))
+        return Place(entry["namespace"], entry.get("container"), entry.get("host"))
 
     def places(self) -> dict[str, Place]:
         """Where each GPU's host is, for GPUs that have one."""
@@ -122,7 +141,7 @@ class Attached:
         kind = self.nodes[node]
         if kind == "gpu":
             return SECOND_NIC if port.number else NIC
-        return self.lab.interface(node, port.number) if self._is_bridge(node) else f"p{port.number}"
+        return self._lab_of(node).interface(node, port.number) if self._is_bridge(node) else f"p{port.number}"
 
     def _is_bridge(self, node: str) -> bool:
         optical = self.fabric.optical_switches.get(node)
@@ -135,7 +154,15 @@ class Attached:
     def run(
         self, place: Place, words: Sequence[str], *, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """One command in a node's network, what it prints caught. Raises TimeoutExpired, OSError."""
+        """One command in a node's network, what it prints caught, on whichever host it is. Raises
+        TimeoutExpired, OSError, and LabError of another host."""
+        if place.host is not None:
+            try:
+                with FaultClient(str(self.inventory["agent"])) as agent:
+                    found = agent.run(place.host, place.namespace, words, timeout_s)
+            except FaultError as error:
+                raise LabError(str(error)) from None
+            return subprocess.CompletedProcess(list(words), found["code"], found["stdout"], found["stderr"])
         return subprocess.run(
             place.command(words),
             stdin=subprocess.DEVNULL,

@@ -255,10 +255,18 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def default(self, line: str) -> None:
         """A command at a node, as in Mininet."""
-        super().default(line)
         first, *words = line.split()
+        if words and first in self.mn and self.mn.lab.place(first).host is not None:
+            output(self.mn[first].cmd(*(self._address(word) or word for word in words)))
+            return
+        super().default(line)
         if first in self.mn.lab.fabric.onics and words[:1] in (["ping"], ["fping"]):
             output("*** That took the control network; over the light: ping gpu1 gpu2\n")
+
+    def _address(self, name: str) -> str | None:
+        """The IP address of a node, None of any other word."""
+        plug = self.mn[name].defaultIntf() if name in self.mn else None
+        return None if plug is None else plug.updateIP()
 
     def do_ping(self, line: str) -> None:
         """Ping from one GPU to another; of O-NICs over the light that is lit now.
@@ -486,7 +494,7 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         for name in self.mn.lab.fabric.packet_switches:
             output(f"*** {name} {'-' * 72}\n")
-            bridge = self.mn.lab.lab.bridge(name)
+            bridge = self.mn.lab.bridge(name)
             output(self.mn[name].cmd("ovs-ofctl", "-O", "OpenFlow13", words[0], bridge, *words[1:]))
 
 

@@ -7,6 +7,7 @@ when a job takes it.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,9 @@ from ringlight.fabric.parts import Port
 from ringlight.testbed.emulation.console.attached import Attached, Place
 from ringlight.testbed.emulation.onic.tables import HOST_NAME
 from ringlight.testbed.lab import NIC, LabError
+
+#: Longest command at a node on another host, seconds.
+ELSEWHERE_S = 60.0
 
 
 class Plug(Intf):  # type: ignore[misc]
@@ -75,7 +79,8 @@ class LabNode(Node):  # type: ignore[misc]
 
     def enter(self) -> None:
         """Have a shell where the node is now. Raises LabError."""
-        place = Place(self.lab.place(self.name).namespace)
+        found = self.lab.place(self.name)
+        place = Place(found.namespace, host=found.host)
         if self.shell is not None and (place != self._place or self.shell.poll() is not None):
             self.terminate()
         if self.shell is None:
@@ -97,7 +102,13 @@ class LabNode(Node):  # type: ignore[misc]
         super().sendCmd(*args, **kwargs)
 
     def cmd(self, *args: Any, **kwargs: Any) -> str:
-        """Run a command in the node's shell; what it printed. Raises LabError."""
+        """Run a command in the node's shell; what it printed. Raises LabError.
+
+        Where the node is on another host, each command has a shell of its own."""
+        if not self._starting and (there := self.lab.place(self.name)).host is not None:
+            words = " ".join(map(str, args[0] if len(args) == 1 and isinstance(args[0], list) else args))
+            done = self.lab.run(there, ["sh", "-c", words], timeout_s=ELSEWHERE_S)
+            return done.stdout + done.stderr
         if not self._starting:
             self.enter()
         found: str = super().cmd(*args, **kwargs)
@@ -119,6 +130,8 @@ class LabNode(Node):  # type: ignore[misc]
             place = self.lab.place(self.name)
         except LabError:
             return {}
+        if place.host is not None:
+            return _states_of(self.lab.run(place, ["ip", "-j", "link"], timeout_s=10.0).stdout)
         if place.namespace is None:
             return _states()
         from ringlight.testbed.emulation import netlink
@@ -131,6 +144,12 @@ class LabNode(Node):  # type: ignore[misc]
             return netlink.in_namespace(descriptor, _states)
         finally:
             os.close(descriptor)
+
+
+def _states_of(said: str) -> dict[str, str]:
+    """The same of what ``ip -j link`` says."""
+    links = json.loads(said or "[]")
+    return {link["ifname"]: "OK" if {"UP", "LOWER_UP"} <= set(link["flags"]) else "DOWN" for link in links}
 
 
 def _states() -> dict[str, str]:

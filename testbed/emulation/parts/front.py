@@ -68,10 +68,12 @@ class OtherPart:
             raise AgentError(answer.status_code, f"host {self.host}: {found.get('detail', found)}")
         return found
 
-    def fetch(self, path: str) -> bytes:
+    def fetch(self, path: str, timeout_s: float = 60.0) -> bytes:
         """What it answers, as it is."""
+        if self.pulse.lost:
+            raise AgentError(503, f"host {self.host} is lost")
         try:
-            answer = self._client.get(path, timeout=60.0)
+            answer = self._client.get(path, timeout=timeout_s)
         except (httpx.HTTPError, RuntimeError) as error:
             raise AgentError(503, f"the part on host {self.host} does not answer: {error}") from None
         if answer.is_error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import FILE, Death, DeathLog, Deaths
@@ -22,11 +24,11 @@ from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.agent.workers import Name, Workers
 from ringlight.testbed.emulation.parts.door import Door
 from ringlight.testbed.emulation.parts.elsewhere import Elsewhere
-from ringlight.testbed.emulation.parts.front import OtherPart, WorkersOfAll
+from ringlight.testbed.emulation.parts.front import ANSWER_S, OtherPart, WorkersOfAll
 from ringlight.testbed.emulation.parts.pulse import END_S, LEASE_S, Pulse
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.load import ProcessorLoad
-from ringlight.testbed.parts import Parts, Place
+from ringlight.testbed.parts import LOG, LOG_BYTES, Parts, Place, log_of_part, tail
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,29 @@ AGENT, OPENFLOW = "agent", "openflow"
 _PASSWORD = "password"
 #: Between two questions for what has ended on other hosts, seconds.
 DEATHS_S = 1.0
+
+
+class RunRequest(BaseModel):
+    """A command for a network namespace of a host, None being the host's own."""
+
+    namespace: Annotated[str, Field(max_length=300)] | None = None
+    words: Annotated[list[str], Field(min_length=1, max_length=200)]
+    timeout_s: Annotated[float, Field(gt=0, le=300)]
+
+
+def ran(asked: RunRequest) -> dict[str, Any]:
+    """What a command said here, its last, and its exit code. Raises AgentError."""
+    where = [] if asked.namespace is None else ["nsenter", f"--net={asked.namespace}", "--"]
+    try:
+        done = subprocess.run(
+            [*where, *asked.words], capture_output=True, stdin=subprocess.DEVNULL, timeout=asked.timeout_s
+        )
+    except OSError as error:
+        raise AgentError(409, f"{asked.words[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise AgentError(504, f"{asked.words[0]}: not done within {asked.timeout_s:g} s") from None
+    out, err = (said[-LOG_BYTES:].decode(errors="replace") for said in (done.stdout, done.stderr))
+    return {"stdout": out, "stderr": err, "code": done.returncode}
 
 
 class JoinError(RuntimeError):
@@ -118,8 +143,9 @@ class Joint:
                         entry[key] = f"{host}:{port}"
                 if (password := entry.pop(_PASSWORD, None)) is not None:
                     entry["password_file"] = str(self._secret(f"{name}.password", password))
+            where = {"host": other.host, "lab": theirs["lab"]}
             for part in ("packet_switches", "optical_switches"):
-                named = {name: entry | {"host": other.host} for name, entry in theirs[part].items()}
+                named = {name: entry | where for name, entry in theirs[part].items()}
                 inventory[part] = {**inventory[part], **named}
         if self._others:
             inventory["hosts"] = [place.host for place in self._parts.places]
@@ -137,6 +163,9 @@ class Joint:
         why = "it was not up in time"
         while time.monotonic() < deadline:
             go_on()
+            if other.pulse.lost:
+                own = self._parts.places[self._parts.own].host
+                raise JoinError(f"{own} to {other.host}: no answer any more while the lab came up")
             if other.pulse.answered.is_set():
                 try:
                     found: dict[str, Any] = other.ask("GET", "/v1/inventory")
@@ -187,6 +216,21 @@ class Joint:
         def deaths(known: int = 0) -> list[dict[str, Any]]:
             return [asdict(death) for death in DeathLog(self._state / FILE).read()[known:]]
 
+        @router.post("/v1/run")
+        def run(asked: RunRequest) -> dict[str, Any]:
+            return ran(asked)
+
+        @router.post("/v1/hosts/{host}/run")
+        def run_elsewhere(host: str, asked: RunRequest) -> Any:
+            other = next((other for other in self._others if other.host == host), None)
+            if other is None:
+                raise AgentError(404, f"there is no other host {host}")
+            return other.ask("POST", "/v1/run", asked.model_dump(), timeout_s=asked.timeout_s + ANSWER_S)
+
+        @router.get("/v1/log")
+        def said() -> Response:
+            return Response(tail(self._state / LOG), media_type="text/plain")
+
         @router.get("/v1/load")
         def load() -> dict[str, float]:
             return asdict(self._load.shares())
@@ -206,7 +250,11 @@ class Joint:
         return not self.is_first and time.monotonic() - self._door.heard_s > LEASE_S
 
     def end_others(self) -> None:
-        """In the first part: have the others end, without waiting for it."""
+        """In the first part: have the others end, without waiting for it. What they have said is kept here,
+        as nobody may be left to bring it."""
+        for other in self._others:
+            with suppress(AgentError, OSError):
+                (self._state / log_of_part(other.host)).write_bytes(other.fetch("/v1/log", timeout_s=3.0))
         for pulse in self._pulses:
             pulse.end()
 

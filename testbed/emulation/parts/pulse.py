@@ -92,8 +92,12 @@ class Pulse:
                 heard_s = time.monotonic()
             except OSError as error:
                 self._hang_up()
-                bearable_s = GONE_S if isinstance(error, ConnectionRefusedError) else LOST_S
-                if self._known and not self.lost and time.monotonic() - heard_s > bearable_s:
+                refused = isinstance(error, ConnectionRefusedError)
+                if refused and not self._known:
+                    # It is still to open its door, and the host answers.
+                    heard_s = time.monotonic()
+                bearable_s = GONE_S if refused else LOST_S
+                if not self.lost and time.monotonic() - heard_s > bearable_s:
                     self.lost = True
                     log.error("host %s does not answer: %s", self.place.host, error or type(error).__name__)
                     self._on_lost(self.place)

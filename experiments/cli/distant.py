@@ -1,0 +1,105 @@
+"""The prompt of a lab that is on hosts: a program of the lab's first host carries out what is typed here."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from ringlight.testbed.hosts.cluster import Cluster, Host
+
+Answer = TypeVar("Answer")
+
+_PROMPT = "ringlight> "
+#: Between two questions for what it has said, seconds.
+_EVERY_S = 0.1
+
+
+def converse(cluster: Cluster, host: str, lab: str, lines: Iterable[str] | None) -> int:
+    """Carry out lines, or ask for them where there are none; exit code of the prompt on the host.
+
+    Raises LabError.
+    """
+    from ringlight.testbed.hosts.sessions import begin_session, end_session, tell_session
+
+    (there,) = (one for one in cluster.hosts if one.name == host)
+    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "shell", lab, "--file", "-"]
+    session = _asked(cluster, there, begin_session, command)
+    heard = _Heard(cluster, there, session)
+    try:
+        if lines is not None:
+            text = "".join(f"{line.rstrip()}\n" for line in lines)
+            _asked(cluster, there, tell_session, session, text, True)
+            for said in heard.more(None):
+                typer.echo(said, nl=False)
+        else:
+            _ask(heard)
+        return heard.code or 0
+    finally:
+        _asked(cluster, there, end_session, session)
+
+
+def _ask(heard: _Heard) -> None:
+    """Ask for commands until the prompt ends, or the input does."""
+    # What is typed can be edited then, and is remembered.
+    with suppress(ImportError):
+        import readline  # noqa: F401
+
+    from ringlight.testbed.hosts.sessions import tell_session
+
+    while heard.code is None:
+        try:
+            line = input(_PROMPT)
+        except EOFError:
+            typer.echo()
+            return
+        mark = f"# {secrets.token_hex(8)}"
+        _asked(heard.cluster, heard.host, tell_session, heard.session, f"{line}\n{mark}\n", False)
+        echo = f"{_PROMPT}{line.rstrip()}\n"
+        for said in heard.more(f"{_PROMPT}{mark}\n"):
+            typer.echo(said.removeprefix(echo), nl=False)
+            echo = ""
+
+
+class _Heard:
+    """What the program on the host says. ``code``: its exit code, once it has ended."""
+
+    def __init__(self, cluster: Cluster, host: Host, session: str) -> None:
+        self.cluster, self.host, self.session = cluster, host, session
+        self.code: int | None = None
+        self._known = 0
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def more(self, until: str | None) -> Iterator[str]:
+        """Whole lines, up to the one that is awaited, which is left out, or up to its end."""
+        from ringlight.testbed.hosts.sessions import hear_session
+
+        rest = ""
+        while True:
+            said, self.code = _asked(self.cluster, self.host, hear_session, self.session, self._known)
+            self._known += len(said)
+            rest += self._decode(said)
+            if until is not None and until in rest:
+                yield rest.partition(until)[0]
+                return
+            # The line that is awaited may be half there.
+            whole, end, rest = rest.rpartition("\n")
+            if whole or end:
+                yield whole + end
+            if self.code is not None:
+                yield rest
+                return
+            if not said:
+                time.sleep(_EVERY_S)
+
+
+def _asked(cluster: Cluster, host: Host, function: Callable[..., Answer], *arguments: Any) -> Answer:
+    (found,) = cluster.ask(function, *arguments, hosts=[host]).values()
+    return found

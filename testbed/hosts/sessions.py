@@ -1,0 +1,115 @@
+"""Programs of a host that somebody talks to from elsewhere: lines go in, what it says is asked for.
+
+A session lives in the host's worker, and ends where nobody asks for long.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from ringlight import IMPORT_PATH
+from ringlight.testbed.forkserver import SOCKET
+from ringlight.testbed.lab import LabError
+
+#: A session ends so long after the last question, seconds; and once it has said so much, bytes.
+FORSAKEN_S, MOST_BYTES = 60.0, 64 << 20
+#: Of what was said so much is told at once, bytes; longest orderly end, seconds.
+_BLOCK, _END_S = 1 << 16, 10.0
+
+
+@dataclass
+class _Session:
+    process: subprocess.Popen[bytes]
+    said: BinaryIO
+    asked_s: float = field(default_factory=time.monotonic)
+
+
+_SESSIONS: dict[str, _Session] = {}
+
+
+def begin_session(command: Sequence[str]) -> str:
+    """Start a program that reads lines; the session's id."""
+    environment = {name: value for name, value in os.environ.items() if name != SOCKET}
+    said = tempfile.TemporaryFile()  # noqa: SIM115
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=said,
+        stderr=said,
+        env={**environment, "PYTHONUNBUFFERED": "1"},
+        cwd=IMPORT_PATH,
+        start_new_session=True,
+    )
+    session = secrets.token_hex(8)
+    _SESSIONS[session] = _Session(process, said)
+    threading.Thread(target=_watch, args=(session,), name="session", daemon=True).start()
+    return session
+
+
+def tell_session(session: str, lines: str, last: bool) -> None:
+    """Have the program read these; ``last``: and nothing more. Raises LabError."""
+    found = _session(session)
+    assert found.process.stdin is not None
+    # It may have ended, which is asked for.
+    with suppress(BrokenPipeError):
+        found.process.stdin.write(lines.encode())
+        found.process.stdin.flush()
+    if last:
+        with suppress(BrokenPipeError):
+            found.process.stdin.close()
+
+
+def hear_session(session: str, known: int) -> tuple[bytes, int | None]:
+    """What the program has said after so many bytes, and its exit code once it has said all.
+
+    Raises LabError."""
+    found = _session(session)
+    found.asked_s = time.monotonic()
+    code = found.process.poll()
+    told = os.pread(found.said.fileno(), _BLOCK, known)
+    return told, None if told else code
+
+
+def end_session(session: str) -> None:
+    """End the program, if it runs, and forget what it said."""
+    found = _SESSIONS.pop(session, None)
+    if found is None:
+        return
+    assert found.process.stdin is not None
+    with suppress(OSError):
+        found.process.stdin.close()
+    try:
+        # It ends what it has started.
+        found.process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        found.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            found.process.wait(_END_S)
+        found.process.kill()
+        found.process.wait()
+    found.said.close()
+
+
+def _session(session: str) -> _Session:
+    if session not in _SESSIONS:
+        raise LabError("the prompt has ended on its host")
+    return _SESSIONS[session]
+
+
+def _watch(session: str) -> None:
+    """End it where nobody asks any more, or it says too much."""
+    while (found := _SESSIONS.get(session)) is not None:
+        forsaken = time.monotonic() - found.asked_s > FORSAKEN_S
+        if forsaken or os.fstat(found.said.fileno()).st_size > MOST_BYTES:
+            end_session(session)
+            return
+        time.sleep(1.0)
