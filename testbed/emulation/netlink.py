@@ -595,7 +595,11 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
     """
     wanted = list(ports)
     turns = {by: _turns(hosts, by) for _, _, _, by in wanted}
-    lines = [line for *port, by in wanted for line in _shared(*port, *turns[by], late=by == "dst")]
+    lines = [
+        line
+        for name, rate_bps, queue_s, by in wanted
+        for line in _shared(name, rate_bps, queue_s, *turns[by], late=by == "dst")
+    ]
     _batch(lines, "rate of 1 port" if len(wanted) == 1 else f"rates of {len(wanted)} ports")
 
 

@@ -312,13 +312,12 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert "inet6" not in shown
     route = node.cmd("ip route")
     assert "rto_min lock 20ms" in route
-    # 20 ms at the fastest link's rate are more than half of any queue here.
     fastest_bps = max(link.rate_bps for link in rig.fabric.links) / 400
     assert f"window {round(fastest_bps / 8 * 0.02)} " in route
     assert rig.fabric.gpus["g1"].mac in node.cmd("ip neigh")
-    # A class of its own for every other GPU, and one for what goes to none of them.
+    # A class for every GPU, and one for what goes to none of them.
     classes = node.cmd("tc class show dev eth0").splitlines()
-    assert sum("leaf" in line for line in classes) == len(rig.fabric.gpus)
+    assert sum("leaf" in line for line in classes) == 1 + len(rig.fabric.gpus)
     assert all("ceil 100Mbit" in line for line in classes)
     # Turns are a frame long only where TCP hands over single frames.
     assert "gso_max_segs 1 " in shown
