@@ -70,7 +70,7 @@ _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
 _MNT_DETACH = 2
 _SIOCETHTOOL = 0x8946
-_ETHTOOL_STXCSUM = 0x17
+_ETHTOOL_STXCSUM, _ETHTOOL_SGRO = 0x17, 0x2C
 _IFA_F_NOPREFIXROUTE = 0x200
 _RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_LOWER_UP = 0x1, 0x10000
@@ -218,9 +218,18 @@ def set_checksum_offload(name: str, wanted: bool) -> None:
 
     A userspace switch reads frames as they are; a partial checksum would be passed on as if it were right.
     """
-    value = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_STXCSUM, wanted))
+    _set_feature(name, _ETHTOOL_STXCSUM, wanted, "transmit checksum offload")
+
+
+def set_merging(name: str, wanted: bool) -> None:
+    """``ethtool -K NAME gro on|off``: without, what has come is not merged into bursts."""
+    _set_feature(name, _ETHTOOL_SGRO, wanted, "merging of what is received")
+
+
+def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
+    value = ctypes.create_string_buffer(struct.pack("=II", command, wanted))
     request = struct.pack("16sP", name.encode(), ctypes.addressof(value))
-    with failing(f"{name}: transmit checksum offload"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    with failing(f"{name}: {what}"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
 
 

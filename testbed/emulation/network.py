@@ -297,7 +297,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._start_averagers()
         self._start_onics()
         for link in [*self._impaired]:
-            if self._ends_here(link) and not self._has_gpu(link.a, link.b):
+            if not self._has_gpu(*self._ends_here(link)):
                 self._impair_ends(link)
 
     def open_vswitch_is_back(self) -> None:
@@ -609,20 +609,22 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
         self._leave_to_open_vswitch()
-        if not self._ends_here(link):
-            return
         wanted = self._impaired.get(link)
-        for port in (link.a, link.b):
+        for port in self._ends_here(link):
             if wanted is None:
                 self._drop_end(port)
                 continue
             far = link.other(port)
-            sends = self._redirects(far)
+            # What comes from another host is received, whatever sent it.
+            sends = self._tunnel(port) is None and self._redirects(far)
             if port not in self._ends and (place := self._place_of(far if sends else port)) is not None:
                 # Seeded apart, and the same in every lab.
                 seed = zlib.crc32(f"{far} {port}".encode())
                 name = f"{self.lab.prefix}{seed:x}"[:INTERFACE_NAME_MAX]
                 self._ends[port] = End(*place, sends, name, seed, self.lab.environment())
+                if self._tunnel(port) is not None:
+                    # A burst would be lost, or delayed, as one.
+                    self._ends[port].keep_single()
             if port in self._ends:
                 self._ends[port].set(wanted, self.emulation.rate_bps(link.rate_bps))
 
@@ -635,9 +637,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _place_of(self, port: Port) -> tuple[int | None, str] | None:
         """Namespace and name of a port's interface; None where nothing is plugged in."""
         onics = self.fabric.onics
-        bare = next(
-            (end for end in (port, self.fabric.link_at[port].other(port)) if self._is_bare(end)), None
-        )
+        here = self._ends_here(self.fabric.link_at[port])
+        bare = next((end for end in here if self._is_bare(end)), None)
         if bare is not None and bare not in self._cables:
             return None
         if bare == port:
