@@ -57,7 +57,7 @@ TC_S, REQUEST_S = 30.0, 1e-3
 #: Hosts up to which each has a turn of its own on a link; of more than these, turns in all.
 MOST_TURNS, TURNS = 64, 32
 #: Most turns of pairs of hosts; a prime, so that pairs that share one are not of one sender or one receiver.
-PAIRS = 127
+PAIRS = 257
 #: Where packets' network header begins, for classic BPF (SKF_NET_OFF of linux/filter.h, of 32 bits).
 _SKF_NET_OFF = 0xFFF00000
 #: Longest wait for the number of a fibre whose last end is just being removed, seconds.
