@@ -35,7 +35,7 @@ import httpx
 import yaml
 
 from benchmarks.harness import ROOT, check_known, need_root, running, tell, until
-from ringlight.experiments.backends.emulation.backend import processes_of
+from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.cli.options import Place
 from ringlight.testbed.emulation.console.attached import Attached, of_lab
 from ringlight.testbed.processes import Addresses

@@ -5,43 +5,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import gc
-import json
-import logging
 import os
 import signal
 import socket
 import ssl
 import sys
 import threading
-from importlib import import_module
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from ringlight import leave_out_unused
 from ringlight.controller.circuits.drift import Policy
 from ringlight.controller.errors import StartError
-from ringlight.controller.inventory import wait_for_inventory
 from ringlight.controller.logs import configure
 from ringlight.controller.openflow.errors import ListenError
-from ringlight.controller.openflow.plane import OpenFlowPlane
-from ringlight.controller.rest.app import create_app
-from ringlight.controller.service import Controller
+from ringlight.controller.openflow.port import open_port
 from ringlight.controller.web.access import check_doors, check_tls, read_tokens
 from ringlight.controller.web.listening import listen
-from ringlight.controller.web.serving import HttpServer
-from ringlight.fabric.planes.divided.plugged import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
-from ringlight.fabric.topology import Fabric, circuit_switches
-
-log = logging.getLogger("controller")
-
-#: Longest time that a thread keeps the interpreter while another wants it, seconds.
-_SWITCH_S = 0.001
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
+    leave_out_unused()
     options = _arguments().parse_args(argv)
     configure(options.log_level)
     stopped = threading.Event()
@@ -123,26 +107,16 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
         openflow_tls=openflow_tls is not None,
         openflow_insecure=options.openflow_insecure,
     )
-    fabric = read_fabric(options.fabric)
-    # The ports come first: a second controller must end before it touches anything.
-    with _listen(rest_host, rest_port) as rest:
-        plane = OpenFlowPlane(openflow_host, openflow_port, openflow_tls)
-        plane.start()
-        try:
-            inventory = wait_for_inventory(
-                options.inventory, fabric, options.inventory_timeout, stopped.is_set
-            )
-            if inventory is None:
-                return
-            controller = Controller(fabric, inventory, options.state, plane, options.policy)
-            try:
-                controller.start(options.switches_timeout)
-                app = create_app(controller, tokens, [rest_host, *options.allow_host], options.page)
-                _serve(HttpServer(app, rest, tls=tls), controller, rest, stopped)
-            finally:
-                controller.stop()
-        finally:
-            plane.stop()
+    # The ports come first: a second controller must end before it touches anything, and a switch that finds
+    # nobody tries again only after a second.
+    with _listen(rest_host, rest_port) as rest, contextlib.ExitStack() as undo:
+        listener = None
+        if openflow_tls is None:
+            listener = undo.enter_context(open_port(openflow_host, openflow_port))
+        # Here, as it takes long.
+        from ringlight.controller.running import run
+
+        run(options, tokens, tls, rest, (openflow_host, openflow_port, openflow_tls, listener), stopped)
 
 
 def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ssl.SSLContext | None:
@@ -159,45 +133,6 @@ def _openflow_tls(tls: tuple[Path, Path] | None, authorities: Path | None) -> ss
     except OSError as error:
         raise StartError(f"--openflow-ca {authorities}: {error.strerror or error}") from error
     return context
-
-
-def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stopped: threading.Event) -> None:
-    """Answer REST calls until ``stopped``; the server's thread is ended here."""
-    with contextlib.suppress(TimeoutError):
-        server.start()
-    # What the start has made stays: no full collection shall look through it again while a call waits.
-    gc.freeze()
-    # A thread that a call needs waits no longer than this for one that computes.
-    sys.setswitchinterval(_SWITCH_S)
-    if circuit_switches(controller.fabric):
-        threading.Thread(target=_load_solver, name="solver", daemon=True).start()
-    host, port = rest.getsockname()[:2]
-    log.info("REST on %s:%s, OpenFlow on %s:%s", host, port, controller.plane.host, controller.plane.port)
-    while not stopped.wait(0.5):
-        if not server.alive:
-            raise StartError("the REST server ended by itself")
-    controller.bus.close()
-    server.stop()
-
-
-def _load_solver() -> None:
-    """Import what the first regroup needs, which should not wait for it, and nothing before."""
-    import_module("scipy.optimize")
-    gc.freeze()
-
-
-def read_fabric(path: Path) -> Fabric:
-    """The fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
-    try:
-        return plugged(build_fabric(FabricSpec.model_validate(json.loads(path.read_text()))))
-    except OSError as error:
-        raise StartError(f"{path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StartError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
-    except ValueError as error:
-        raise StartError(f"{path}: {error}") from error
 
 
 def _address(option: str, text: str) -> tuple[str, int]:

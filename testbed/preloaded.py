@@ -8,10 +8,13 @@ TESTBED = (f"{_EMULATION}.__main__", f"{_EMULATION}.testbed")
 WORKER = tuple(f"ringlight.containers.worker.{name}" for name in ("__main__", "linktest", "gradients", "run"))
 #: All that a lab may start.
 PROGRAMS = (
-    "ringlight.controller.__main__",
+    *("ringlight.controller.__main__", "ringlight.controller.running"),
     *TESTBED,
     *(f"{_EMULATION}.{name}.__main__" for name in ("optical", "onic", "averager")),
     *WORKER,
 )
 #: Makes a run of a lab over several hosts, on the first.
 KEPT_RUN = "ringlight.experiments.runner.kept_run"
+KEPT = (KEPT_RUN, "distributed")
+#: What a host's worker needs for a lab: to have it made, and to remove what is left.
+OF_A_HOST = (KEPT_RUN, "ringlight.testbed.hosts.part", f"{_EMULATION}.clean", "docker")

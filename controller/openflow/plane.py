@@ -7,7 +7,6 @@ methods are synchronous with a deadline and may be called from any thread except
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import logging
 import queue
@@ -39,6 +38,7 @@ from ringlight.controller.openflow.messages import (
     Wire,
 )
 from ringlight.controller.openflow.ofctl import OfctlMixin
+from ringlight.controller.openflow.port import open_port
 from ringlight.controller.openflow.switch import Pending, Switch
 from ringlight.controller.openflow.tls import TlsFront
 
@@ -89,10 +89,17 @@ class OpenFlowPlane(OfctlMixin):
     """Listens for switches on ``host:port`` and speaks OpenFlow 1.3 with them.
 
     ``start`` raises ListenError naming the port when it is taken. ``stop`` leaves every flow where it is.
-    ``tls``: how switches are met that must show a certificate; None for plain TCP.
+    ``tls``: how switches are met that must show a certificate; None for plain TCP. ``listener``: the port's
+    socket, where it is open.
     """
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
         self.host = host
         self.port = port
         self._tls = tls
@@ -106,7 +113,7 @@ class OpenFlowPlane(OfctlMixin):
         self._changed = threading.Condition()
         self._subscribers: list[Callable[[SwitchEvent], None]] = []
         self._events: queue.SimpleQueue[SwitchEvent | None] = queue.SimpleQueue()
-        self._listener: socket.socket | None = None
+        self._listener = listener
         self._stopping = False
         self._threads: list[threading.Thread] = []
 
@@ -114,23 +121,16 @@ class OpenFlowPlane(OfctlMixin):
 
     def start(self) -> None:
         """Open the port and accept switches. Port 0 picks a free one, then found in ``self.port``."""
-        host, port = (self.host, self.port) if self._tls is None else ("127.0.0.1", 0)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen(64)
-            if self._tls is not None:
-                self._front = TlsFront(self.host, self.port, self._tls, listener.getsockname()[1])
+        listener = self._listener
+        if listener is None:
+            listener = open_port(*((self.host, self.port) if self._tls is None else ("127.0.0.1", 0)))
+        if self._tls is not None:
+            self._front = TlsFront(self.host, self.port, self._tls, listener.getsockname()[1])
+            try:
                 self._front.start()
-        except ListenError:
-            listener.close()
-            raise
-        except OSError as error:
-            listener.close()
-            reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be opened: {error}"
-            raise ListenError(f"OpenFlow port {self.host}:{self.port} {reason}") from error
+            except ListenError:
+                listener.close()
+                raise
         self.port = listener.getsockname()[1] if self._front is None else self._front.port
         self._listener = listener
         self._threads = [

@@ -16,6 +16,7 @@ from types import FrameType
 
 import typer
 
+from ringlight import leave_out_unused
 from ringlight.experiments.cli import bench, experiments, hands, hosts, look, machine, rest, view, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
@@ -49,6 +50,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
+    leave_out_unused()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
     # Where su or cron starts us, tc and ip are found nowhere.

@@ -24,15 +24,14 @@ def processes_of_lab(
     ``follow``: they end when this process ends. ``lends``: as of ``LabProcesses``. Raises UserError and
     ScenarioError.
     """
-    from ringlight.experiments.backends.emulation import backend
-    from ringlight.experiments.backends.emulation.requests import cannot_drive
+    from ringlight.experiments.backends.emulation import lab_of_setting
 
     setting = place.setting(scenario, machine(lab))
-    if (why := cannot_drive(setting.fabric)) is not None:
+    if (why := lab_of_setting.cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
     (setting,) = _for_applications(scenario, [setting], lab)
     runtime, apps = check_runtime(lab.runtime), lab.app or []
-    return backend.processes_of(
+    return lab_of_setting.processes_of(
         setting,
         runtime,
         lab.addresses(),
@@ -63,7 +62,7 @@ def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab)
 
     Raises UserError where there are switches for applications and none of these, or the other way round.
     """
-    from ringlight.experiments.backends.emulation.requests import all_for_applications, for_applications
+    from ringlight.experiments.backends.emulation.lab_of_setting import all_for_applications, for_applications
 
     if lab.app_all and not lab.app:
         fail("--app-all: which application? name its file with --app", 2)

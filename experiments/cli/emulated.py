@@ -70,7 +70,7 @@ def standing(
     Raises UserError, ScenarioError, BackendError, LabError.
     """
     with emulation(lab, context, dask, (), over) as backend:
-        from ringlight.experiments.backends.emulation.requests import cannot_drive, for_applications
+        from ringlight.experiments.backends.emulation.lab_of_setting import cannot_drive, for_applications
         from ringlight.experiments.runner.hosts import HostsBackend
         from ringlight.experiments.runner.standing import stand
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.backends.emulation.backend import processes_of
+from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.record.writing import write_whole

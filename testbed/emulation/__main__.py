@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringlight import leave_out_unused
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
@@ -89,6 +90,7 @@ def load_fabric(path: Path) -> Fabric:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    leave_out_unused()
     chosen = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s testbed %(levelname)s %(message)s")
     try:

@@ -10,7 +10,7 @@ A fibre's egress has a token bucket (TBF) of the link's rate. Its bucket must ho
 would never pass, and what goes out during the kernel's timer lateness, or tokens are lost and the rate with
 them; every byte more lets a burst through faster than the link. So: one frame + 200 µs at the rate.
 What leaves a packet switch or a GPU's NIC is shared by flows that do not hold each other back. See
-:func:`shape_shared` for why a switch takes them by source and a NIC by destination.
+:func:`shape_shared` for what takes turns where.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ BURST_S = 500e-6
 RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, and what each request adds to it, seconds.
 TC_S, REQUEST_S = 30.0, 1e-3
-#: Hosts up to which each has a turn of its own on a link; of more than these, turns in all, a power of two.
+#: Hosts up to which each has a turn of its own on a link; of more than these, turns in all.
 MOST_TURNS, TURNS = 64, 32
+#: Most turns of pairs of hosts; a prime, so that pairs that share one are not of one sender or one receiver.
+PAIRS = 257
+#: Where packets' network header begins, for classic BPF (SKF_NET_OFF of linux/filter.h, of 32 bits).
+_SKF_NET_OFF = 0xFFF00000
 #: Longest wait for the number of a fibre whose last end is just being removed, seconds.
 LEAVING_S = 3.0
 NETNS_DIR, _SYSCTLS = Path("/run/netns"), Path("/proc/sys/net")
@@ -66,7 +70,7 @@ _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
 _MNT_DETACH = 2
 _SIOCETHTOOL = 0x8946
-_ETHTOOL_STXCSUM = 0x17
+_ETHTOOL_STXCSUM, _ETHTOOL_SGRO = 0x17, 0x2C
 _IFA_F_NOPREFIXROUTE = 0x200
 _RTAX_RTO_MIN = 13
 _IFF_UP, _IFF_LOWER_UP = 0x1, 0x10000
@@ -214,9 +218,18 @@ def set_checksum_offload(name: str, wanted: bool) -> None:
 
     A userspace switch reads frames as they are; a partial checksum would be passed on as if it were right.
     """
-    value = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_STXCSUM, wanted))
+    _set_feature(name, _ETHTOOL_STXCSUM, wanted, "transmit checksum offload")
+
+
+def set_merging(name: str, wanted: bool) -> None:
+    """``ethtool -K NAME gro on|off``: without, what has come is not merged into bursts."""
+    _set_feature(name, _ETHTOOL_SGRO, wanted, "merging of what is received")
+
+
+def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
+    value = ctypes.create_string_buffer(struct.pack("=II", command, wanted))
     request = struct.pack("16sP", name.encode(), ctypes.addressof(value))
-    with failing(f"{name}: transmit checksum offload"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    with failing(f"{name}: {what}"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
 
 
@@ -557,20 +570,24 @@ def shape_wavelengths(
             netlink.tc("add", "bfifo", index, (0x10 + number) << 16, parent=leaf, limit=limit)
 
 
-def shape_shared(
-    ports: Iterable[tuple[str, float, float]], hosts: Sequence[str], by: Literal["src", "dst"]
-) -> None:
+#: By what flows take turns: whom a frame is from, whom it goes to, or both.
+By = Literal["src", "dst", "pair"]
+
+
+def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[str]) -> None:
     """As :func:`shape`, with each link's rate shared evenly among the IPv4 ``hosts`` that waiting frames come
-    from (``by`` "src") or go to ("dst").
+    from or go to, or among the pairs of hosts that they go between.
 
-    ``ports``: interfaces of this namespace with their rates in bits per second and their queues in seconds.
+    ``ports``: interfaces of this namespace with their rates in bits per second, their queues in seconds, and
+    by what flows take turns there.
 
-    A real switch takes frames for an egress port from its ingress ports in turn. Userspace Open vSwitch has
-    one first-come queue, in which long TCP flows divide a slow link by chance: HTB with one class per
-    source, each with its own queue, borrowing in turns of one frame, does what the hardware does (tc has
-    no other fair queue that every kernel brings; u32 picks the class). Measured with Reno, MTU 9000, 32.26
-    Mbit/s, a queue of 20 ms, 5 s, fastest flow over slowest: two flows 1.00 to 1.16 in one queue and 1.01
-    by source; three flows 1.34 to 1.37 and 1.007 to 1.010; the sum was the same (32.0 to 32.4 Mbit/s).
+    Userspace Open vSwitch has one first-come queue, in which long TCP flows divide a slow link by chance: HTB
+    with a class for each, each with its own queue, borrowing in turns of one frame, gives each flow the same
+    (tc has no other fair queue that every kernel brings). Measured with Reno, MTU 9000, 32.26 Mbit/s, a queue
+    of 20 ms, 5 s, fastest flow over slowest: two flows 1.00 to 1.16 in one queue and 1.01 so; three flows
+    1.34 to 1.37 and 1.007 to 1.010; the sum was the same (32.0 to 32.4 Mbit/s). Where a port leads to several
+    GPUs, turns are of pairs: by source, a sender with two connections shared half of a link with a sender
+    that had one, and rings in both directions over such links took up to 1.5 times as long as simulated.
 
     A real NIC takes from its queue pairs in turn, too. With one queue, sixteen GPUs that send to each other
     have flows that are behind at the end, when nobody makes up for them: an all-to-all of 32 MB a pair took
@@ -579,16 +596,19 @@ def shape_shared(
     Mbit/s, the small messages of sixteen ranks waited for the large ones, and a training step took 135 s
     instead of 123 s (scenarios/examples/parallel_16.yaml; 119 s simulated).
 
-    On a fabric of more than ``MOST_TURNS`` hosts, those take a turn together whose addresses are alike in
-    their last bits: else classes grow with the square of the hosts (200,000 requests of tc for 256 GPUs, more
-    than 30 s), and each frame is compared with that many addresses.
+    On a large fabric some share a turn (:func:`_turns`): else classes grow with the square of the hosts
+    (200,000 requests of tc for 256 GPUs, more than 30 s).
 
-    All of it in one process of tc: three requests for each host of every port are thousands on a fabric of
+    All of it in one process of tc: two requests for each turn of every port are thousands on a fabric of
     sixteen GPUs, and each takes 1.4 ms of Python. Raises NetworkError.
     """
     wanted = list(ports)
-    matches = _turns(hosts, by)
-    lines = [line for port in wanted for line in _shared(*port, matches, by)]
+    turns = {by: _turns(hosts, by) for _, _, _, by in wanted}
+    lines = [
+        line
+        for name, rate_bps, queue_s, by in wanted
+        for line in _shared(name, rate_bps, queue_s, *turns[by], late=by == "dst")
+    ]
     _batch(lines, "rate of 1 port" if len(wanted) == 1 else f"rates of {len(wanted)} ports")
 
 
@@ -631,29 +651,47 @@ def shape_peers(name: str, rate_bps: float, peers: int, most: int) -> None:
     _batch(lines, f"queues of {peers} peers at {name}")
 
 
-def _turns(hosts: Sequence[str], by: str) -> list[str]:
-    """What u32 matches of the packets of each turn."""
-    if len(hosts) <= MOST_TURNS:
-        return [f"ip {by} {host}/32" for host in hosts]
-    offset = {"src": 12, "dst": 16}[by]
-    return [f"u32 {last:#x} {TURNS - 1:#x} at {offset}" for last in range(TURNS)]
+def _turns(hosts: Sequence[str], by: By) -> tuple[int, str]:
+    """How many turns there are, and the classic BPF by which ``tc`` finds a packet's, from class 1:3 on.
+
+    The addresses are numbered from the least one on; what has no turn of its own shares those of others.
+    """
+    least, most = (found(int(ipaddress.IPv4Address(host)) for host in hosts) for found in (min, max))
+    count = most - least + 1
+    if by == "pair":
+        turns = count**2 if count**2 < PAIRS else PAIRS
+    else:
+        turns = count if count <= MOST_TURNS else TURNS
+
+    def number(at: int) -> list[tuple[int, int]]:
+        # BPF_LD | BPF_W | BPF_ABS from the network header on, BPF_ALU | BPF_SUB.
+        return [(0x20, _SKF_NET_OFF + at), (0x14, least)]
+
+    program = number(12) if by == "src" else number(16)
+    if by == "pair":
+        # Times ``count``, kept in the index register, plus the other number.
+        program = [*number(12), (0x24, count), (0x07, 0), *number(16), (0x0C, 0)]
+    # BPF_ALU | BPF_MOD, BPF_ALU | BPF_ADD, BPF_RET | BPF_A.
+    program += [(0x94, turns), (0x04, 0x10003), (0x16, 0)]
+    return turns, ",".join([str(len(program)), *(f"{code} 0 0 {k}" for code, k in program)])
 
 
-def _shared(name: str, rate_bps: float, queue_s: float, matches: Sequence[str], by: str) -> Iterator[str]:
-    """Commands of tc for one interface. ``matches``: of the packets that take turns, as u32 has it."""
-    share_bps = max(8000, round(rate_bps / (len(matches) + 1)))
+def _shared(
+    name: str, rate_bps: float, queue_s: float, turns: int, classifier: str, *, late: bool
+) -> Iterator[str]:
+    """Commands of tc for one interface. ``late``: its timers run beside a worker."""
+    share_bps = max(8000, round(rate_bps / (turns + 1)))
     # A NIC's timers run beside its worker, on processors that all workers share: with a frame more it keeps
     # its rate there (two busy processors: 98.4 instead of 97.7 %). To tc a bare number is bytes.
-    slack = bucket_bytes(rate_bps) if by == "dst" else htb_bucket_bytes(rate_bps)
+    slack = bucket_bytes(rate_bps) if late else htb_bucket_bytes(rate_bps)
     ceiling = f"{round(rate_bps)}bit burst {slack} cburst {slack}"
+    # Counted in bytes: half of a host's packets are acknowledgements, which take no room.
+    limit = queue_bytes(rate_bps, queue_s)
     yield f"qdisc replace dev {name} root handle 1: htb default 2"
     yield f"class add dev {name} parent 1: classid 1:1 htb rate {ceiling}"
-    for number, match in enumerate(["", *matches]):
+    for number in range(turns + 1):
         leaf, queue = f"1:{2 + number:x}", f"{0x10 + number:x}:"
         rate = f"rate {share_bps}bit ceil {ceiling} quantum {FRAME_BYTES}"
         yield f"class add dev {name} parent 1:1 classid {leaf} htb {rate}"
-        # Counted in bytes: half of a host's packets are acknowledgements, which take no room.
-        limit = queue_bytes(rate_bps, queue_s)
         yield f"qdisc add dev {name} parent {leaf} handle {queue} bfifo limit {limit}"
-        if match:
-            yield f"filter add dev {name} parent 1: protocol ip prio 1 u32 match {match} flowid {leaf}"
+    yield f"filter add dev {name} parent 1: protocol ip prio 1 bpf bytecode '{classifier}' flowid 1:2"

@@ -297,7 +297,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._start_averagers()
         self._start_onics()
         for link in [*self._impaired]:
-            if self._ends_here(link) and not self._has_gpu(link.a, link.b):
+            if not self._has_gpu(*self._ends_here(link)):
                 self._impair_ends(link)
 
     def open_vswitch_is_back(self) -> None:
@@ -509,13 +509,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def _shape(self, ports: Iterable[Port]) -> None:
         """Ports of packet switches."""
-        links = [(self._interface(port), self.fabric.link_at[port]) for port in ports]
-        rate_bps = self.emulation.rate_bps
-        netlink.shape_shared(
-            [(name, rate_bps(link.rate_bps), self._queue_s[link]) for name, link in links],
-            [gpu.ip for gpu in self.fabric.gpus.values()],
-            "src",
-        )
+        shapes: list[tuple[str, float, float, netlink.By]] = []
+        for port in ports:
+            link = self.fabric.link_at[port]
+            # What leads to a GPU has one destination.
+            by: netlink.By = "src" if link.other(port).node in self.fabric.gpus else "pair"
+            rate_bps = self.emulation.rate_bps(link.rate_bps)
+            shapes.append((self._interface(port), rate_bps, self._queue_s[link], by))
+        netlink.shape_shared(shapes, [gpu.ip for gpu in self.fabric.gpus.values()])
 
     # -- faults
 
@@ -608,20 +609,22 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
         self._leave_to_open_vswitch()
-        if not self._ends_here(link):
-            return
         wanted = self._impaired.get(link)
-        for port in (link.a, link.b):
+        for port in self._ends_here(link):
             if wanted is None:
                 self._drop_end(port)
                 continue
             far = link.other(port)
-            sends = self._redirects(far)
+            # What comes from another host is received, whatever sent it.
+            sends = self._tunnel(port) is None and self._redirects(far)
             if port not in self._ends and (place := self._place_of(far if sends else port)) is not None:
                 # Seeded apart, and the same in every lab.
                 seed = zlib.crc32(f"{far} {port}".encode())
                 name = f"{self.lab.prefix}{seed:x}"[:INTERFACE_NAME_MAX]
                 self._ends[port] = End(*place, sends, name, seed, self.lab.environment())
+                if self._tunnel(port) is not None:
+                    # A burst would be lost, or delayed, as one.
+                    self._ends[port].keep_single()
             if port in self._ends:
                 self._ends[port].set(wanted, self.emulation.rate_bps(link.rate_bps))
 
@@ -634,9 +637,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _place_of(self, port: Port) -> tuple[int | None, str] | None:
         """Namespace and name of a port's interface; None where nothing is plugged in."""
         onics = self.fabric.onics
-        bare = next(
-            (end for end in (port, self.fabric.link_at[port].other(port)) if self._is_bare(end)), None
-        )
+        here = self._ends_here(self.fabric.link_at[port])
+        bare = next((end for end in here if self._is_bare(end)), None)
         if bare is not None and bare not in self._cables:
             return None
         if bare == port:
@@ -666,13 +668,16 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         What is under way beyond what the way itself takes only waits in queues, and so do acknowledgements of
         what comes the other way: a binary tree over packet switches took 1.14 of its simulated time with half
         a queue, 1.03 so. A connection that outgrew a queue would lose half of it at once, and TCP mends that
-        by a time-out, a second or so.
+        by a time-out, a second or so. Light that is asked for carries one connection; there half a queue
+        stays, as 112 kB had TCP wait for time-outs (an all-reduce took 3.5 times as long).
         """
-        rates = [self.emulation.rate_bps(link.rate_bps) for link in self._queue_s]
+        rates = [(self.emulation.rate_bps(link.rate_bps), queue_s) for link, queue_s in self._queue_s.items()]
         if not (self.emulation.bounded and rates):
             return None
         # Workers are late now and then; meanwhile the window is what goes on.
-        return max(math.ceil(max(rates) / 8 * _LATE_S), _WINDOW_FRAMES * netlink.FRAME_BYTES)
+        late = math.ceil(max(rate_bps for rate_bps, _ in rates) / 8 * _LATE_S)
+        half = min(netlink.queue_bytes(*link) // 2 for link in rates) if self.fabric.onics else 0
+        return max(half, late, _WINDOW_FRAMES * netlink.FRAME_BYTES)
 
     def _offloads(self, gpu: str) -> bool:
         """Whether a host may leave checksums to be computed and bursts to be cut up: not where a link is
@@ -785,7 +790,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._end_fibre(far)
         emulation = self.emulation
         rate, queue_s = emulation.rate_bps(link.rate_bps), self._queue_s[link]
-        others = [other.ip for other in self.fabric.gpus.values() if other is not gpu]
+        hosts = [other.ip for other in self.fabric.gpus.values()]
         own_onic = self.fabric.onics.get(gpu.name)
         standing = own_onic is not None and own_onic.standing
         offloads = self._offloads(gpu.name)
@@ -798,7 +803,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.set_up(own, "lo")
                 index = netlink.index_of(NIC)
                 if not onic:
-                    netlink.shape_shared([(NIC, rate, queue_s)], others, "dst")
+                    netlink.shape_shared([(NIC, rate, queue_s, "dst")], hosts)
                     segments = netlink.segments_at(rate) if offloads and self._all_carried else 1
                     netlink.set_single_frames(own, index, segments)
                 if not offloads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -256,12 +257,17 @@ def test_links_have_their_rates_and_share_them_evenly(rig: Rig) -> None:
         assert 1 / 3 < share < 1.5, f"{name}: {share:.3f} of its rate"
     assert max(shared) / min(shared) < 3
     # What makes it so, as three flows in one queue may share it evenly by chance.
-    name = rig.lab.interface("tor0", 4)
-    classes = subprocess.run(["tc", "class", "show", "dev", name], capture_output=True, text=True, check=True)
-    assert classes.stdout.count("leaf") == 1 + len(rig.fabric.gpus)
+    name, pairs = rig.lab.interface("tor0", 4), len(rig.fabric.gpus) ** 2
+    command = ["tc", "-statistics", "class", "show", "dev", name]
+    classes = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert classes.stdout.count("leaf") == 1 + pairs
+    sent = re.findall(r"^class htb 1:(\w+) .*leaf.*\n Sent (\d+)", classes.stdout, re.MULTILINE)
+    assert {int(number, 16) for number, count in sent if int(count) > 100_000} == {
+        3 + 7 * source + destination for source, destination in ((0, 2), (1, 3), (5, 6))
+    }
     # Queues are as deep in bytes as the link is in time; acknowledgements would fill one that counts packets.
     queues = subprocess.run(["tc", "qdisc", "show", "dev", name], capture_output=True, text=True, check=True)
-    assert queues.stdout.count("bfifo") == 1 + len(rig.fabric.gpus)
+    assert queues.stdout.count("bfifo") == 1 + pairs
     assert "pfifo" not in queues.stdout
 
 
@@ -306,13 +312,12 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert "inet6" not in shown
     route = node.cmd("ip route")
     assert "rto_min lock 20ms" in route
-    # 20 ms at the fastest link's rate are more than half of any queue here.
     fastest_bps = max(link.rate_bps for link in rig.fabric.links) / 400
     assert f"window {round(fastest_bps / 8 * 0.02)} " in route
     assert rig.fabric.gpus["g1"].mac in node.cmd("ip neigh")
-    # A class of its own for every other GPU, and one for what goes to none of them.
+    # A class for every GPU, and one for what goes to none of them.
     classes = node.cmd("tc class show dev eth0").splitlines()
-    assert sum("leaf" in line for line in classes) == len(rig.fabric.gpus)
+    assert sum("leaf" in line for line in classes) == 1 + len(rig.fabric.gpus)
     assert all("ceil 100Mbit" in line for line in classes)
     # Turns are a frame long only where TCP hands over single frames.
     assert "gso_max_segs 1 " in shown
@@ -642,4 +647,4 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
 
 def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
     with pytest.raises(netlink.NetworkError, match=r"the rate of 1 port cannot be set: .*rlgone-1"):
-        netlink.shape_shared([("rlgone-1", 1e7, 0.01)], ["10.82.0.1"], "src")
+        netlink.shape_shared([("rlgone-1", 1e7, 0.01, "src")], ["10.82.0.1"])

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from ringlight.experiments.backends.emulation.backend import processes_of
+from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
 from ringlight.testbed.emulation import netlink, openvswitch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ringlight.experiments.record.runs import AGAIN
 from tests.integration.hosts_rig import ROOT, SCHEDULER, Hosts, NamespaceHost, hosts, kill
@@ -250,6 +252,9 @@ def test_a_lab_goes_on_without_the_scheduler(
     assert done.returncode == 0, done.stderr
     (lab,) = read(folder, "environment.json")["labs"]
     assert lab["lab"] in names
+    # No task was left to bring what the other part said.
+    (logs,) = (folder / "logs").iterdir()
+    assert (logs / "testbed-h2.log").stat().st_size
     until(lambda: not any(map(labs, rig.hosts)), 20)
 
 
@@ -332,16 +337,28 @@ def test_clean_removes_labs_of_all_hosts_and_nothing_else(rig: Hosts) -> None:
         subprocess.run(host.command(line.split()), check=True, timeout=20)
 
 
-PROMPTED = """ping g0 g2
+PROMPTED = """ping g0 g2 3
+ping g0 g3 3
 g2 ping -c1 g0
 links
 iperf g0 g2 1
+capture tor1:1
 """
 
 
 def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> None:
-    """Its first host's worker dies meanwhile; the next one finds it, and ends it when told to."""
-    up = rig.ringlight("up", MINI, "--arm", "fragmented", "--hosts", "2", "--json", *ON_HOSTS)
+    """Its first host's worker dies meanwhile; the next one finds it, and ends it when told to.
+
+    Fibres that are cut delay what comes from either host.
+    """
+    scenario = yaml.safe_load(Path(MINI).read_text())
+    for link in scenario["fabric"]["links"]:
+        if link["ends"] in (["g2", "ocs0:3"], ["tor0:3", "tor1:3"]):
+            link["delay"] = "10 ms"
+    (tmp_path / "delayed.yaml").write_text(yaml.safe_dump(scenario))
+    up = rig.ringlight(
+        "up", str(tmp_path / "delayed.yaml"), "--arm", "fragmented", "--hosts", "2", "--json", *ON_HOSTS
+    )
     assert up.returncode == 0, up.stderr
     lab = json.loads(up.stdout)
     assert (lab["host"], lab["hosts"]) == ("h1", ["h1", "h2"])
@@ -352,8 +369,13 @@ def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> N
     done = rig.ringlight("shell", lab["lab"], "--file", str(tmp_path / "lines"), "--dask", SCHEDULER)
     # Refused, and no more: all that is at a node of another host is done there.
     assert done.returncode == 1
-    assert "line 4: *** iperf: only on host h2 itself, where that node is" in done.stdout
+    assert "line 6: *** tcpdump: only on host h2 itself, where that node is" in done.stdout
+    assert re.search(r"Results: [\d.]+ Mbit/s received", done.stdout)
     assert "1 packets transmitted, 1 received" in done.stdout
+    took = {far: re.findall(rf"g0 -> {far}: ([\d.]+) ms", done.stdout) for far in ("g2", "g3")}
+    shortest = {far: min(map(float, times)) for far, times in took.items()}
+    assert 40 < shortest["g2"] < 60
+    assert 20 < shortest["g3"] < 35
     assert "tor0:3<->tor1:3 (OK OK)" in done.stdout
     other = rig.ringlight("down", "none", "--dask", SCHEDULER)
     assert (other.returncode, "lab none does not stand" in other.stderr) == (1, True)

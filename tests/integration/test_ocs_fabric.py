@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ringlight.experiments.backends.emulation.backend import EmulationBackend, processes_of
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import ActionEnded, Circuits, LinkRate
 from ringlight.testbed.processes import Addresses

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.backends.emulation.backend import processes_of
+from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api, ApiError
 from ringlight.experiments.language.expand import load
 from ringlight.testbed.lab import Lab

@@ -22,7 +22,7 @@ from ringlight.controller.packets.attachment import attachments
 from ringlight.controller.packets.following import Followers, attached
 from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
-from ringlight.experiments.backends.emulation.requests import all_for_applications
+from ringlight.experiments.backends.emulation.lab_of_setting import all_for_applications
 from ringlight.experiments.cli import app
 from ringlight.experiments.language.expand import load
 from ringlight.experiments.language.text import ScenarioError

@@ -22,7 +22,7 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from ringlight.experiments.backends.emulation import backend
+from ringlight.experiments.backends.emulation import lab_of_setting
 from ringlight.experiments.cli import app as cli
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import Addresses
@@ -320,7 +320,7 @@ def test_a_lab_that_stands_is_built_at_the_addresses_asked_for(
         asked.extend((runtime, addresses, how["follow"]))
         raise LabError("enough")
 
-    monkeypatch.setattr(backend, "processes_of", made)
+    monkeypatch.setattr(lab_of_setting, "processes_of", made)
     monkeypatch.setenv("RINGLIGHT_TOKEN", "secret")
     cert, key = tmp_path / "cert", tmp_path / "key"
     where = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ringlight.controller.__main__ import _address, read_fabric
+from ringlight.controller.__main__ import _address
 from ringlight.controller.bus import EventBus
 from ringlight.controller.errors import StartError
 from ringlight.controller.inventory import Inventory, read_inventory, wait_for_inventory
@@ -20,6 +20,7 @@ from ringlight.controller.openflow.messages import PortStats
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, lit_circuits
 from ringlight.controller.packets.stats import rates
 from ringlight.controller.rest.requests import JobRequest, LightRequest
+from ringlight.controller.running import read_fabric
 from ringlight.controller.store import Store
 from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.crossconnect import CrossConnect

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ringlight.experiments.backends.emulation.backend import processes_of
 from ringlight.experiments.backends.emulation.lab import since
+from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.record.events import ActionEnded, Iteration

@@ -12,14 +12,14 @@ from typing import Any
 
 from ringlight.containers.image import OWN_IMAGE, ImageError, image_present
 from ringlight.experiments.backends.emulation.lab import EmulatedLab
-from ringlight.experiments.backends.emulation.linktest import LinkTest
-from ringlight.experiments.backends.emulation.reference import References
-from ringlight.experiments.backends.emulation.requests import (
+from ringlight.experiments.backends.emulation.lab_of_setting import (
     cannot_drive,
     for_applications,
-    only_simulated,
-    passes_no_packets,
+    processes_of,
 )
+from ringlight.experiments.backends.emulation.linktest import LinkTest
+from ringlight.experiments.backends.emulation.reference import References
+from ringlight.experiments.backends.emulation.requests import only_simulated, passes_no_packets
 from ringlight.experiments.backends.emulation.rest import ending_runs
 from ringlight.experiments.backends.protocol import CAPABILITIES, lacking
 from ringlight.experiments.client import CALL_TIMEOUT_S, Api
@@ -169,28 +169,6 @@ class EmulationBackend:
 def _digest(path: Path) -> str:
     with ending_runs():
         return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def processes_of(
-    setting: Setting,
-    runtime: str,
-    addresses: Addresses,
-    *,
-    fast_path: bool = False,
-    bounded: bool = False,
-    **more: Any,
-) -> LabProcesses:
-    """The processes, not started yet, of a lab of this setting. ``bounded``: workers have no more under way
-    than queues hold, as nobody will delay frames; ``more``: keywords of ``LabProcesses``."""
-    scale, tcp = setting.scale, setting.tcp
-    options = [
-        *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
-        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
-        *(["--onic-faults"] if setting.onic_faults else []),
-        *(["--fast-path"] if fast_path else []),
-        *(["--bounded"] if bounded else []),
-    ]
-    return LabProcesses(setting.section, runtime, addresses, options, **more)
 
 
 def _described(setting: Setting) -> str:

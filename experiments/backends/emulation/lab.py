@@ -103,6 +103,11 @@ class _Job:
         """Whether somebody waits for its next state."""
         return not self.released and not self.ended
 
+    def triggers(self, events: Iterable[EventPlan]) -> bool:
+        """Whether any of the events waits for one of its iterations."""
+        name = self.plan.name
+        return not self.ended and any(event.when.job == name for event in events)
+
 
 @dataclass
 class _Run:
@@ -128,10 +133,16 @@ class _Run:
     impaired: list[dict[str, Any]] = field(default_factory=list)
     #: Submissions that nobody answered.
     unanswered: set[str] = field(default_factory=set)
+    #: Names of the events that have been made to happen.
+    performed: set[str] = field(default_factory=set)
 
     @property
     def ids(self) -> dict[str, str]:
         return {name: job.id for name, job in self.jobs.items() if not job.ended}
+
+    @property
+    def to_come(self) -> list[EventPlan]:
+        return [event for event in self.plan.events if event.name not in self.performed]
 
 
 class EmulatedLab:
@@ -214,6 +225,7 @@ class EmulatedLab:
         self._look()
 
     def perform(self, event: EventPlan) -> None:
+        self._run.performed.add(event.name)
         self._found.append(self._actions.perform(event, self._run.ids))
 
     def next(self, until_s: float) -> Sequence[Record]:
@@ -282,7 +294,8 @@ class EmulatedLab:
     # -- looking
 
     def _awaits(self) -> bool:
-        awaited = any(job.awaited for job in self._run.jobs.values())
+        to_come = self._run.to_come
+        awaited = any(job.awaited or job.triggers(to_come) for job in self._run.jobs.values())
         return awaited or bool(self._run.releases) or self._actions.busy
 
     def _tend(self) -> None:
@@ -368,6 +381,9 @@ class EmulatedLab:
         for job in run.jobs.values():
             if not job.ended and (whole or job.awaited):
                 self._look_at(job)
+            elif job.triggers(run.to_come):
+                # Light that moves some tenths of a second late meets other flows.
+                self._events(job)
         self._let_go()
         if whole:
             self._samples()

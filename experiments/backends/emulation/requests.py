@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from ringlight.controller.optical.registry import check_driver
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
 from ringlight.experiments.backends.emulation.rest import CONNECT_S
 from ringlight.experiments.language.plan import Costs, JobPlan, RunPlan, Setting, TracePlan
@@ -41,8 +40,6 @@ MOST_GRADIENT_BYTES, MOST_ITERATIONS, MOST_BATCH, MOST_SEED = 1 << 30, 1_000_000
 LEAST_INTERVAL_S = 0.2
 #: TCP's least time-out, in dark times: they are prolonged by what it takes to write and read back.
 HELD = 2
-#: The controller of packet switches that are for applications of others.
-APP = "app"
 #: Events after which jobs go on as they were.
 HARMLESS = ("regroup", "cancel", "start")
 
@@ -222,16 +219,6 @@ def _beyond_workers(job: JobPlan) -> str | None:
     return None
 
 
-def cannot_drive(fabric: Fabric) -> str | None:
-    """Why an optical switch has no driver here, ``key: reason``; None where all have."""
-    for name, switch in fabric.optical_switches.items():
-        try:
-            check_driver(switch.driver)
-        except ValueError as error:
-            return f"fabric.optical_switches.{name}.driver: {error}"
-    return None
-
-
 def passes_no_packets(fabric: Fabric) -> str | None:
     """Why nothing can be sent over an optical switch, ``key: reason``; None where it can over all."""
     for name, switch in fabric.optical_switches.items():
@@ -264,25 +251,3 @@ def _taken_for_lost(setting: Setting, dark_s: float) -> str | None:
             f"{HELD} times as long"
         )
     return None
-
-
-def for_applications(fabric: Fabric) -> str | None:
-    """Which switch waits for applications, where none were given, ``key: reason``."""
-    for name, switch in fabric.packet_switches.items():
-        if switch.controller == APP:
-            return f"fabric.packet_switches.{name}.controller: app, and no application was given (--app FILE)"
-    return None
-
-
-def all_for_applications(setting: Setting) -> Setting:
-    """Copy of a setting whose packet switches are all left to applications."""
-    section = {**setting.section, "controller": APP}
-    if "packet_switches" in section:
-        section["packet_switches"] = {
-            name: {key: value for key, value in entry.items() if key != "controller"}
-            for name, entry in section["packet_switches"].items()
-        }
-    switches = {
-        name: replace(switch, controller=APP) for name, switch in setting.fabric.packet_switches.items()
-    }
-    return replace(setting, section=section, fabric=replace(setting.fabric, packet_switches=switches))

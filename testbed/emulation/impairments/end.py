@@ -111,6 +111,10 @@ class End:
         else:
             self._inside(lambda: ebpf.attach_xdp(self._index, self._program))
 
+    def keep_single(self) -> None:
+        """Have the interface merge nothing that it receives."""
+        self._inside(lambda: netlink.set_merging(self._interface, False))
+
     def counts(self) -> Counts:
         return Counts(*_COUNTS.unpack(self._maps["counts"].lookup(_KEY) or bytes(_COUNTS.size)))
 

@@ -9,7 +9,7 @@ from typing import Any
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.fault_targets import FaultRequest, Target, TargetError
+from ringlight.testbed.emulation.fault_targets import FaultRequest, Target
 from ringlight.testbed.emulation.parts.front import OtherPart
 from ringlight.testbed.parts import Parts
 
@@ -26,9 +26,8 @@ class Elsewhere:
         self._fabric, self._parts, self._others = fabric, parts, tuple(others)
 
     def pieces(self, target: Target, request: FaultRequest) -> tuple[bool, list[Piece]]:
-        """Whether a fault is this part's, too, and what it is at other parts. Raises TargetError."""
+        """Whether a fault is this part's, too, and what it is at other parts."""
         if request.do == "impair":
-            self._refuse_cut(target)
             return True, [self._piece(other, target, request) for other in self._others]
         nodes = self._nodes(target)
         theirs = [other for other in self._others if nodes & other.nodes]
@@ -44,11 +43,6 @@ class Elsewhere:
         cut = {Port.parse(end) for fibre in self._parts.fibres for end in (fibre.a, fibre.b)}
         far = {self._fabric.link_at[port].other(port).node for port in target.ports & cut}
         return {*target.names, *(port.node for port in target.ports), *far}
-
-    def _refuse_cut(self, target: Target) -> None:
-        link = self._fabric.link_at[Port.parse(target.text.split()[1])]
-        if self._parts.place_of[link.a.node] != self._parts.place_of[link.b.node]:
-            raise TargetError(409, f"{target.text}: its ends are on two hosts, and so it cannot be impaired")
 
     def _piece(self, other: OtherPart, target: Target, request: FaultRequest) -> Piece:
         def begin() -> None:

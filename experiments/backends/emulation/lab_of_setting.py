@@ -1,0 +1,71 @@
+"""The lab that a setting asks for: its processes, what cannot be driven in it, what others drive in it.
+
+Commands that only build a lab import no more of the backend than this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ringlight.controller.optical.registry import check_driver
+from ringlight.experiments.language.plan import Setting
+from ringlight.fabric.topology import Fabric
+from ringlight.testbed.processes import Addresses, LabProcesses
+
+#: The controller of packet switches that are for applications of others.
+APP = "app"
+
+
+def processes_of(
+    setting: Setting,
+    runtime: str,
+    addresses: Addresses,
+    *,
+    fast_path: bool = False,
+    bounded: bool = False,
+    **more: Any,
+) -> LabProcesses:
+    """The processes, not started yet, of a lab of this setting. ``bounded``: workers have no more under way
+    than queues hold, as nobody will delay frames; ``more``: keywords of ``LabProcesses``."""
+    scale, tcp = setting.scale, setting.tcp
+    options = [
+        *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
+        *("--congestion-control", tcp.congestion_control, "--rto-min", repr(tcp.rto_min * scale.time)),
+        *(["--onic-faults"] if setting.onic_faults else []),
+        *(["--fast-path"] if fast_path else []),
+        *(["--bounded"] if bounded else []),
+    ]
+    return LabProcesses(setting.section, runtime, addresses, options, **more)
+
+
+def cannot_drive(fabric: Fabric) -> str | None:
+    """Why an optical switch has no driver here, ``key: reason``; None where all have."""
+    for name, switch in fabric.optical_switches.items():
+        try:
+            check_driver(switch.driver)
+        except ValueError as error:
+            return f"fabric.optical_switches.{name}.driver: {error}"
+    return None
+
+
+def for_applications(fabric: Fabric) -> str | None:
+    """Which switch waits for applications, where none were given, ``key: reason``."""
+    for name, switch in fabric.packet_switches.items():
+        if switch.controller == APP:
+            return f"fabric.packet_switches.{name}.controller: app, and no application was given (--app FILE)"
+    return None
+
+
+def all_for_applications(setting: Setting) -> Setting:
+    """Copy of a setting whose packet switches are all left to applications."""
+    section = {**setting.section, "controller": APP}
+    if "packet_switches" in section:
+        section["packet_switches"] = {
+            name: {key: value for key, value in entry.items() if key != "controller"}
+            for name, entry in section["packet_switches"].items()
+        }
+    switches = {
+        name: replace(switch, controller=APP) for name, switch in setting.fabric.packet_switches.items()
+    }
+    return replace(setting, section=section, fabric=replace(setting.fabric, packet_switches=switches))
