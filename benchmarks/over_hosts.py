@@ -38,7 +38,7 @@ DEMO, MINI = ROOT / "scenarios/disaggregation.yaml", ROOT / "tests/data/mini.yam
 POINTS, RATE, ROUND_TRIP_S, DARK_S, UP_S, TIMES = 3.0, 0.01, 0.2e-3, 1e-3, 60.0, 1.2
 SWEEP_TIMES = 1.3
 #: So long a worker may import after its host was checked, seconds.
-IMPORTED_S = 8.0
+IMPORTED_S = 12.0
 #: What is killed in turns, and for how long the light is looked at then, seconds.
 WHAT, LOOK_S = ("worker", "host", "network", "scheduler"), 5.0
 #: When, in turns for each: after what has begun, and between so many seconds after that.

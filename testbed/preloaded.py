@@ -15,3 +15,6 @@ PROGRAMS = (
 )
 #: Makes a run of a lab over several hosts, on the first.
 KEPT_RUN = "ringlight.experiments.runner.kept_run"
+KEPT = (KEPT_RUN, "distributed")
+#: What a host's worker needs for a lab: to have it made, and to remove what is left.
+OF_A_HOST = (KEPT_RUN, "ringlight.testbed.hosts.part", f"{_EMULATION}.clean", "docker")

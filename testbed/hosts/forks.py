@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib import import_module
 
 from ringlight.testbed.forkserver import forking
-from ringlight.testbed.preloaded import KEPT_RUN, PROGRAMS
+from ringlight.testbed.preloaded import KEPT, OF_A_HOST, PROGRAMS
 
 
 @contextmanager
@@ -20,8 +22,9 @@ def forked_labs() -> Iterator[None]:
 
 @cache
 def fork_from_now_on() -> None:
-    """Processes of all labs that this process builds, and what makes runs that go on without it. What is
-    forked for its own labs ends with it."""
+    """Processes of all labs that this process builds, and what makes runs that go on without it; what forks
+    them ends with this process, which itself begins to import what it will need."""
     undo = ExitStack()
-    undo.enter_context(forking((*PROGRAMS, KEPT_RUN)))
+    undo.enter_context(forking((*PROGRAMS, *KEPT)))
     atexit.register(undo.close)
+    threading.Thread(target=lambda: [*map(import_module, OF_A_HOST)], name="imports", daemon=True).start()

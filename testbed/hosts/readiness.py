@@ -7,18 +7,16 @@ import socket
 from contextlib import suppress
 
 from ringlight.containers.image import image_present as image_present
-from ringlight.testbed.hosts.forks import fork_from_now_on
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import Addresses, check_ready
 from ringlight.testbed.services import ServiceError
 
 
 def why_not_ready(runtime: str) -> str | None:
-    """On a host: what stands in a lab's way now, in one line. Its worker begins to import what labs need."""
+    """On a host: what stands in a lab's way now, in one line."""
     try:
-        fork_from_now_on()
         check_ready(runtime, free_addresses())
-    except (LabError, ServiceError, OSError) as error:
+    except (LabError, ServiceError) as error:
         return str(error)
     return None
 

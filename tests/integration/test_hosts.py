@@ -252,6 +252,9 @@ def test_a_lab_goes_on_without_the_scheduler(
     assert done.returncode == 0, done.stderr
     (lab,) = read(folder, "environment.json")["labs"]
     assert lab["lab"] in names
+    # No task was left to bring what the other part said.
+    (logs,) = (folder / "logs").iterdir()
+    assert (logs / "testbed-h2.log").stat().st_size
     until(lambda: not any(map(labs, rig.hosts)), 20)
 
 
@@ -339,6 +342,7 @@ ping g0 g3 3
 g2 ping -c1 g0
 links
 iperf g0 g2 1
+capture tor1:1
 """
 
 
@@ -365,7 +369,8 @@ def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> N
     done = rig.ringlight("shell", lab["lab"], "--file", str(tmp_path / "lines"), "--dask", SCHEDULER)
     # Refused, and no more: all that is at a node of another host is done there.
     assert done.returncode == 1
-    assert "line 5: *** iperf: only on host h2 itself, where that node is" in done.stdout
+    assert "line 6: *** tcpdump: only on host h2 itself, where that node is" in done.stdout
+    assert re.search(r"Results: [\d.]+ Mbit/s received", done.stdout)
     assert "1 packets transmitted, 1 received" in done.stdout
     took = {far: re.findall(rf"g0 -> {far}: ([\d.]+) ms", done.stdout) for far in ("g2", "g3")}
     shortest = {far: min(map(float, times)) for far, times in took.items()}

@@ -141,6 +141,8 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     places = {name: lab.place(name) for name in (client, server)}
     what = f"iperf from {client} to {server}"
     words = ["iperf", "-p", str(IPERF_PORT), "-y", "C"]
+    if places[server].host is not None:
+        return _iperf_elsewhere(lab, places, client, server, seconds)
     try:
         serving = subprocess.Popen(
             places[server].command([*words, "-s"]),
@@ -180,18 +182,49 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     return Transfer(received, sent)
 
 
+def _iperf_elsewhere(
+    lab: Attached, places: Mapping[str, Place], client: str, server: str, seconds: float
+) -> Transfer:
+    """The same with a server on another host, which ends after its first connection, or in time."""
+    what = f"iperf from {client} to {server}"
+    words, longest_s = ["iperf", "-p", str(IPERF_PORT), "-y", "C"], seconds + IPERF_SLACK_S
+    serve = ["timeout", f"{longest_s:g}", *words, "-s", "-P", "1"]
+    send = [*words, "-t", f"{seconds:g}", "-c", lab.fabric.gpus[server].ip]
+    pool = ThreadPoolExecutor(1)
+    try:
+        serving = pool.submit(lab.run, places[server], serve, timeout_s=longest_s + 5.0)
+        deadline = time.monotonic() + 10.0
+        while not _listens(lab.run(places[server], ["cat", "/proc/net/tcp"], timeout_s=5.0).stdout):
+            if serving.done() or time.monotonic() > deadline:
+                raise LabError(f"{what}: the server does not listen")
+            time.sleep(0.05)
+        sent = _rate(lab.run(places[client], send, timeout_s=longest_s).stdout)
+        received = None if sent is None else _rate(serving.result(IPERF_SLACK_S).stdout)
+    except (subprocess.TimeoutExpired, TimeoutError):
+        raise LabError(f"{what}: not done {IPERF_SLACK_S:g} s after its time") from None
+    finally:
+        pool.shutdown(wait=False)
+    if sent is None or received is None:
+        raise LabError(f"{what}: it did not say what it {'sent' if sent is None else 'received'}")
+    return Transfer(received, sent)
+
+
+def _listens(table: str) -> bool:
+    """Whether somebody waits at iperf's port, by the kernel's table of TCP."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return any(row[1].endswith(f":{IPERF_PORT:04X}") and row[3] == _LISTENS for row in rows)
+
+
 def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
     """Wait until iperf's server listens in its own network. Raises LabError."""
     deadline = time.monotonic() + 10.0
     table = Path(f"/proc/{serving.pid}/net/tcp")
-    ending = f":{IPERF_PORT:04X}"
     while time.monotonic() < deadline:
         if serving.poll() is not None:
             assert serving.stderr is not None
             said = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
             raise LabError(f"{what}: {said[-1]}")
-        rows = [line.split() for line in table.read_text().splitlines()[1:]]
-        if any(row[1].endswith(ending) and row[3] == _LISTENS for row in rows):
+        if _listens(table.read_text()):
             return
         time.sleep(0.02)
     raise LabError(f"{what}: the server did not listen within 10 s")

@@ -37,7 +37,7 @@ AGENT, OPENFLOW = "agent", "openflow"
 #: What a switch's entry has for the first part in place of a file with a password.
 _PASSWORD = "password"
 #: Between two questions for what has ended on other hosts, seconds.
-DEATHS_S = 1.0
+DEATHS_S = 2.0
 
 
 class RunRequest(BaseModel):
@@ -45,7 +45,7 @@ class RunRequest(BaseModel):
 
     namespace: Annotated[str, Field(max_length=300)] | None = None
     words: Annotated[list[str], Field(min_length=1, max_length=200)]
-    timeout_s: Annotated[float, Field(gt=0, le=300)]
+    timeout_s: Annotated[float, Field(gt=0, le=4000)]
 
 
 def ran(asked: RunRequest) -> dict[str, Any]:
