@@ -2,7 +2,9 @@
 
 ``stream``: one TCP stream, and round trips of a byte, between two hosts with two packet switches between
 them: over a plain veth pair (the limit), the fast path, and Open vSwitch alone (the peer), taken in turns;
-with the hosts' offloads, which Open vSwitch alone cannot have, and without.
+with the hosts' offloads, which Open vSwitch alone cannot have, and without. ``redirected`` is the least that
+three cables one after the other can cost: what comes in by one port of a switch leaves by the other, by a
+program at traffic control that does nothing else, and no Open vSwitch.
 
 ``aggregate``: eight GPUs on one packet switch at rising rates, by a run each with the fast path and without:
 what the link test gave of the rates together, and whether the run believes itself.
@@ -13,6 +15,7 @@ what the link test gave of the rates together, and whether the run believes itse
 from __future__ import annotations
 
 import json
+import os
 import socket
 import statistics
 import struct
@@ -21,7 +24,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +36,8 @@ from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, nee
 from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
+from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.optical.build import build_object
 from ringlight.testbed.lab import OVS_LABEL, Lab
 from tests.integration.controller_rig import free_port
 
@@ -61,7 +67,9 @@ def stream(seconds: float = 2.0, rounds: int = 3) -> dict[str, Any]:
     with ExitStack() as stack:
         for offloads in (True, False):
             called = "offloads" if offloads else "tx off"
-            kinds: list[tuple[str, Callable[..., Any]]] = [("plain veth", plain), ("fast path", switched)]
+            kinds: list[tuple[str, Callable[..., Any]]] = [
+                ("plain veth", plain), ("redirected", redirected), ("fast path", switched),
+            ]  # fmt: skip
             if not offloads:
                 kinds.append(("Open vSwitch", uncarried))
             for kind, build in kinds:
@@ -77,14 +85,18 @@ def stream(seconds: float = 2.0, rounds: int = 3) -> dict[str, Any]:
             for way, figures in found.items()
         ],
     )
-    over = {
-        called: round(rates[f"fast path, {called}"] / rates[f"plain veth, {called}"], 3)
-        for called in ("offloads", "tx off")
-    }
+    over, over_least = (
+        {
+            called: round(rates[f"fast path, {called}"] / rates[f"{limit}, {called}"], 3)
+            for called in ("offloads", "tx off")
+        }
+        for limit in ("plain veth", "redirected")
+    )
     return {
         "bps": {way: spread(rate for rate, _ in figures) for way, figures in found.items()},
         "round_trip": {way: milliseconds(trip for _, trip in figures) for way, figures in found.items()},
         "fast_path_over_plain_veth": over,
+        "fast_path_over_redirected": over_least,
         "missed": [f"{over['offloads']} of a plain veth pair, not 0.8"] if over["offloads"] < 0.8 else [],
     }
 
@@ -115,6 +127,29 @@ def plain(lab: Lab, offloads: bool) -> Iterator[tuple[int, int]]:
     with hosts(lab, offloads) as ends:
         with IPRoute() as here:
             netlink.create_veth(here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1])
+        for number, end in enumerate(ends, 1):
+            netlink.in_namespace(end, lambda number=number: set_up_host(number, offloads))  # type: ignore[misc]
+        yield ends
+
+
+@contextmanager
+def redirected(lab: Lab, offloads: bool) -> Iterator[tuple[int, int]]:
+    """As :func:`uncarried`, but what comes in by one port of a switch leaves by the other, whatever it is."""
+    names = [[lab.interface(node, port) for port in (HOST, TRUNK)] for node in "ab"]
+    source = build_object(Path(__file__).with_name("redirect.c"))
+    programs, maps = ebpf.load(source, ["redirect"], {"ways": (4, 4)}, {})
+    with hosts(lab, offloads) as ends, closing(maps["ways"]) as ways:
+        with IPRoute() as here:
+            for (name, _), end in zip(names, ends, strict=True):
+                netlink.create_veth(here, name, "eth0", group=lab.link_group, peer_namespace=end)
+            netlink.create_veth(here, *(name for _, name in names), group=lab.link_group)
+            for name in chain(*names):
+                ebpf.attach_ingress(netlink.set_up(here, name), programs["redirect"])
+        for one, other in names:
+            indexes = [socket.if_nametoindex(name) for name in (one, other)]
+            for way in (indexes, indexes[::-1]):
+                ways.update(*(struct.pack("=I", index) for index in way))
+        os.close(programs["redirect"])
         for number, end in enumerate(ends, 1):
             netlink.in_namespace(end, lambda number=number: set_up_host(number, offloads))  # type: ignore[misc]
         yield ends

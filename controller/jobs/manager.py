@@ -320,6 +320,7 @@ class JobManager:
                 job.plane, job.switches = light.place, list(light.switches)
             self._jobs[job.id] = job
             self._keep(job)
+            self._changed.notify_all()
             document = job.document()
         self._spawn(self._start_workers, job, agent)
         self._wake.set()
@@ -708,6 +709,10 @@ class JobManager:
         """Look at the workers as soon as one has ended."""
         known = 0
         while self._agent is not None and not self._stop.is_set():
+            with self._changed:
+                if not self._busy():
+                    self._changed.wait_for(lambda: self._busy() or self._stop.is_set())
+                    continue
             try:
                 ends = self._agent.ends(known, _LISTEN_S)
             except ControllerError:
@@ -717,6 +722,10 @@ class JobManager:
             if ends != known:
                 known = ends
                 self._wake.set()
+
+    def _busy(self) -> bool:
+        """Whether any job has workers, or may have some. The caller has the lock."""
+        return any(not (job.state.ended and job.clean) for job in self._jobs.values())
 
     def _run(self) -> None:
         if self._agent is None:
@@ -729,7 +738,7 @@ class JobManager:
             if self._stop.is_set():
                 return
             with self._lock:
-                busy = any(not (job.state.ended and job.clean) for job in self._jobs.values())
+                busy = self._busy()
                 # An answer may be older than a start that ends while it is on its way.
                 complete = {job.id for job in self._jobs.values() if job.started}
                 hasty = any(job.state is JobState.RECOVERING and job.started for job in self._jobs.values())

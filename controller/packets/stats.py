@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 #: for all of them; twenty switches asked 20 times a second took 20 % of a processor here, and 9 % with this.
 _QUESTIONS_HZ = 60.0
 #: After so many seconds without a byte through any switch all are asked only every ``_IDLE_S`` seconds; a
-#: job's longest usual computing between two all-reduces is shorter, so that its curve keeps its edges.
-_QUIET_S, _IDLE_S = 5.0, 0.25
+#: job's longest usual computing between two all-reduces is shorter, so that its curve keeps its edges. The
+#: longer it lasts, the less often, in proportion, but every ``_LEAST_S`` seconds at least.
+_QUIET_S, _IDLE_S, _LEAST_S = 5.0, 0.25, 1.0
 #: A switch that did not answer is left alone for this long, in seconds, so that it does not slow the others.
 _BACK_OFF_S = 1.0
 #: Longest wait for one switch that is asked on demand, seconds.
@@ -60,6 +61,11 @@ def rates(
             8 * (stats.tx_bytes - old.tx_bytes) / seconds,
         )
     return found
+
+
+def pause_s(quiet_s: float) -> float:
+    """Least pause between two questions to a switch once no byte has passed for so many seconds."""
+    return min(_LEAST_S, quiet_s * _IDLE_S / _QUIET_S) if quiet_s > _QUIET_S else 0.0
 
 
 class Statistics:
@@ -131,8 +137,8 @@ class Statistics:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             # After a stall the missed polls are skipped, not made up in a burst.
-            idle = time.monotonic() - self._moved_at > _QUIET_S
-            due = max(due + (max(_IDLE_S, self._interval_s) if idle else self._interval_s), time.monotonic())
+            now = time.monotonic()
+            due = max(due + max(pause_s(now - self._moved_at), self._interval_s), now)
             for switch in self._switches:
                 if time.monotonic() < quiet_until.get(switch.name, 0.0):
                     continue

@@ -243,7 +243,7 @@ class ScriptedAgent:
         self.lost: list[str] = []
         self.batches: list[dict[str, Mapping[str, Any]]] = []
         #: The iteration that every job is to go on from, and what was asked about states.
-        self.state, self.asked = 0, list[Any]()
+        self.state, self.asked, self.questions = 0, list[Any](), 0
         self.lock = threading.Lock()
         self.stuck, self.slow = threading.Event(), threading.Event()
         self.stuck.set()
@@ -299,6 +299,7 @@ class ScriptedAgent:
     def ends(self, known: int, wait_s: float) -> int:
         time.sleep(0.01)
         with self.lock:
+            self.questions += 1
             return sum(event["event"] == "exited" for event in self.events)
 
     def choose_state(self, job: str, without: Sequence[int]) -> int:
@@ -403,6 +404,20 @@ def site(tmp_path: Path) -> Any:
     made = Site(tmp_path / "state")
     yield made
     made.manager.stop()
+
+
+def test_ends_of_workers_are_waited_for_while_there_is_a_job(site: Site) -> None:
+    time.sleep(0.1)
+    assert site.agent.questions == 0
+    site.run("red", ["g0", "g1"])
+    site.wait(lambda: site.agent.questions > 2)
+    site.manager.cancel("red")
+    site.wait(lambda: not site.agent.alive)
+    site.wait(lambda: site.manager._jobs["red"].clean)
+    time.sleep(0.1)
+    asked = site.agent.questions
+    time.sleep(0.2)
+    assert site.agent.questions == asked
 
 
 def test_a_held_job_from_submit_to_success(site: Site) -> None:

@@ -92,6 +92,10 @@ def test_counters_that_cannot_be_used_do_not_end_the_polls() -> None:
         statistics.stop()
 
 
+def test_the_longer_nothing_passes_the_less_often_switches_are_asked() -> None:
+    assert [stats.pause_s(quiet_s) for quiet_s in (0.0, 5.0, 10.0, 20.0, 3600.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+
+
 def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "_QUIET_S", 1.0)
     asked: list[float] = []
