@@ -6,6 +6,7 @@ It is made of ``sections``. A picture is drawn twice, for wide and for narrow sc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ringlight.experiments.record.writing import write_whole
@@ -14,17 +15,27 @@ from ringlight.experiments.report.perfetto import write_trace
 from ringlight.experiments.report.sections import Section, names, sections
 from ringlight.experiments.report.view import View
 
+#: Calls a function with each number below another, and gives what it returned, in order.
+Each = Callable[[Callable[[int], str], int], list[str]]
+
 
 def parts() -> tuple[str, ...]:
     """Names of all sections: what a file's ``paper.says`` may speak to."""
     return names()
 
 
-def render(view: View, plots: Path, *, png: bool = False) -> str:
-    """The page; its pictures also go into ``plots`` (:func:`drawing`)."""
+def one_by_one(function: Callable[[int], str], count: int) -> list[str]:
+    """``function`` of each number below ``count``."""
+    return [function(number) for number in range(count)]
+
+
+def render(view: View, plots: Path, *, png: bool = False, each: Each = one_by_one) -> str:
+    """The page; its pictures also go into ``plots`` (:func:`drawing`). ``each``: makes the sections."""
+    there = sections()
     with drawing(plots, png=png) as draw:
-        found = [(section, section.body(view, draw)) for section in sections()]
-    return page(f"Ringlight: {view.experiment.spec.name}", [_titled(*one) for one in found if one[1]])
+        bodies = each(lambda number: there[number].body(view, draw), len(there))
+    made = [_titled(section, body) for section, body in zip(there, bodies, strict=True) if body]
+    return page(f"Ringlight: {view.experiment.spec.name}", made)
 
 
 def _titled(section: Section, body: str) -> str:
@@ -33,7 +44,10 @@ def _titled(section: Section, body: str) -> str:
     return f"<h2>{section.title}</h2>{body}" if section.title else body
 
 
-def write_report(folder: Path, view: View, *, png: bool = False) -> None:
-    """Write report.html, plots/ and trace.json into a run folder; ``png`` as there. Raises WriteError."""
-    write_whole(folder / "report.html", render(view, folder / "plots", png=png))
+def write_report(folder: Path, view: View, *, png: bool = False, each: Each = one_by_one) -> None:
+    """Write report.html, plots/ and trace.json into a run folder; the rest as of :func:`render`.
+
+    Raises WriteError.
+    """
+    write_whole(folder / "report.html", render(view, folder / "plots", png=png, each=each))
     write_trace(folder / "trace.json", view.runs)

@@ -34,7 +34,7 @@ from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
 from ringlight.experiments.report.report import parts, write_report
 from ringlight.experiments.report.view import View, view_of
-from ringlight.experiments.runner.executors import by_entry_point
+from ringlight.experiments.runner.executors import by_entry_point, in_forks
 from ringlight.experiments.runner.executors import dask as dask_executor
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
@@ -252,7 +252,7 @@ def finish(path: Path, experiment: Experiment | None = None, *, watched: bool = 
         view, result = view_of_folder(path, experiment)
         view = replace(view, watched=(path / "view.html").exists())
         write_whole(path / "rows.csv", as_csv(view.rows))
-        write_report(path, view)
+        write_report(path, view, each=in_forks)
         write_json(path / "result.json", result, None if len(result["rows"]) > _READABLE else 2)
     return result
 

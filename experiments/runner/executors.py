@@ -10,13 +10,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
+from typing import Any, TypeVar
 
 from ringlight.experiments.language.text import ScenarioError
 
+R = TypeVar("R")
 #: The group of entry points, by the name before the colon of ``--executor NAME:ADDRESS``.
 GROUP = "ringlight.executors"
 #: Seconds that a Dask scheduler has to answer.
@@ -60,6 +62,34 @@ def _begin_worker() -> None:
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+
+
+#: What the processes that are forked meanwhile are to call.
+_shared: Callable[[int], Any] | None = None
+
+
+def in_forks(function: Callable[[int], R], count: int) -> list[R]:
+    """``function`` of each number below ``count``, in order: by processes that are forked from this one, one
+    for each processor, so that ``function`` may be anything. Here where this process has other threads, which
+    a fork would lack.
+    """
+    global _shared
+    processors = len(os.sched_getaffinity(0))
+    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    if not alone or processors < 2:
+        return [function(number) for number in range(count)]
+    _shared = function
+    try:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(processors, mp_context=context, initializer=_begin_worker) as pool:
+            return list(pool.map(_call_shared, range(count)))
+    finally:
+        _shared = None
+
+
+def _call_shared(number: int) -> Any:
+    assert _shared is not None
+    return _shared(number)
 
 
 @contextmanager

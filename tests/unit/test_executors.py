@@ -1,0 +1,50 @@
+"""Work that is shared out to processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ringlight.experiments.runner.executors import in_forks
+
+ALONE = """
+import os
+from ringlight.experiments.runner.executors import in_forks
+made_here = object()
+def told(number):
+    if number == 7:
+        raise OSError(28, "no space left", f"plots/{number}")
+    return number * number, os.getpid(), id(made_here)
+os.sched_getaffinity = lambda _: {0, 1}
+found = in_forks(told, 7)
+assert [square for square, _, _ in found] == [0, 1, 4, 9, 16, 25, 36]
+assert os.getpid() not in {pid for _, pid, _ in found}
+assert {here for *_, here in found} == {id(made_here)}
+try:
+    in_forks(told, 8)
+except OSError as error:
+    print(error.errno, error.filename)
+os.sched_getaffinity = lambda _: {0}
+assert {pid for _, pid, _ in in_forks(told, 7)} == {os.getpid()}
+"""
+
+
+def test_forked_processes_do_what_cannot_be_sent_to_others() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("28 plots/7\n", "")
+
+
+def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    over = threading.Event()
+    other = threading.Thread(target=over.wait, args=(60,))
+    other.start()
+    try:
+        assert in_forks(lambda number: (number, os.getpid()), 2) == [(0, os.getpid()), (1, os.getpid())]
+    finally:
+        over.set()
+        other.join(10)
