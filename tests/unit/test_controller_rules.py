@@ -25,6 +25,7 @@ from ringlight.controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from ringlight.controller.packets import flow_rules
 from ringlight.controller.packets import forwarding as forwarding_module
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric import routing
 from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import Rule, forwarding_rules
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -402,7 +403,7 @@ def test_while_light_changes_packets_that_kept_light_can_carry_are_never_lost(
 
 def test_light_that_goes_back_and_forth_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[frozenset[Rule]] = []
-    batches = forwarding_module.rule_batches
+    batches = routing.rule_batches
 
     def rule_batches(fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: Any) -> Any:
         asked.append(new)
