@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -113,9 +114,11 @@ def _run(options: argparse.Namespace, stopped: threading.Event) -> None:
         listener = None
         if openflow_tls is None:
             listener = undo.enter_context(open_port(openflow_host, openflow_port))
-        # Here, as it takes long.
+        # Here, as it takes long; nothing that it makes is garbage.
+        gc.disable()
         from ringlight.controller.running import run
 
+        gc.enable()
         run(options, tokens, tls, rest, (openflow_host, openflow_port, openflow_tls, listener), stopped)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ringlight.controller.errors import ConflictError, NotFoundError
@@ -25,6 +25,9 @@ from ringlight.fabric.topology import CrossConnects, Edge, ElectricalGraph, Fabr
 
 log = logging.getLogger(__name__)
 
+#: Flow changes by switch, in steps.
+_Steps = tuple[Mapping[str, tuple[FlowMod, ...]], ...]
+
 
 @dataclass(frozen=True)
 class ForwardingPlan:
@@ -35,7 +38,7 @@ class ForwardingPlan:
     """
 
     wanted: frozenset[Rule]
-    steps: tuple[Mapping[str, tuple[FlowMod, ...]], ...]
+    steps: _Steps
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,8 +98,10 @@ class Forwarding:
         self._down: frozenset[Port] = frozenset()
         #: The rules that all tables had when last read, None when that is not known.
         self._stands: frozenset[Rule] | None = None
-        #: Rules of the states of light that came last, the newest at the end: jobs go back and forth.
+        #: Rules of the states of light that came last, the newest at the end, and what leads from some rules
+        #: to others over some light: jobs go back and forth.
         self._rules: dict[_State, frozenset[Rule]] = {}
+        self._kept_steps: dict[tuple[frozenset[Rule], frozenset[Rule], _State], _Steps] = {}
 
     @property
     def down(self) -> frozenset[Port]:
@@ -179,10 +184,9 @@ class Forwarding:
         ``as_read``: where all tables were right when last read, from that; who uses it must :meth:`verify`
         afterwards, and :meth:`reconcile` where someone else has written meanwhile.
         """
-        graph = self.graph(cross_connects)
         wanted = self.wanted(cross_connects)
         if as_read and self._stands is not None:
-            return ForwardingPlan(wanted, self._steps(self._stands, wanted, graph))
+            return ForwardingPlan(wanted, self._steps(self._stands, wanted, cross_connects))
         tables, failed = self._read()
         have: set[Rule] = set()
         first: dict[str, tuple[FlowMod, ...]] = {}
@@ -199,7 +203,7 @@ class Forwarding:
         reachable = frozenset(rule for rule in wanted if rule.switch in tables)
         mods = [
             first,
-            *self._steps(have, reachable, graph),
+            *self._steps(frozenset(have), reachable, cross_connects),
             {name: tuple(m) for name, m in last.items() if m},
         ]
         steps = tuple(step for step in mods if step)
@@ -225,19 +229,25 @@ class Forwarding:
             if self._stands is None:
                 # A switch cannot be read; it is mended when it connects again.
                 return Stages(None, self.plan(after), None, then)
-            way, end = self.graph(kept), self.graph(after)
-            legs = ((self._stands, first, way), (first, between, end), (between, then, end))
+            legs = ((self._stands, first, kept), (first, between, after), (between, then, after))
             detour, dark, last = (
-                ForwardingPlan(wanted, self._steps(have, wanted, graph)) if have != wanted else None
-                for have, wanted, graph in legs
+                ForwardingPlan(wanted, self._steps(have, wanted, light)) if have != wanted else None
+                for have, wanted, light in legs
             )
             return Stages(detour, dark, last, then)
 
-    def _steps(
-        self, have: Collection[Rule], wanted: frozenset[Rule], graph: ElectricalGraph
-    ) -> tuple[Mapping[str, tuple[FlowMod, ...]], ...]:
+    def _steps(self, have: frozenset[Rule], wanted: frozenset[Rule], cross_connects: CrossConnects) -> _Steps:
+        key = have, wanted, _state(cross_connects, self._down)
+        found = self._kept_steps.get(key)
+        if found is None:
+            found = self._new_steps(have, wanted, self.graph(cross_connects, key[2][1]))
+            kept = list(self._kept_steps.items())[1 - _KEPT_STATES :]
+            self._kept_steps = {**dict(kept), key: found}
+        return found
+
+    def _new_steps(self, have: frozenset[Rule], wanted: frozenset[Rule], graph: ElectricalGraph) -> _Steps:
         steps = []
-        for batch in rule_batches(self._fabric, frozenset(have), wanted, graph):
+        for batch in rule_batches(self._fabric, have, wanted, graph):
             by_switch: dict[str, list[FlowMod]] = {}
             for rule in batch.put:
                 by_switch.setdefault(rule.switch, []).extend(flow_rules.put(rule))
@@ -300,11 +310,10 @@ class Forwarding:
 
     def wanted(self, cross_connects: CrossConnects) -> frozenset[Rule]:
         """The rules that these need, of all switches of ours."""
-        down = self._down
-        state = frozenset((name, frozenset(group)) for name, group in cross_connects.items()), down
+        state = _state(cross_connects, self._down)
         rules = self._rules.get(state)
         if rules is None:
-            graph = self.graph(cross_connects, down)
+            graph = self.graph(cross_connects, state[1])
             rules = frozenset(r for r in forwarding_rules(self._fabric, graph) if r.switch in self._ours)
             kept = list(self._rules.items())[1 - _KEPT_STATES :]
             self._rules = {**dict(kept), state: rules}
@@ -320,6 +329,10 @@ class Forwarding:
             {names[dpid]: entries for dpid, entries in tables.items()},
             {names[dpid]: f"{names[dpid]}: {error}" for dpid, error in failed.items()},
         )
+
+
+def _state(cross_connects: CrossConnects, down: frozenset[Port]) -> _State:
+    return frozenset((name, frozenset(group)) for name, group in cross_connects.items()), down
 
 
 def _over(stay: frozenset[Rule], other: frozenset[Rule]) -> frozenset[Rule]:

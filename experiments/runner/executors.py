@@ -71,12 +71,12 @@ _shared: Callable[[int], Any] | None = None
 def in_forks(function: Callable[[int], R], count: int) -> list[R]:
     """``function`` of each number below ``count``, in order: by processes that are forked from this one, one
     for each processor, so that ``function`` may be anything. Here where this process has other threads, which
-    a fork would lack.
+    a fork would lack, or others keep the processors busy, so that forking only costs.
     """
     global _shared
     processors = len(os.sched_getaffinity(0))
     alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
-    if not alone or processors < 2:
+    if not alone or processors < 2 or os.getloadavg()[0] > processors:
         return [function(number) for number in range(count)]
     _shared = function
     try:

@@ -23,7 +23,9 @@ from ringlight.controller.openflow.messages import (
 )
 from ringlight.controller.openflow.plane import _COMMANDS, _PROTOCOL, _flow_mod
 from ringlight.controller.packets import flow_rules
+from ringlight.controller.packets import forwarding as forwarding_module
 from ringlight.controller.packets.forwarding import Forwarding
+from ringlight.fabric import routing
 from ringlight.fabric.parts import Port
 from ringlight.fabric.routing import Rule, forwarding_rules
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -397,3 +399,24 @@ def test_while_light_changes_packets_that_kept_light_can_carry_are_never_lost(
                 path = walk(tables.rules(), electrical_graph(FABRIC, then), a, FABRIC.gpus[b].ip, source)
                 assert path[-1] == b, path
     assert tables.rules() == stages.wanted == wanted(new)
+
+
+def test_light_that_goes_back_and_forth_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[frozenset[Rule]] = []
+    batches = routing.rule_batches
+
+    def rule_batches(fabric: Fabric, old: frozenset[Rule], new: frozenset[Rule], graph: Any) -> Any:
+        asked.append(new)
+        return batches(fabric, old, new, graph)
+
+    monkeypatch.setattr(forwarding_module, "rule_batches", rule_batches)
+    tables = FakeTables()
+    forwarding = Forwarding(FABRIC, tables)  # type: ignore[arg-type]
+    ways = [light([PORTS[0], PORTS[1], PORTS[4], PORTS[5], *more]) for more in ((), (PORTS[8], PORTS[9]))]
+    found, planned = [], []
+    for turn in range(6):
+        assert not forwarding.reconcile(ways[turn % 2])
+        found.append(tables.rules())
+        planned.append(len(asked))
+    assert found[0] == found[2] == found[4] != found[1] == found[3] == found[5]
+    assert planned[3] == planned[5] < 4

@@ -20,6 +20,7 @@ def told(number):
         raise OSError(28, "no space left", f"plots/{number}")
     return number * number, os.getpid(), id(made_here)
 os.sched_getaffinity = lambda _: {0, 1}
+os.getloadavg = lambda: (1.0, 0.0, 0.0)
 found = in_forks(told, 7)
 assert [square for square, _, _ in found] == [0, 1, 4, 9, 16, 25, 36]
 assert os.getpid() not in {pid for _, pid, _ in found}
@@ -28,6 +29,9 @@ try:
     in_forks(told, 8)
 except OSError as error:
     print(error.errno, error.filename)
+os.getloadavg = lambda: (2.1, 0.0, 0.0)
+assert {pid for _, pid, _ in in_forks(told, 7)} == {os.getpid()}
+os.getloadavg = lambda: (0.0, 0.0, 0.0)
 os.sched_getaffinity = lambda _: {0}
 assert {pid for _, pid, _ in in_forks(told, 7)} == {os.getpid()}
 """
@@ -40,6 +44,7 @@ def test_forked_processes_do_what_cannot_be_sent_to_others() -> None:
 
 def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     over = threading.Event()
     other = threading.Thread(target=over.wait, args=(60,))
     other.start()
