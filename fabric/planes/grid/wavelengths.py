@@ -22,7 +22,6 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
@@ -31,7 +30,8 @@ from ringlight.fabric.steps import Pair, Steps, pairs_of
 from ringlight.fabric.topology import Fabric
 
 
-class Reach(NamedTuple):
+@dataclass(frozen=True, order=True)
+class Reach:
     """How a node reaches another in one hop: by its O-NIC port ``port`` on channel ``wavelength``."""
 
     port: int
