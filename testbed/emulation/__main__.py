@@ -51,9 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
     parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
-    parser.add_argument(
-        "--bounded", action="store_true", help="workers have no more under way than queues hold"
-    )
+    parser.add_argument("--bounded", action="store_true", help="workers have little under way")
     parser.add_argument("--onic-lease", type=_factor, default=2.0, help="of light, emulated seconds")
     parser.add_argument(
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"

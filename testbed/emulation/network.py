@@ -77,8 +77,8 @@ class Emulation:
 
     ``time_dilation`` D: emulated seconds per real second. ``payload_scale`` S: real bytes per emulated byte.
     Rates are divided by D·S and times multiplied by D. ``rto_min_s``: emulated seconds, None for the
-    kernel's own. ``bounded``: workers have no more under way than queues hold; not where frames are delayed,
-    as a window must hold what is on the way, too.
+    kernel's own. ``bounded``: workers have little under way (:meth:`LabNetwork._most_under_way`); not where
+    frames are delayed, as a window must hold what is on the way, too.
     """
 
     time_dilation: float = 1.0

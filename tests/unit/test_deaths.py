@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from ringlight.experiments.backends.emulation.lab import (
     WITHOUT_SWITCH_S,
     EmulatedLab,
     _Job,
+    _Run,
     is_planned,
 )
 from ringlight.experiments.backends.protocol import BackendError
@@ -281,3 +283,17 @@ def test_a_recovery_between_two_looks_is_on_record_as_one_that_was_seen(*, seen:
         (2.14, "RUNNING", ["g0", "g2"]),
         (9.0, "SUCCEEDED", ["g0", "g2"]),
     ]
+
+
+def test_a_job_is_looked_at_often_only_while_an_event_waits_for_its_iteration() -> None:
+    when = "when: {job: red, iteration: 2}"
+    event = f"events: [{{name: later, {when}, do: kill, target: controller, back_after: 1 s}}]"
+    (plan,) = experiment(event).plans
+    job = _Job(plan.jobs[0], "1", {}, released=True, state="RUNNING")
+    other = replace(job, plan=replace(job.plan, name="another"))
+    run = _Run(plan, *([None] * 4), jobs={"red": job})  # type: ignore[arg-type]
+    assert job.triggers(run.to_come)
+    assert not other.triggers(run.to_come)
+    assert not replace(job, state="SUCCEEDED").triggers(run.to_come)
+    run.performed.add("later")
+    assert not job.triggers(run.to_come)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,19 @@ def test_the_lab_is_built_with_them() -> None:
     )
     assert network.frames.mtu_bytes == SMALLEST_MTU_BYTES
     assert netlink.queue_bytes(10e6, network._queue_s[network.fabric.links[2]]) == 2 * netlink.FRAME_BYTES
+
+
+def window(fabric: Fabric, scale: float, *, bounded: bool = True) -> int | None:
+    emulation = Emulation(payload_scale=scale, bounded=bounded)
+    return LabNetwork(Lab("win1"), fabric, emulation, ControllerAddress("127.0.0.1", 6653))._most_under_way()
+
+
+def test_workers_have_little_under_way_but_half_a_queue_where_light_is_asked_for() -> None:
+    packets = fabric("4 Gbit/s", "1 s", "1 s")
+    fastest_bps = max(link.rate_bps for link in packets.links)
+    assert window(packets, 400, bounded=False) is None
+    assert window(packets, 40) == math.ceil(fastest_bps / 40 / 8 * 0.02)
+    assert window(packets, 4000) == 8 * netlink.FRAME_BYTES
+    grid = {"rows": 2, "columns": 2, "gpu": "x", "rate": "4 Gbit/s", "queue": "1 s", "wavelengths": 4}
+    light = build_fabric(FabricSpec.model_validate({"grids": {"n": grid}}))
+    assert window(light, 40) == netlink.queue_bytes(4e9 / 40, 1.0) // 2

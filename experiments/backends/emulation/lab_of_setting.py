@@ -26,8 +26,8 @@ def processes_of(
     bounded: bool = False,
     **more: Any,
 ) -> LabProcesses:
-    """The processes, not started yet, of a lab of this setting. ``bounded``: workers have no more under way
-    than queues hold, as nobody will delay frames; ``more``: keywords of ``LabProcesses``."""
+    """The processes, not started yet, of a lab of this setting. ``bounded``: workers have little under
+    way, as nobody will delay frames; ``more``: keywords of ``LabProcesses``."""
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),
