@@ -69,17 +69,17 @@ SHAPES: Mapping[int, tuple[tuple[int, ...], tuple[int, int, int]]] = {
 STRATEGIES = ("static", "regrouped", "phases", "steps")
 
 
-class KnownDivisions:
+class KnownDivisions(PlanesDivider):
     """Divides as the product does, each demand once: groups that are alike have the same."""
 
     def __init__(self) -> None:
-        self._divider = PlanesDivider(ParallelOcs(PORTS, RATE_BPS))
+        super().__init__(ParallelOcs(PORTS, RATE_BPS))
         self._known: dict[bytes, Division] = {}
 
     def division(self, demand: FloatArray) -> Division:
         key = demand.tobytes()
         if key not in self._known:
-            self._known[key] = self._divider.division(demand)
+            self._known[key] = super().division(demand)
         return self._known[key]
 
 

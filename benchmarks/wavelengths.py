@@ -137,7 +137,7 @@ def colours(seeds: int = 2, limit_s: float = 6.0) -> dict[str, Any]:
         if kind == "one way":
             demand *= (np.arange(nodes) - np.arange(nodes)[:, None]) % nodes <= 2
         found = highs_ring(demand, wavelengths, limit_s, rings=wavelengths)
-        plan = allocate(demand, wavelengths, partial=True)
+        plan = allocate(demand, wavelengths)
         rows.append(
             {
                 "gpus": nodes, "wavelengths": wavelengths, "demand": kind, "seed": seed,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.optimize import linprog
 
-from ringlight.fabric.allocation.arc_bounds import Pairs, check_wavelengths, pairs_of
+from ringlight.fabric.allocation.arc_bounds import Pairs, pairs_of
 from ringlight.fabric.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.steps import IntArray
 from tests.ring_program import greatest_level, load_bound
@@ -31,7 +31,6 @@ def colour_bound(demand: npt.ArrayLike, wavelengths: int, *, least: float = 0.0)
     Raises ValueError as :func:`check_demand`, RuntimeError with what HiGHS says where it fails.
     """
     matrix = check_demand(demand)
-    check_wavelengths(wavelengths, None)
     pairs = pairs_of(matrix)
     if not len(pairs.demand):
         return np.inf

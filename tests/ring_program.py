@@ -23,7 +23,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from ringlight.fabric.allocation.arc_bounds import (
     ROUND,
     Pairs,
-    check_wavelengths,
     cut_bound,
     lightpaths_for,
     pairs_of,
@@ -74,7 +73,6 @@ def highs_ring(
     and RuntimeError with what HiGHS says where it fails.
     """
     matrix = check_demand(demand)
-    check_wavelengths(wavelengths, None)
     if rings < 1 or wavelengths % rings:
         raise ValueError(f"rings: {wavelengths} wavelengths are not divided among {rings} rings")
     nodes, pairs = len(matrix), pairs_of(matrix)
@@ -117,7 +115,6 @@ def load_bound(demand: npt.ArrayLike, wavelengths: int, *, shorter_way: bool = F
     :func:`check_demand`, RuntimeError with what HiGHS says where it fails.
     """
     matrix = check_demand(demand)
-    check_wavelengths(wavelengths, None)
     pairs = pairs_of(matrix)
     if not len(pairs.demand):
         return np.inf

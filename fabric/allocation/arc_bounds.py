@@ -16,19 +16,6 @@ ROUND = 1e-9
 _ARCS = 64
 
 
-def check_wavelengths(wavelengths: int, most_per_pair: int | None) -> int:
-    """Most lightpaths of a pair. Raises ValueError naming the number that does not fit."""
-    if wavelengths < 1:
-        raise ValueError(f"wavelengths: a ring needs at least 1, not {wavelengths}")
-    most = 2 * wavelengths if most_per_pair is None else most_per_pair
-    if not 1 <= most <= 2 * wavelengths:
-        raise ValueError(
-            f"most_per_pair: {most} does not fit; with {wavelengths} wavelengths in each direction a pair "
-            f"has 1 to {2 * wavelengths} lightpaths"
-        )
-    return most
-
-
 class Pairs(NamedTuple):
     """Pairs that send on ``nodes`` nodes, maybe a part of ``around``: arrays of shape [pairs], by source.
 

@@ -26,7 +26,6 @@ import numpy.typing as npt
 from ringlight.fabric.allocation.arc_bounds import (
     ROUND,
     Pairs,
-    check_wavelengths,
     cut_bound,
     lightpaths_for,
     pairs_of,
@@ -82,10 +81,9 @@ class ArcPlan:
         )  # fmt: skip
 
 
-def allocate(
-    demand: npt.ArrayLike, wavelengths: int, *, most_per_pair: int | None = None, partial: bool = False
-) -> ArcPlan:
-    """Lightpaths for a demand [nodes, nodes], row = source, in any unit; z is what a fast search reaches.
+def allocate(demand: npt.ArrayLike, wavelengths: int) -> ArcPlan:
+    """Lightpaths for a demand [nodes, nodes], row = source, in any unit; z is what a fast search reaches, 0
+    where some pair gets none.
 
     First each pair gets on its shorter way what the load of the segments allows. Then, again and again, the
     pair with the least lightpaths / demand gets one more. If no colour is free for it, others must leave one:
@@ -93,30 +91,18 @@ def allocate(
     moves. When that fails, and no colour is free on the longer way, z is found, and all colours that are
     still free are given in the same order.
 
-    A demand that repeats round the ring is decided for one part of it.
-
-    ``most_per_pair``: most lightpaths of one pair. ``partial``: some pair may go without any (z = 0). Raises
-    ValueError as :func:`check_demand`, for ``most_per_pair`` out of range, and, unless ``partial``, naming
-    a pair that no lightpath was found for.
+    A demand that repeats round the ring is decided for one part of it. Raises ValueError as
+    :func:`check_demand`.
     """
     matrix = check_demand(demand)
-    most = check_wavelengths(wavelengths, most_per_pair)
     nodes = len(matrix)
     pairs = pairs_of(matrix)
-    part = _repeating(pairs, nodes)
-    filling = _Filling(part, wavelengths, most)
+    filling = _Filling(_repeating(pairs, nodes), wavelengths)
     bound = np.inf
     if len(pairs.demand):
-        bound = min(cut_bound(pairs, matrix, wavelengths), float(most))
+        bound = cut_bound(pairs, matrix, wavelengths)
         filling.raise_least(bound)
     z = filling.least()
-    if z == 0 and not partial:
-        without = filling.counts.index(0)
-        a, hops = int(part.sources[without]), int(part.hops[without])
-        raise ValueError(
-            f"demand: no lightpath found from {a} to {(a + hops) % nodes}: {wavelengths} wavelengths in each "
-            f"direction for {len(pairs.demand)} pairs"
-        )
     filling.give_what_is_left()
     return _plan(filling, nodes, z, bound)
 
@@ -141,12 +127,11 @@ class Decisions:
     gets the same plan. For who needs colours; numbers alone are :class:`Divisions`. Raises ValueError as
     :func:`allocate`."""
 
-    def __init__(self, wavelengths: int, *, most_per_pair: int | None = None, kept: int = 64) -> None:
+    def __init__(self, wavelengths: int, *, kept: int = 64) -> None:
         self._wavelengths = wavelengths
-        self._most = check_wavelengths(wavelengths, most_per_pair) if most_per_pair is not None else None
         self._plans: _Kept[tuple[int, bytes, bytes], ArcPlan] = _Kept(kept)
 
-    def decide(self, demand: npt.ArrayLike, *, partial: bool = False) -> ArcPlan:
+    def decide(self, demand: npt.ArrayLike) -> ArcPlan:
         matrix = check_demand(demand)
         places = np.flatnonzero(matrix)
         shares = matrix.ravel()[places]
@@ -154,9 +139,7 @@ class Decisions:
         shares = np.round(shares / shares.max(initial=0.0), 12)
         known = (len(matrix), places.tobytes(), shares.tobytes())
         plan = self._plans.get(known)
-        if plan is None or (plan.z == 0 and not partial):
-            plan = allocate(matrix, self._wavelengths, most_per_pair=self._most, partial=partial)
-        return self._plans.keep(known, plan)
+        return self._plans.keep(known, allocate(matrix, self._wavelengths) if plan is None else plan)
 
 
 class Divisions:
@@ -164,14 +147,13 @@ class Divisions:
     a large ring whose demand repeats that is a hundred times as fast.
 
     ``sources``, ``destinations`` [pairs]: no pair twice. Of the last ``kept`` demands the numbers are
-    remembered. Raises ValueError for wavelengths below 1.
+    remembered.
     """
 
     def __init__(
         self, nodes: int, sources: IntArray, destinations: IntArray, wavelengths: int, *, kept: int = 64
     ) -> None:
         self._nodes, self._wavelengths = nodes, wavelengths
-        self._most = check_wavelengths(wavelengths, None)
         hops = (destinations - sources) % nodes
         self._order = np.lexsort((hops, sources))
         self._sources, self._hops = sources[self._order], hops[self._order]
@@ -196,12 +178,12 @@ class Divisions:
         return found
 
     def _filled(self, part: Pairs) -> IntArray:
-        filling = _Filling(part, self._wavelengths, self._most)
+        filling = _Filling(part, self._wavelengths)
         if len(part.demand):
             # The bound of one part's arcs alone is no less than that of the whole ring.
             matrix = np.zeros((part.nodes, part.nodes))
             matrix[part.sources, (part.sources + part.hops) % part.nodes] = part.demand
-            filling.raise_least(min(cut_bound(part, matrix, self._wavelengths), float(self._most)))
+            filling.raise_least(cut_bound(part, matrix, self._wavelengths))
         filling.give_what_is_left()
         return np.array(filling.counts, dtype=np.int64)
 
@@ -236,9 +218,9 @@ class _Filling:
     for each segment, which of its colours are nobody's.
     """
 
-    def __init__(self, pairs: Pairs, wavelengths: int, most: int) -> None:
+    def __init__(self, pairs: Pairs, wavelengths: int) -> None:
         self.pairs, self.sources, self.hops = pairs, pairs.sources, pairs.hops
-        self.nodes, self.wavelengths, self.most = pairs.nodes, wavelengths, most
+        self.nodes, self.wavelengths = pairs.nodes, wavelengths
         known = len(pairs.demand)
         self.nobody = known
         self.demand: list[float] = pairs.demand.tolist()
@@ -261,7 +243,7 @@ class _Filling:
     def raise_least(self, bound: float) -> None:
         """Gives lightpaths until the pair with the least lightpaths / demand cannot have one more."""
         shorter = shorter_way_level(self.pairs, self.wavelengths)
-        wanted = np.minimum(lightpaths_for(shorter, self.pairs.demand), self.most).tolist()
+        wanted = lightpaths_for(shorter, self.pairs.demand).tolist()
         for pair in sorted(range(self.nobody), key=lambda pair: -self.ways[pair][0][2]):
             way = self.ways[pair][0]
             for _ in range(wanted[pair]):
@@ -276,7 +258,7 @@ class _Filling:
             level, _, pair, count = heapq.heappop(queue)
             if count != self.counts[pair]:
                 continue
-            if count == self.most or level >= bound * (1 - ROUND):
+            if level >= bound * (1 - ROUND):
                 return
             touched = self._make_room(pair, level)
             if not touched:
@@ -292,7 +274,7 @@ class _Filling:
         hungry = list(range(self.nobody))
         while hungry:
             hungry.sort(key=self.level)
-            hungry = [pair for pair in hungry if self.counts[pair] < self.most and self._give(pair)]
+            hungry = [pair for pair in hungry if self._give(pair)]
 
     def _entry(self, pair: int) -> tuple[float, int, int, int]:
         count, ways = self.counts[pair], self.ways[pair]

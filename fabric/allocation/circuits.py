@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ringlight.fabric.allocation.demand import FloatArray, check_counts, check_demand
+from ringlight.fabric.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.steps import BoolArray, IntArray
 
 
@@ -249,33 +249,22 @@ def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: Fl
             heapq.heappop(waiting)
 
 
-def permutations(counts: npt.ArrayLike, switches: int) -> IntArray:
-    """What each switch is set to: [Q, n], the destination of each source, -1 where it is dark.
+def permutations(counts: IntArray, switches: int) -> IntArray:
+    """What each switch is set to for a plan's counts: [Q, n], the destination of each source, -1 where it is
+    dark.
 
     Every pair is joined by exactly its count of switches, and each row is a partial matching. The free ports
     are first filled with dark circuits. A matrix with equal sums is then halved along Euler tours as long as
     the sum is even; where it is odd, one perfect matching is taken out, which there always is.
-
-    Raises ValueError when the counts are not square, whole numbers of 0 or more with a diagonal of 0, and
-    naming the GPU that has more circuits than there are switches.
     """
-    matrix = check_counts(counts)
-    gpus = len(matrix)
-    loads = matrix.sum(axis=1), matrix.sum(axis=0)
-    for load, verb in zip(loads, ("sends", "receives"), strict=True):
-        gpu = int(load.argmax())
-        if load[gpu] > switches:
-            raise ValueError(
-                f"counts: GPU {gpu} {verb} over {load[gpu]} circuits, more than switches ({switches})"
-            )
-    if switches < 1:
-        raise ValueError(f"switches: there must be at least 1, not {switches}")
+    gpus = len(counts)
+    free_out, free_in = (switches - counts.sum(axis=axis) for axis in (1, 0))
     everyone = np.arange(gpus)
-    sources, destinations = np.nonzero(matrix)
-    times = matrix[sources, destinations]
-    starts = np.concatenate([np.repeat(sources, times), np.repeat(everyone, switches - loads[0])])
+    sources, destinations = np.nonzero(counts)
+    times = counts[sources, destinations]
+    starts = np.concatenate([np.repeat(sources, times), np.repeat(everyone, free_out)])
     # A dark circuit ends at the destination's number plus the number of GPUs.
-    ends = np.concatenate([np.repeat(destinations, times), np.repeat(everyone, switches - loads[1]) + gpus])
+    ends = np.concatenate([np.repeat(destinations, times), np.repeat(everyone, free_in) + gpus])
     table = ends[np.argsort(starts, kind="stable")].reshape(gpus, switches)
     chosen = np.array(_matchings(table))
     return np.where(chosen < gpus, chosen, -1)

@@ -33,28 +33,6 @@ def check_demand(demand: npt.ArrayLike) -> FloatArray:
     return matrix
 
 
-def check_counts(counts: npt.ArrayLike) -> IntArray:
-    """The counts of circuits [n, n].
-
-    Raises ValueError when they are not square or empty, and naming the GPUs where one is not a whole number
-    of 0 or more, or not 0 on the diagonal.
-    """
-    matrix = np.asarray(counts)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
-        shape = " x ".join(map(str, matrix.shape))
-        raise ValueError(f"counts: they have one row and one column for each GPU, not the shape [{shape}]")
-    with np.errstate(invalid="ignore"):
-        whole = matrix.astype(np.int64)
-    wrong = np.argwhere((whole != matrix) | (whole < 0))
-    if len(wrong):
-        i, j = wrong[0].tolist()
-        raise ValueError(f"counts: GPU {i} to GPU {j} has {matrix[i, j]}; it must be 0, 1, 2, …")
-    itself = np.flatnonzero(whole.diagonal())
-    if len(itself):
-        raise ValueError(f"counts: GPU {itself[0]} has a circuit to itself (the diagonal must be 0)")
-    return whole
-
-
 def sent_in_steps(steps: Steps, vector_bytes: float) -> FloatArray:
     """[ranks, ranks]: bytes that each rank (row) sends to each other in a collective over such a vector."""
     found = np.zeros((steps.world_size, steps.world_size))

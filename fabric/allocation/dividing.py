@@ -73,10 +73,10 @@ class RingDivider:
         self._decisions = Decisions(one.wavelengths)
 
     def counts(self, demand: FloatArray) -> IntArray:
-        return self._decisions.decide(demand, partial=True).counts()
+        return self._decisions.decide(demand).counts()
 
     def division(self, demand: FloatArray) -> Division:
-        plan = self._decisions.decide(demand, partial=True)
+        plan = self._decisions.decide(demand)
         ports = np.where(plan.clockwise, CLOCKWISE, COUNTER)
         paths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
         rows = (plan.sources, plan.destinations, ports, plan.colours)

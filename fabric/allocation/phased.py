@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
-from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.allocation.dividing import Divider
 from ringlight.fabric.phases import Phase
-from ringlight.fabric.planes.divided.lightpaths import Division, Lightpath, Paths
+from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths
 
 
-class Divides(Protocol):
-    """Divides circuits for a demand [gpus, gpus] (``fabric.allocation.dividing``)."""
-
-    def division(self, demand: FloatArray) -> Division: ...
-
-
-def phase_paths(divider: Divides, phase: Phase, at: Sequence[int]) -> Paths:
+def phase_paths(divider: Divider, phase: Phase, at: Sequence[int]) -> Paths:
     """Lightpaths of a phase, rank i on GPU number ``at[i]``. Raises ValueError naming the rank that sends to
     more others than it can have light to."""
     place = {rank: index for index, rank in enumerate(phase.ranks)}

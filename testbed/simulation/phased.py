@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.allocation.phased import Divides, Lit, phase_paths
+from ringlight.fabric.allocation.dividing import Divider
+from ringlight.fabric.allocation.phased import Lit, phase_paths
 from ringlight.fabric.phases import PhasePlan, Progress, Turn, Turns
 from ringlight.fabric.planes.divided.lightpaths import Paths
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
@@ -35,7 +36,7 @@ class PhasedLight:
 
     def __init__(
         self, engine: Engine, execution: Execution, network: CircuitNetwork, plan: PhasePlan,
-        iterations: int, at: Sequence[int], divider: Divides, rate_bps: float, takes: PhaseLight,
+        iterations: int, at: Sequence[int], divider: Divider, rate_bps: float, takes: PhaseLight,
     ) -> None:  # fmt: skip
         self.made: list[TurnLit] = []
         self._engine, self._execution, self._plan = engine, execution, plan

@@ -15,9 +15,7 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from ringlight.fabric.allocation.demand import check_counts
 from ringlight.fabric.planes.ring.wdm import segments
 from ringlight.fabric.planes.wholes import hops, torus
 from ringlight.fabric.planes.wholes.rotor import Rotor
@@ -31,24 +29,20 @@ class CircuitNetwork:
 
     ``counts`` [gpus, gpus]: from each GPU (row) to each other. ``forward``: transfers between others go over
     GPUs that forward, on a way with the fewest hops (:func:`fabric.planes.wholes.hops.ways`); without it they
-    are an error. Raises ValueError for counts that cannot be or do not fit, and for a rate that is not above
-    0.
+    are an error. Raises ValueError for a rate that is not above 0.
     """
 
     def __init__(
-        self, gpus: Sequence[str], counts: npt.ArrayLike, circuit_bps: float, *, forward: bool = False,
+        self, gpus: Sequence[str], counts: IntArray, circuit_bps: float, *, forward: bool = False,
         hop_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
     ) -> None:  # fmt: skip
-        self._counts = check_counts(counts)
-        if len(self._counts) != len(gpus):
-            raise ValueError(f"circuits of {len(self._counts)} GPUs, and there are {len(gpus)}")
-        self._places, self._forward = Places(gpus), forward
+        self._places, self._counts, self._forward = Places(gpus), counts, forward
         self._hop_s, self._latency_s = hop_s, latency_s
-        self._ends = np.argwhere(self._counts)
-        self._link = np.full(self._counts.shape, -1, dtype=np.int32)
+        self._ends = np.argwhere(counts)
+        self._link = np.full(counts.shape, -1, dtype=np.int32)
         self._link[tuple(self._ends.T)] = np.arange(len(self._ends))
         rate = capacity_of("a circuit", circuit_bps, share)
-        self.capacity_bps: FloatArray = rate * self._counts[tuple(self._ends.T)].astype(np.float64)
+        self.capacity_bps: FloatArray = rate * counts[tuple(self._ends.T)].astype(np.float64)
 
     @property
     def gpus(self) -> tuple[str, ...]:

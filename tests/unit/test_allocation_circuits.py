@@ -362,28 +362,6 @@ def test_more_partners_than_switches_name_the_gpu() -> None:
     assert single_shot(demand, 3).z == 1
 
 
-@pytest.mark.parametrize(
-    ("counts", "switches", "said"),
-    [
-        ([[0, 2], [1, 0]], 1, "counts: GPU 0 sends over 2 circuits, more than switches (1)"),
-        (
-            [[0, 0, 1], [0, 0, 1], [0, 0, 0]],
-            1,
-            "counts: GPU 2 receives over 2 circuits, more than switches (1)",
-        ),
-        ([[0, 1], [1, 1]], 4, "counts: GPU 1 has a circuit to itself (the diagonal must be 0)"),
-        ([[0, 1], [-1, 0]], 4, "counts: GPU 1 to GPU 0 has -1; it must be 0, 1, 2, …"),
-        ([[0, 1.5], [1, 0]], 4, "counts: GPU 0 to GPU 1 has 1.5; it must be 0, 1, 2, …"),
-        ([[0, NAN], [1, 0]], 4, "counts: GPU 0 to GPU 1 has nan; it must be 0, 1, 2, …"),
-        ([[0, 1]], 4, "counts: they have one row and one column for each GPU, not the shape [1 x 2]"),
-        ([[0, 0], [0, 0]], 0, "switches: there must be at least 1, not 0"),
-    ],
-)
-def test_counts_that_do_not_fit_are_named(counts: object, switches: int, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
-        permutations(counts, switches)  # type: ignore[arg-type]
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(1, 10))
 @settings(deadline=None, max_examples=60)
 def test_least_demands_wait_where_ports_are_too_few(seed: int, gpus: int, switches: int) -> None:

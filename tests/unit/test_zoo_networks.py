@@ -134,19 +134,11 @@ def test_circuits_say_what_does_not_fit() -> None:
     assert routes.latency_s == pytest.approx([2e-6, 3e-6])
     with pytest.raises(ValueError, match="rank 1: there is no GPU g9"):
         forwarding.routes(("g0", "g9"), ring_step(2))
-    for wrong, why in (
-        (np.ones((2, 3)), r"shape \[2 x 3\]"),
-        (np.eye(2), "GPU 0 has a circuit to itself"),
-        ([[0, -1], [0, 0]], "GPU 0 to GPU 1 has -1"),
-        ([[0, 0.5], [0, 0]], "GPU 0 to GPU 1 has 0.5"),
-        (np.zeros((3, 3)), "circuits of 3 GPUs, and there are 2"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            CircuitNetwork(names(2), wrong, RATE)
+    dark = np.zeros((2, 2), dtype=np.int64)
     with pytest.raises(ValueError, match="two GPUs g0"):
-        CircuitNetwork(("g0", "g0"), np.zeros((2, 2)), RATE)
+        CircuitNetwork(("g0", "g0"), dark, RATE)
     with pytest.raises(ValueError, match="link a circuit: its capacity is 0 bit/s"):
-        CircuitNetwork(names(2), np.zeros((2, 2)), 0.0)
+        CircuitNetwork(names(2), dark, 0.0)
 
 
 # Torus.
