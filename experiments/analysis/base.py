@@ -54,12 +54,12 @@ class AtBase:
         row = self.at(arm, metric, changed)
         return row.value if row is not None and is_number(row.value) else None
 
-    def along(self, arm: str, metric: str, *paths: str, published: bool = False) -> dict[Any, float]:
-        """An arm's numbers by the value of a swept path: of the first of these that is swept there."""
+    def along(self, arm: str, metric: str, *paths: str) -> dict[Any, float]:
+        """An arm's own numbers by the value of a swept path: of the first of these that is swept there."""
         found = {}
         for row in self.table.each(arm, metric):
             values = [row.point[path] for path in paths if path in row.point]
-            if values and (row.label == "published") == published and is_number(row.value):
+            if values and row.label != "published" and is_number(row.value):
                 found[values[0]] = row.value
         return found
 

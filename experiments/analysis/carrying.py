@@ -15,6 +15,7 @@ import numpy as np
 
 from ringlight.experiments.analysis.prediction import cross_connects, nic_rate_bps, predict_jobs
 from ringlight.experiments.language.plan import JobPlan, RunPlan
+from ringlight.fabric.frames import IN_PACKET_BYTES
 from ringlight.fabric.full_load import flows_both_ways, left
 from ringlight.fabric.kinds import vector_bytes
 from ringlight.fabric.paths import NoPathError, Router
@@ -23,8 +24,6 @@ from ringlight.fabric.steps import IntArray, Steps
 from ringlight.fabric.topology import electrical_graph
 from ringlight.workloads.graph import FloatArray, Kind, Workload
 
-#: Bytes of Ethernet's payload that the headers of IP and TCP with time stamps take.
-HEADERS_BYTES = 52
 #: Full frames that a receiver acknowledges together.
 ACKED = 2
 #: GPUs of a job up to which its messages are counted; more have never been emulated on one machine.
@@ -87,30 +86,16 @@ class Traffic:
     def messages(self) -> float:
         return float(self.calls.sum())
 
+    @property
+    def bytes(self) -> float:
+        return float((self.calls * self.sizes).sum())
+
     def frames(self, mtu_bytes: int, payload: float = 1.0) -> tuple[float, float]:
         """How many frames are sent, and how often a packet switch forwards one, acknowledgements too, where
         sizes are divided by ``payload``."""
-        in_frames = np.maximum(1, np.ceil(self.sizes / payload / (mtu_bytes - HEADERS_BYTES)))
+        in_frames = np.maximum(1, np.ceil(self.sizes / payload / (mtu_bytes - IN_PACKET_BYTES)))
         sent = self.calls * in_frames
         return float(sent.sum()), float((sent * self.switches).sum()) * (1 + 1 / ACKED)
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What a job sends in ``seconds`` of the emulation: ``messages``, ``frames``, and ``switched``, how often
-    a packet switch forwards one. ``steps``: that follow each other."""
-
-    seconds: float
-    messages: float
-    frames: float
-    switched: float
-    bytes: float
-    steps: float
-
-    def processors(self, costs: Costs = MEASURED) -> float:
-        """How many processors its traffic keeps busy."""
-        used = self.messages * costs.message + self.frames * costs.frame + self.switched * costs.switched
-        return used / self.seconds
 
 
 @dataclass(frozen=True)
@@ -152,34 +137,27 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
     """
     together = [job for job in plan.jobs if job.start.at_once] or list(plan.jobs)
     traffics = traffics_of(plan, together)
-    jobs = [found for job in together if (found := _carried(plan, traffics.get(job.name))) is not None]
+    jobs = [
+        (found, *found.frames(plan.setting.frames.mtu_bytes)) for found in traffics.values() if found.seconds
+    ]
     wanted = sum(job.gpus for job in together if not job.ranks)
     at_once = min(1.0, len(plan.setting.fabric.gpus) / wanted) if wanted else 1.0
-    messages = at_once * sum(job.messages / job.seconds for job in jobs)
+    messages = at_once * sum(job.messages / job.seconds for job, _, _ in jobs)
     if not messages:
         return None
-    frames = at_once * sum(job.frames / job.seconds for job in jobs)
-    each = at_once * sum(job.bytes / job.seconds for job in jobs) / messages
-    processors = at_once * sum(job.processors(costs) for job in jobs)
-    late = max(job.steps * costs.step / job.seconds for job in jobs)
+    frames = at_once * sum(sent / job.seconds for job, sent, _ in jobs)
+    each = at_once * sum(job.bytes / job.seconds for job, _, _ in jobs) / messages
+    processors = at_once * sum(
+        (job.messages * costs.message + sent * costs.frame + switched * costs.switched) / job.seconds
+        for job, sent, switched in jobs
+    )
+    late = max(job.steps * costs.step / job.seconds for job, _, _ in jobs)
     return Demand(messages, frames, frames / messages, each, processors, late)
 
 
-def carried(plan: RunPlan, job: JobPlan) -> Carried | None:
-    """Count one iteration's traffic; None for a container, averaged gradients, or over MOST_GPUS ranks."""
-    return _carried(plan, traffics_of(plan, [job]).get(job.name))
-
-
-def _carried(plan: RunPlan, found: Traffic | None) -> Carried | None:
-    if found is None or not found.seconds:
-        return None
-    frames, switched = found.frames(plan.setting.frames.mtu_bytes)
-    sent = float((found.calls * found.sizes).sum())
-    return Carried(found.seconds, found.messages, frames, switched, sent, found.steps)
-
-
 def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:
-    """The same by kind of transfer, at the plan's scale, by job; without those of which it is not known."""
+    """What jobs send in an iteration at the plan's scale, by name; without containers, averaged gradients and
+    jobs of more than ``MOST_GPUS`` ranks."""
     switches, iterations_s = _Switches(plan), _modelled_s(plan)
     found = {job.name: _traffic(plan, job, switches, iterations_s.get(job.name)) for job in jobs}
     return {name: traffic for name, traffic in found.items() if traffic is not None}

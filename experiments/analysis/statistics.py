@@ -25,15 +25,14 @@ def percentile(values: Iterable[float], share: float) -> float:
     return ordered[max(rank, 1) - 1] if ordered else 0.0
 
 
-def half_width(values: Sequence[float], confidence: float = 0.95) -> float | None:
-    """Half the width of the confidence interval of the mean, by Student's t; None for fewer than two."""
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the width of the 95 % confidence interval of the mean, by Student's t; None for fewer than two."""
     if len(values) < 2:
         return None
     # Slow to import, and few experiments are repeated.
     from scipy.special import stdtrit
 
-    quantile = float(stdtrit(len(values) - 1, (1 + confidence) / 2))
-    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def jain(values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.analysis.carrying import LATE, Costs, Demand, alike, carried, demand_of
+from ringlight.experiments.analysis.carrying import LATE, Costs, Demand, alike, demand_of, traffics_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from tests.unit.test_cli import ringlight
@@ -30,20 +30,22 @@ def plan_of(gradient: str = "160 MB", more: str = "") -> RunPlan:
 
 def test_messages_and_frames_of_a_ring_are_those_that_one_counts_by_hand() -> None:
     plan = plan_of()
-    found = carried(plan, plan.jobs[0])
-    assert found is not None
+    (found,) = traffics_of(plan, plan.jobs).values()
     # 2 (n - 1) steps of n ranks; a quarter of 400 kB each.
     assert found.messages == 6 * 4
     assert found.bytes == 24 * 100_000
     assert found.steps == 6
     frames = -(-100_000 // (plan.setting.frames.mtu_bytes - 52))
-    assert found.frames == 24 * frames
+    sent, switched = found.frames(plan.setting.frames.mtu_bytes)
+    assert sent == 24 * frames
     # Two of four neighbours share a leaf, two pass three switches; two frames have one acknowledgement.
-    assert found.switched == pytest.approx(6 * frames * (1 + 3 + 1 + 3) * 1.5)
+    assert switched == pytest.approx(6 * frames * (1 + 3 + 1 + 3) * 1.5)
     # Computing, and 600 kB a rank at 100 Mbit/s.
     assert found.seconds == pytest.approx(1 + 0.048, rel=0.01)
-    busy_s = 24 * 1e-3 + 24 * frames * 1e-4 + found.switched * 1e-5
-    assert found.processors(COSTS) == pytest.approx(busy_s / found.seconds)
+    busy_s = 24 * 1e-3 + 24 * frames * 1e-4 + switched * 1e-5
+    demand = demand_of(plan, COSTS)
+    assert demand is not None
+    assert demand.processors == pytest.approx(busy_s / found.seconds)
 
 
 def test_jobs_that_come_later_have_no_more_gpus_together_than_there_are() -> None:
@@ -79,15 +81,9 @@ def test_small_messages_are_too_much_where_long_ones_are_not() -> None:
 def test_a_workload_is_counted_as_the_training_with_the_same_all_reduce() -> None:
     text = "jobs: {train: {ranks: all, workload: {collective: all-reduce, size: 160 MB}}}\n"
     workload, training = plan_of(more=text), plan_of()
-    one, other = carried(workload, workload.jobs[0]), carried(training, training.jobs[0])
-    assert one is not None
-    assert other is not None
-    assert (one.messages, one.frames, one.switched, one.steps) == (
-        other.messages,
-        other.frames,
-        other.switched,
-        other.steps,
-    )
+    (one,), (other,) = (traffics_of(plan, plan.jobs).values() for plan in (workload, training))
+    assert one.frames(9000) == other.frames(9000)
+    assert (one.messages, one.steps) == (other.messages, other.steps)
     assert one.seconds == pytest.approx(0.048, rel=0.01)
 
 
