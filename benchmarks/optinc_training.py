@@ -33,7 +33,7 @@ import os
 import statistics
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pydoc_data.topics import topics
 from typing import Annotated, Any, Literal
@@ -339,7 +339,7 @@ def injected(study: Study) -> list[dict[str, Any]]:
     for layers, paper in TABLE_II.items():
         for part in (paper.wrong, *study.chosen.wrong):
             name = f"layers {layers}: " + ("as often as there" if part == paper.wrong else f"{part:.0%}")
-            outcomes = study.averaged(ranks, wrong_in(paper.with_wrong(part)))
+            outcomes = study.averaged(ranks, wrong_in(replace(paper, wrong=part)))
             rows.append(study.row(ranks, outcomes, what=name, drawn_wrong=part))
     return rows
 

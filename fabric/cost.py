@@ -98,22 +98,13 @@ def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, flo
     ``flows``: the directed links that each flow passes (one named twice is loaded twice).
     ``capacities``: of every link, in any one unit; the rates come in the same unit. All rates rise
     together; when a link is full the flows through it stop, the others go on (Bertsekas and Gallager,
-    Data Networks, 6.5.2). Time O(bottlenecks * links). Raises ValueError naming the flow or link when a
-    flow passes no link, a link has no capacity given, or one that is not above 0.
+    Data Networks, 6.5.2). Time O(bottlenecks * links).
     """
     through: dict[Link, list[int]] = {}
     for index, path in enumerate(flows):
-        if not path:
-            raise ValueError(f"flow {index} passes no link")
         for link in path:
             through.setdefault(link, []).append(index)
-    left: dict[Link, float] = {}
-    for link in through:
-        capacity = capacities.get(link, math.nan)
-        if not capacity > 0:
-            stated = "is not given" if math.isnan(capacity) else f"is {capacity:g}; it must be above 0"
-            raise ValueError(f"link {link}: its capacity {stated}")
-        left[link] = capacity
+    left = {link: capacities[link] for link in through}
     rising = {link: len(users) for link, users in through.items()}
     rates = [math.nan] * len(flows)
     while rising:
@@ -137,7 +128,7 @@ def ring_rates(
 
     All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths
     of :class:`fabric.paths.Router`: where there are several, each edge takes one of them. Raises ValueError
-    naming the GPU or link when an edge has no path or a link no capacity, and as :func:`check_jobs`.
+    naming the GPU when an edge has no path, and as :func:`check_jobs`.
     """
     checked = check_jobs(fabric, jobs)
     router = Router(fabric, electrical_graph(fabric, cross_connects))

@@ -50,13 +50,13 @@ class Profile:
     los_dbm: float = -30.0
     port_names: PortNames = "1.module.port"
 
-    def dark_bounds_s(self, cross_connects: int = 1, commands: int = 1) -> tuple[float, float, float]:
-        """Least, typical and most seconds without packets on the wire while cross-connects are moved.
+    def dark_bounds_s(self, commands: int = 1) -> tuple[float, float, float]:
+        """Least, typical and most seconds without packets on the wire while a cross-connect is moved.
 
-        ``commands``: 1 when one command removes and adds, 2 when a second one adds (``cross_connects`` of
-        them) as soon as the first has removed; the client's own time between the two comes on top.
+        ``commands``: 1 when one command removes and adds, 2 when a second one adds as soon as the first has
+        removed; the client's own time between the two comes on top.
         """
-        between = (commands - 1) * (self.command_s + self.command_per_xc_s * cross_connects)
+        between = (commands - 1) * (self.command_s + self.command_per_xc_s)
         least = between + self.dark_s + self.retrain_s
         return least, least + self.dark_jitter_s / 2, least + self.dark_jitter_s
 

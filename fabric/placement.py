@@ -28,8 +28,6 @@ from ringlight.fabric.cost import RingJob, check_jobs
 from ringlight.fabric.parts import Port
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, optical_neighbour
 
-__all__ = ["Circuit", "Move", "Regrouping", "RingJob", "regroup"]
-
 Circuit = tuple[Port, Port]
 IntArray = npt.NDArray[np.int64]
 Score = tuple[float, int]
@@ -98,7 +96,6 @@ def regroup(
     jobs: Iterable[RingJob],
     *,
     movable: Collection[str] | None = None,
-    seed: int = 0,
 ) -> Regrouping:
     """The assignment of GPUs to aggregation switches with the fewest crossing bytes, then the fewest moves.
 
@@ -108,7 +105,7 @@ def regroup(
     its place away: it stays lit, and its move counts. Circuits that do not end at a GPU, and dark GPUs
     that no listed job uses, are left as they are. A GPU that stays on its aggregation switch keeps its
     port; one that moves gets the lowest port that is free once all moved GPUs are unplugged, in the
-    order of ``fabric.gpus``. The same arguments give the same answer; ``seed`` varies the heuristic.
+    order of ``fabric.gpus``. The same arguments give the same answer.
 
     Raises ValueError naming the GPU, job, port or switch: as :func:`fabric.cost.check_jobs` and
     :func:`fabric.topology.circuit_cross_connects`, when a job's GPU has no way to an aggregation switch,
@@ -116,7 +113,7 @@ def regroup(
     """
     circuits = tuple(circuits_now)
     problem = _problem(fabric, circuits, check_jobs(fabric, jobs), movable)
-    place, optimal = _solve(problem, seed)
+    place, optimal = _solve(problem)
     new_ports = _choose_ports(fabric, problem, place)
     moves = tuple(
         Move(gpu, problem.port_now.get(gpu), new_ports[gpu]) for gpu in fabric.gpus if gpu in new_ports
@@ -310,12 +307,12 @@ def _crossing_bound(problem: _Problem) -> float:
     return math.fsum(total)
 
 
-def _solve(problem: _Problem, seed: int) -> tuple[IntArray, bool]:
+def _solve(problem: _Problem) -> tuple[IntArray, bool]:
     """The best placement found, and whether it is proven optimal."""
     bound = _comparable(problem, _crossing_bound(problem))
     if not np.any(problem.home < 0) and _score(problem, problem.home)[0] <= bound:
         return problem.home.copy(), True
-    place = _search(problem, seed)
+    place = _search(problem)
     if (best := _try_all(problem, place)) is not None:
         return best, True
     choices = sum(np.count_nonzero(problem.capacity[o]) for o in problem.group if o >= 0)
@@ -329,8 +326,8 @@ def _solve(problem: _Problem, seed: int) -> tuple[IntArray, bool]:
 # --- the heuristic ---------------------------------------------------------------------------------
 
 
-def _search(problem: _Problem, seed: int) -> IntArray:
-    rng = random.Random(seed)
+def _search(problem: _Problem) -> IntArray:
+    rng = random.Random(0)
     sizes = [len(ring) for ring, _ in problem.rings]
     weights = [b for _, b in problem.rings]
     jobs = range(len(sizes))

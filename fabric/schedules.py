@@ -27,10 +27,6 @@ def _at_least_one(name: str, ranks: int) -> None:
         raise ValueError(f"{name} needs at least one rank, not {ranks}")
 
 
-def _log2_ceiling(n: int) -> int:
-    return (n - 1).bit_length()
-
-
 def ring(world_size: int) -> Steps:
     """Reduce-scatter, then all-gather, to rank + 1: 2(n-1) steps of 1/n of the vector each.
 
@@ -190,7 +186,7 @@ def binary_tree(world_size: int) -> Steps:
     """
     n = world_size
     _at_least_one("a binary tree", n)
-    depth = _log2_ceiling(n)
+    depth = (n - 1).bit_length()
 
     def make() -> Iterator[Step]:
         pairs = [(low := np.arange(1 << k, n, 2 << k), low - (1 << k)) for k in range(depth)]

@@ -76,9 +76,7 @@ DEFINITIONS: Mapping[str, Definition] = {
 
 
 def mean_share(definition: Definition, gpus: Sequence[Activity]) -> float:
-    """Utilisation (0..1) of some GPUs. Raises ValueError for none."""
-    if not gpus:
-        raise ValueError("utilisation of no GPU")
+    """Utilisation (0..1) of some GPUs."""
     return math.fsum(definition.share(gpu) for gpu in gpus) / len(gpus)
 
 

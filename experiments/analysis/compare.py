@@ -22,7 +22,7 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.experiments.language.spec import BreakEvenSpec, CompareSpec
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.cost import all_reduce_time
-from ringlight.fabric.parity import ratio_interval, set_up_line
+from ringlight.fabric.parity import set_up_line, told_apart
 from ringlight.fabric.schedules import steps_named
 
 Ran = tuple[Run, JobRun]
@@ -149,12 +149,12 @@ def _told_apart(name: str, mine: Sequence[Ran], base: Sequence[Ran]) -> Iterator
     plan = run.plan
     row = Row(plan.arm, f"job {name}", "", None, "1", "measured", plan.point)
     over, under = ([lap for side in ran for lap in laps(*side)] for ran in (mine, base))
-    seen = ratio_interval(over, under).half_width
+    seen = told_apart(over, under)
     yield replace(row, metric="iteration_told_apart", value=seen)
     if job.plan.training is None:
         return
     sent, sent_under = ([exchange for _, job in ran for exchange in exchanges(job)] for ran in (mine, base))
-    yield replace(row, metric="allreduce_told_apart", value=ratio_interval(sent, sent_under).half_width)
+    yield replace(row, metric="allreduce_told_apart", value=told_apart(sent, sent_under))
     plane = job.plan.plane(plan.setting.fabric, job.gpus)
     if waits := plane.set_ups(len(job.gpus), job.plan.loop.collective):
         least_s = seen * statistics.fmean(under) / plan.setting.scale.time

@@ -9,7 +9,6 @@ port of every GPU makes one ring of all.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +20,7 @@ from ringlight.fabric.steps import IntArray
 
 
 def one_shot(
-    demand: npt.ArrayLike, degree: int, groups: Sequence[npt.ArrayLike] = (), group_bytes: float = 0.0
+    demand: npt.ArrayLike, degree: int, groups: Sequence[IntArray] = (), group_bytes: float = 0.0
 ) -> IntArray:
     """[degree, n]: whom each port of each GPU leads to, -1 where it is dark; a port leads two to nobody.
 
@@ -32,16 +31,11 @@ def one_shot(
     a ``ring``. Each other port is a matching of the most bytes; what it serves then counts half, as TopoOpt
     does it, so that others get their turn. Who neither sends nor receives has no circuits.
 
-    Raises ValueError, by name, for a degree below 1 or not below n, a demand or bytes that cannot be one, and
-    a GPU that there is not or that is in two groups.
+    The degree is from 1 to n - 1, and no GPU is in two groups. Raises ValueError as :func:`check_demand`.
     """
     left = check_demand(demand).copy()
     n = len(left)
-    if not 1 <= degree < n:
-        raise ValueError(f"degree is {degree}; {n} GPUs can have one of 1 to {n - 1}")
-    if not (math.isfinite(group_bytes) and group_bytes >= 0):
-        raise ValueError(f"group_bytes is {group_bytes}; it must be 0 or more")
-    members = _groups(groups, n)
+    members = [group for group in groups if len(group) > 1]
     found = np.full((degree, n), -1, dtype=np.int64)
     rings = _ring_ports(degree, group_bytes * sum(map(len, members)), float(left.sum()))
     for ranks in members:
@@ -75,17 +69,6 @@ def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
 
     of = connected_components(csr_array(circuits(ports)), connection="strong")[1]
     return len(np.unique(of if among is None else of[among])) == 1
-
-
-def _groups(groups: Sequence[npt.ArrayLike], gpus: int) -> list[IntArray]:
-    """Groups that have anything to send."""
-    found = [np.asarray(group, dtype=np.int64) for group in groups]
-    all_ = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-    if len(strange := all_[(all_ < 0) | (all_ >= gpus)]):
-        raise ValueError(f"there is no GPU {strange[0]}; there are {gpus}")
-    if len(twice := np.flatnonzero(np.bincount(all_, minlength=gpus) > 1)):
-        raise ValueError(f"GPU {twice[0]} is in two groups")
-    return [group for group in found if len(group) > 1]
 
 
 def _ring_ports(degree: int, in_rings: float, others: float) -> int:

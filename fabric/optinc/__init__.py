@@ -18,7 +18,7 @@ and nothing of light in time:
 ``sweeps``         how many answers are wrong against phases, loss and noise
 ``designed``       weights by formula for the paper's networks: designed, not trained
 ``gradients``      the mean of gradients by way of a unit, in one process
-``errors``         the wrong answers that Table II reports, drawn at random
+``wrong_answers``  the wrong answers that Table II reports, drawn at random
 ``weights``        trained weights, and their form in a file
 ``wire``           what servers and a unit say to each other on a connection
 

@@ -80,19 +80,12 @@ class Signals:
     transmitters  a Gaussian on each symbol of each server, standard deviation in levels
     mismatch      by which part each server's amplitude is off for good, standard deviation
     scale         by which part all the light that enters is too bright
-
-    Raises ValueError for a standard deviation below 0.
     """
 
     noise: float = 0.0
     transmitters: float = 0.0
     mismatch: float = 0.0
     scale: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("noise", "transmitters", "mismatch"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: a standard deviation is not below 0")
 
     @property
     def drawn(self) -> bool:

@@ -49,19 +49,14 @@ def wrong_shares(
     """The share, 0 to 1, of the input combinations ``index`` that a unit answers wrongly, over ``seeds``: a
     unit with phases of its own for each, and noise. Where nothing is random, the first seed stands for all.
 
-    Raises ValueError without a seed or a combination, and as ``imperfect.as_network``.
+    Raises ValueError as ``imperfect.as_network``.
     """
-    if not seeds or not index.size:
-        raise ValueError("a share needs at least one seed and one combination of inputs")
     return spread(
         [_share(on, coding, index, physics, seed) for seed in seeds[: None if physics.drawn else 1]]
     )
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Raises ValueError for none."""
-    if not values:
-        raise ValueError("no values, no spread")
     return Spread(min(values), float(median(values)), max(values), len(values))
 
 

@@ -9,40 +9,22 @@ are not: the same input is always answered in the same way, and gradients do not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: How far the shares' sum may be from 1.
-WITHIN = 1e-9
-
 
 @dataclass(frozen=True)
 class Errors:
     """``wrong``: part of all answers, 0..1. ``shares``: by how many codes such an answer is off, and which
-    part of the wrong ones is, 0..1.
-
-    Raises ValueError for parts that are none, for an error of 0, and for shares that do not add up to 1.
+    part of the wrong ones is; together 1.
     """
 
     wrong: float
     shares: Mapping[int, float]
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.wrong <= 1:
-            raise ValueError(f"{self.wrong} of the answers wrong: a part is 0 to 1")
-        for error, share in self.shares.items():
-            if not error or not 0 <= share <= 1:
-                raise ValueError(f"an error of {error} with a share of {share}: not 0, and 0 to 1")
-        if abs(sum(self.shares.values()) - 1) > WITHIN:
-            raise ValueError(f"shares of errors add up to {sum(self.shares.values()):g}, not 1")
-
-    def with_wrong(self, wrong: float) -> Errors:
-        """The same shares of another part of all answers."""
-        return replace(self, wrong=wrong)
 
 
 def _row(accuracy_percent: float, shares_percent: Mapping[int, float]) -> Errors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ringlight.fabric.parity import RatioInterval, SetUpLine, ratio_interval, set_up_line
+from ringlight.fabric.parity import set_up_line, told_apart
 
 
 def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
@@ -13,31 +13,21 @@ def test_the_interval_covers_the_true_ratio_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(1000):
         over, under = random.normal(1.05, 0.04, 12), random.normal(1.0, 0.02, 30)
-        found = ratio_interval(over.tolist(), under.tolist())
-        covered += found.low <= 1.05 <= found.high
+        covered += abs(over.mean() / under.mean() - 1.05) <= told_apart(over.tolist(), under.tolist())
     assert 930 <= covered <= 968
 
 
 def test_a_known_interval() -> None:
     # Means 2 and 1, no spread below: 2 ± t(2; 97.5 %) · s / sqrt(3), s = 0.1.
-    found = ratio_interval([1.9, 2.0, 2.1], [1.0, 1.0, 1.0, 1.0])
-    assert found.ratio == pytest.approx(2.0)
-    assert found.half_width == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
-    assert (found.low, found.high) == pytest.approx((2 - found.half_width, 2 + found.half_width))
-    assert ratio_interval([2.0, 2.0], [1.0, 1.0]) == RatioInterval(2.0, 0.0, 0.95)
+    found = told_apart([1.9, 2.0, 2.1], [1.0, 1.0, 1.0, 1.0])
+    assert found == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
+    assert told_apart([2.0, 2.0], [1.0, 1.0]) == 0.0
 
 
 def test_four_times_the_iterations_show_half_the_slowdown() -> None:
     random = np.random.default_rng(2)
-    few, many = (ratio_interval(*(random.normal(1, 0.01, n).tolist() for _ in "ab")) for n in (100, 400))
-    assert few.half_width / many.half_width == pytest.approx(2, rel=0.2)
-
-
-def test_what_has_no_spread_is_refused() -> None:
-    with pytest.raises(ValueError, match="a sample of 1; a spread needs at least 2"):
-        ratio_interval([1.0], [1.0, 1.0])
-    with pytest.raises(ValueError, match="a mean of 0"):
-        ratio_interval([1.0, 1.0], [0.0, 0.0])
+    few, many = (told_apart(*(random.normal(1, 0.01, n).tolist() for _ in "ab")) for n in (100, 400))
+    assert few / many == pytest.approx(2, rel=0.2)
 
 
 def test_the_line_through_set_ups() -> None:
@@ -46,7 +36,3 @@ def test_the_line_through_set_ups() -> None:
     assert line.waits == pytest.approx(4)
     assert line.break_even_s(1.04 * 0.05) == pytest.approx(0.0005)
     assert line.break_even_s(0.04) < 0
-    with pytest.raises(ValueError, match="at least two different set-ups"):
-        set_up_line([(0.001, 0.05), (0.001, 0.06)])
-    with pytest.raises(ValueError, match="there is no break-even"):
-        SetUpLine(0.05, 0.0).break_even_s(0.06)

@@ -40,8 +40,8 @@ def built(raw: dict[str, Any]) -> Fabric:
 
 
 def test_a_ring_becomes_gpus_switches_and_fibres() -> None:
-    fabric = built({"rings": {"r": ring_spec(wavelengths=2, wss={"loss_db": 0})}})
-    alone, ring = wdm_ring("r", 9, 2, 25e9, gpu="p100")
+    fabric = built({"rings": {"r": ring_spec(gpu="gpu", wavelengths=2, wss={"loss_db": 0})}})
+    alone, ring = wdm_ring("r", 9, 2, 25e9)
     assert fabric == alone
     assert fabric.rings == {"r": ring}
     assert (fabric.gpus["r8"].ip, fabric.gpus["r8"].server) == ("10.82.0.10", "r-s8")

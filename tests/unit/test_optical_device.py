@@ -284,8 +284,8 @@ def test_profiles_scale_and_declare() -> None:
     slow = PIEZO.dilated(3)
     assert slow.dark_bounds_s() == pytest.approx([3 * bound for bound in PIEZO.dark_bounds_s()])
     assert slow.loss_typ_db == PIEZO.loss_typ_db
-    assert IDEAL.dark_bounds_s(cross_connects=9, commands=2) == (0, 0, 0)
-    assert MEMS.dark_bounds_s(2, commands=2)[0] == pytest.approx(0.011 + 0.030)
+    assert IDEAL.dark_bounds_s(commands=2) == (0, 0, 0)
+    assert MEMS.dark_bounds_s(commands=2)[0] == pytest.approx(0.0105 + 0.030)
     for profile in PROFILES.values():
         declared = profile.declared()
         assert declared["name"] == profile.name

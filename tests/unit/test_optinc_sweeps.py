@@ -116,23 +116,11 @@ def test_what_servers_add_is_drawn_so_that_it_gives_the_input() -> None:
     assert parts.std(axis=0).min() > 0
 
 
-def test_a_deviation_below_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="mismatch is -1"):
-        Signals(mismatch=-1)
-
-
 def test_the_light_of_biases_counts_on_both_sides() -> None:
     """An attenuator for each output and a tree that divides: 2 m - 1 for each layer of m outputs."""
     outputs = (64, 128, 256, 128, 64, 4)
     assert bias_mzis(CASE) == 2 * sum(outputs) - len(outputs)
     assert 100 * area_ratio(CASE, biases=True) == pytest.approx(39.99, abs=0.005)
-
-
-def test_a_share_of_nothing_is_refused(shipped: OnMeshes) -> None:
-    with pytest.raises(ValueError, match="at least one seed"):
-        wrong_shares(shipped, CODING, ALL, Physics(), ())
-    with pytest.raises(ValueError, match="one combination"):
-        wrong_shares(shipped, CODING, ALL[:0], Physics(), (0,))
 
 
 def test_a_cell_says_the_seeds_only_where_they_differ() -> None:

@@ -92,8 +92,6 @@ def test_a_tree_is_oversubscribed_as_told() -> None:
     assert np.diff(routes.offsets).tolist() == [4] * 32
     assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx([2.5e9] * 32)
     assert len(leaf_spine(1, 4, 1e9).fabric().packet_switches) == 1
-    with pytest.raises(ValueError, match=r"oversubscription is 0.5"):
-        leaf_spine(2, 2, 1e9, oversubscription=0.5)
 
 
 def test_halving_doubling_on_a_grid_shares_nothing() -> None:

@@ -196,8 +196,6 @@ def test_rings_along_a_dimension_share_nothing() -> None:
 
 
 def test_a_torus_says_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"sides are \(4, 1\)"):
-        Torus((4, 1))
     with pytest.raises(ValueError, match="a torus of 4 × 4 has no 15 GPUs"):
         TorusNetwork(names(15), Torus((4, 4)), RATE)
 
@@ -271,18 +269,13 @@ def test_what_a_matching_serves_counts_half() -> None:
 
 def test_a_one_shot_graph_says_what_does_not_fit() -> None:
     zeros = np.zeros((4, 4))
-    for demand, degree, groups, why in (
-        (zeros, 4, [], "degree is 4; 4 GPUs can have one of 1 to 3"),
-        (np.zeros((3, 4)), 2, [], r"shape \[3 x 4\]"),
-        (np.eye(4), 2, [], "GPU 0 sends to itself"),
-        (np.where(np.arange(4) == 2, -1.0, zeros), 2, [], "demand: GPU 0 to GPU 2 is -1.0"),
-        (zeros, 2, [[0, 1], [1, 2]], "GPU 1 is in two groups"),
-        (zeros, 2, [[0, 7]], "there is no GPU 7; there are 4"),
+    for demand, why in (
+        (np.zeros((3, 4)), r"shape \[3 x 4\]"),
+        (np.eye(4), "GPU 0 sends to itself"),
+        (np.where(np.arange(4) == 2, -1.0, zeros), "demand: GPU 0 to GPU 2 is -1.0"),
     ):
         with pytest.raises(ValueError, match=why):
-            one_shot(demand, degree, groups, 1.0)
-    with pytest.raises(ValueError, match="group_bytes is nan"):
-        one_shot(zeros, 2, [[0, 1]], math.nan)
+            one_shot(demand, 2)
 
 
 # Rotors.
@@ -346,17 +339,6 @@ def test_rotors_give_a_pair_its_part_and_the_wait() -> None:
     assert got(over, ring_step(9), 9) == pytest.approx([4.5 * 25e9 * 0.75 / 2] * 9)
     with pytest.raises(ValueError, match="a rotor fabric of 9 GPUs, and there are 8"):
         rotor_network(names(8), rotor)
-
-
-def test_a_rotor_says_what_does_not_fit() -> None:
-    for values, why in (
-        ((1, 1, 1e9, 2e-4, 0.0), "gpus is 1"),
-        ((8, 8, 1e9, 2e-4, 0.0), "ports is 8; of 8 GPUs each can use 1 to 7"),
-        ((8, 2, 0.0, 2e-4, 0.0), "port_bps is 0"),
-        ((8, 2, 1e9, 2e-4, 2e-4), "dark_s is 0.0002; it must be 0 or more and below slot_s 0.0002"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            Rotor(*values)
 
 
 # Grid with one node in between.

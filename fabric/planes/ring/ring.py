@@ -34,11 +34,7 @@ CLOCKWISE, COUNTER = 0, 1
 
 
 def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
-    """Nodes <name>0… and their WSSs <name>-w0…. Raises ValueError for fewer than 2 nodes or 1 wavelength."""
-    if nodes < 2:
-        raise ValueError(f"ring {name}: a ring needs at least 2 nodes, not {nodes}")
-    if wavelengths < 1:
-        raise ValueError(f"ring {name}: a ring needs at least 1 wavelength, not {wavelengths}")
+    """Nodes <name>0… and their WSSs <name>-w0…"""
     return WdmRing(
         name,
         tuple(f"{name}{i}" for i in range(nodes)),
@@ -58,18 +54,14 @@ def plugged_ring(
         for name in ring.switches
     ]
     onics = [Onic(node, 2, 0.0, "array") for node in ring.nodes]
-    return Plugged(gpus, switches, onics, ring_links(ring, rate_bps, queue_s))
-
-
-def ring_links(ring: WdmRing, rate_bps: float, queue_s: float) -> list[Link]:
-    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
-    return list(_links(ring.nodes, ring.switches, rate_bps, queue_s))
+    return Plugged(gpus, switches, onics, list(_links(ring.nodes, ring.switches, rate_bps, queue_s)))
 
 
 @lru_cache(maxsize=16)
 def _links(
     nodes: tuple[str, ...], switches: tuple[str, ...], rate_bps: float, queue_s: float
 ) -> tuple[Link, ...]:
+    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
     links: list[Link] = []
     for i, (node, switch) in enumerate(zip(nodes, switches, strict=True)):
         after = switches[(i + 1) % len(nodes)]

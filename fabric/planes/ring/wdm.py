@@ -42,15 +42,12 @@ def wdm_ring(
     wavelengths: int,
     rate_bps: float,
     *,
-    queue_s: float = 0.02,
-    gpu: str = "gpu",
     optics: Optics | None = None,
     loss_db: float = 0.0,
 ) -> tuple[Fabric, WdmRing]:
-    """A fabric of one ring, without a scenario file. ``loss_db``: of each WSS. Raises ValueError as
-    :func:`make_ring`."""
+    """A fabric of one ring, without a scenario file. ``loss_db``: of each WSS."""
     ring = make_ring(name, nodes, wavelengths)
-    made = plugged_ring(ring, gpu, rate_bps, queue_s, Wss("scpi", "mrr", loss_db))
+    made = plugged_ring(ring, "gpu", rate_bps, 0.02, Wss("scpi", "mrr", loss_db))
     fabric = Fabric(
         gpus={node.name: node for node in made.gpus},
         packet_switches={},

@@ -67,10 +67,6 @@ class WrhtPlan:
         return sum(len(level.steps) * (1 if level.exchange else 2) for level in self.levels)
 
     @property
-    def exchanges(self) -> bool:
-        return any(level.exchange for level in self.levels)
-
-    @property
     def buffer_vectors(self) -> int:
         """Most whole vectors that one node receives in one step: what it must hold or add at once."""
         most = 0
@@ -128,12 +124,8 @@ def plan(
         size = m if reach is None else min(m, max(3, 2 * (reach // spacing) + 1))
         level = _collect(present, size, reach)
         levels.append(level)
-        present = [_middle(members) for members in level.groups]
+        present = [members[len(members) // 2] for members in level.groups]
     return WrhtPlan(nodes, wavelengths, m, tuple(levels))
-
-
-def _middle(group: Sequence[int]) -> int:
-    return group[len(group) // 2]
 
 
 def _collect(present: Sequence[int], size: int, reach: int | None) -> Level:

@@ -19,8 +19,8 @@ from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_circuit
 class Rotor:
     """``gpus`` with ``ports`` ports of ``port_bps`` bits per second, each on a rotor switch.
 
-    A matching stands for ``slot_s`` seconds, of which the first ``dark_s`` carry nothing. Raises ValueError
-    naming a figure that cannot be one.
+    A matching stands for ``slot_s`` seconds, of which the first ``dark_s`` carry nothing. There are fewer
+    ports than GPUs.
     """
 
     gpus: int
@@ -28,20 +28,6 @@ class Rotor:
     port_bps: float
     slot_s: float
     dark_s: float
-
-    def __post_init__(self) -> None:
-        if self.gpus < 2:
-            raise ValueError(f"gpus is {self.gpus}; a rotor fabric needs at least 2")
-        if not 1 <= self.ports < self.gpus:
-            raise ValueError(f"ports is {self.ports}; of {self.gpus} GPUs each can use 1 to {self.gpus - 1}")
-        for name in ("port_bps", "slot_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} is {value:g}; it must be above 0")
-        if not 0 <= self.dark_s < self.slot_s:
-            raise ValueError(
-                f"dark_s is {self.dark_s:g}; it must be 0 or more and below slot_s {self.slot_s:g}"
-            )
 
     @property
     def slots(self) -> int:

@@ -21,15 +21,10 @@ class Torus:
 
     GPUs are numbered with the last dimension running fastest. A GPU has a port forwards and one backwards in
     each dimension; in one of side 2 both would lead to the same neighbour, and it has one. Wrap-arounds
-    are circuits of optical switches (as in Jouppi et al., ISCA 2023), all other links are fixed. Raises
-    ValueError naming a side below 2.
+    are circuits of optical switches (as in Jouppi et al., ISCA 2023), all other links are fixed.
     """
 
     sides: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.sides or min(self.sides) < 2:
-            raise ValueError(f"sides are {self.sides}; a torus needs at least one, each at least 2")
 
     @property
     def gpus(self) -> int:
