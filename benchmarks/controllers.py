@@ -31,12 +31,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
 import yaml
 
 from benchmarks.harness import ROOT, check_known, need_root, running, tell, until
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.cli.options import Place
+from ringlight.experiments.client import Api
 from ringlight.testbed.emulation.console.attached import Attached, of_lab
 from ringlight.testbed.processes import Addresses
 from tests.integration.controller_rig import free_port
@@ -193,25 +193,21 @@ def scenario(controllers: Mapping[str, str], folder: Path) -> Path:
 class Bench:
     """One lab under one controller, measured."""
 
-    def __init__(self, api: httpx.Client, lab: Attached, folder: Path, wait_s: float) -> None:
+    def __init__(self, api: Api, lab: Attached, folder: Path, wait_s: float) -> None:
         self._api, self._lab, self._folder, self._wait_s = api, lab, folder, wait_s
         self._pairs = list(itertools.permutations(lab.fabric.gpus, 2))
 
-    def _get(self, path: str, **query: Any) -> Any:
-        return self._api.get(path, params=query).raise_for_status().json()
-
     def _circuits(self) -> list[list[str]]:
-        return sorted(circuit["ends"] for circuit in self._get("/v1/circuits")["circuits"])
+        return sorted(circuit["ends"] for circuit in self._api.get("/v1/circuits")["circuits"])
 
     def _light(self, circuits: Sequence[Sequence[str]]) -> float:
         """Exactly these circuits; when the change had ended."""
-        answer = self._api.put("/v1/circuits", json={"circuits": circuits}).raise_for_status().json()
+        answer = self._api.put("/v1/circuits", {"circuits": circuits})
         return float(answer["timeline"][-1]["t"])
 
     def _events(self, kind: str) -> list[dict[str, Any]]:
-        text = self._api.get("/v1/events", params={"after": 0, "seconds": 0.3}).raise_for_status().text
-        data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
-        return [event for event in map(json.loads, data) if event["event"] == kind]
+        told = self._api.stream("/v1/events?after=0&seconds=0.3")
+        return [event for event in told if event["event"] == kind]
 
     def all_answered(self) -> None:
         """Wait until every GPU is answered by every other."""
@@ -234,30 +230,27 @@ class Bench:
 
     def _regroup(self, job: str) -> dict[str, Any]:
         before = time.monotonic()
-        asked = {"name": job, "ranks": RANKS, **TRAIN}
-        self._api.post("/v1/jobs", json=asked).raise_for_status()
+        self._api.post("/v1/jobs", {"name": job, "ranks": RANKS, **TRAIN})
 
         def events(kind: str) -> list[dict[str, Any]]:
-            return [e for e in self._get(f"/v1/jobs/{job}/events")["events"] if e["event"] == kind]
+            return [e for e in self._api.get(f"/v1/jobs/{job}/events")["events"] if e["event"] == kind]
 
         until(lambda: len(events("iteration")) > 2, "the job's first iterations", JOB_S)
         with pinging(self._lab, self._pairs, self._folder) as pings:
             until(lambda: all(e.at for e in pings.so_far()), "pings beside the job", READY_S)
             until(lambda: len(events("iteration")) > 2 * WARM, "the job's iterations", JOB_S)
-            answer = self._api.post("/v1/regroup", json={}).raise_for_status().json()
-            where = f"/v1/regroup/{answer['id']}"
-            until(lambda: self._get(where)["state"] in ("DONE", "FAILED"), "the regroup's end", 20.0)
-            regroup = self._get(where)
+            where = f"/v1/regroup/{self._api.post('/v1/regroup', {})['id']}"
+            until(lambda: self._api.get(where)["state"] in ("DONE", "FAILED"), "the regroup's end", 20.0)
+            regroup = self._api.get(where)
             if regroup["state"] != "DONE":
                 raise SystemExit(f"controllers: {regroup['id']}: {regroup['error']}")
             ended = regroup["timeline"][-1]["t"]
             self._wait_for(pings, ended)
             echoes = pings.end()
         circuits = self._circuits()
-        until(
-            lambda: self._get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED"), "the job's end", JOB_S
-        )
-        if (state := self._get(f"/v1/jobs/{job}"))["state"] == "FAILED":
+        its = f"/v1/jobs/{job}"
+        until(lambda: self._api.get(its)["state"] in ("SUCCEEDED", "FAILED"), "the job's end", JOB_S)
+        if (state := self._api.get(its))["state"] == "FAILED":
             raise SystemExit(f"controllers: {job}: {state['error']}")
         phases = {entry["phase"]: entry["t"] for entry in regroup["timeline"]}
         lit = [r for group in regroup["results"].values() for r in group if r["t_lit"] and r["t_dark"]]
@@ -326,9 +319,7 @@ def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: s
             stack.enter_context(running(faucet_command(program, openflow, folder), folder / "other.log"))
         processes = processes_of(setting, runtime, addresses, logs=folder, apps=apps)
         stack.enter_context(processes)
-        api = stack.enter_context(
-            httpx.Client(base_url=f"http://{addresses.rest}", timeout=30.0, trust_env=False)
-        )
+        api = stack.enter_context(Api(addresses.rest))
         bench = Bench(api, of_lab(processes.lab), folder, wait_s)
         runs = []
         for number in range(times):

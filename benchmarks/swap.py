@@ -24,9 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
-
 from benchmarks.harness import ROOT, lab_up, milliseconds, show, tell, until
+from ringlight.experiments.client import Api
 from ringlight.testbed.faults import FaultClient
 
 SCENARIO = ROOT / "scenarios/examples/spare.yaml"
@@ -47,7 +46,7 @@ def swap(
     ``on_loss``: with shrink it goes on with one rank less."""
     more = {"on_loss": on_loss, "spares": SPARES if spare and on_loss == "swap" else []}
     with lab_up(SCENARIO, runtime) as lab, contextlib.ExitStack() as stack:
-        api = stack.enter_context(httpx.Client(base_url=lab["url"], timeout=20.0, trust_env=False))
+        api = stack.enter_context(Api(lab["url"]))
         faults = stack.enter_context(FaultClient.of_inventory(Path(lab["state"]) / "inventory.json"))
         found = [_once(api, faults, more) for _ in _told(rounds)]
     steps = {name: [one[name] for one in found] for name in found[0]}
@@ -74,7 +73,7 @@ def _told(rounds: int) -> Iterator[int]:
         yield number
 
 
-def _once(api: httpx.Client, faults: FaultClient, more: dict[str, Any]) -> dict[str, float]:
+def _once(api: Api, faults: FaultClient, more: dict[str, Any]) -> dict[str, float]:
     """Seconds of each step, once."""
     beside = _submit(api, "blue", BESIDE, iterations=2000)
     job = _submit(api, "red", RANKS, iterations=24, **more)
@@ -108,7 +107,7 @@ def _once(api: httpx.Client, faults: FaultClient, more: dict[str, Any]) -> dict[
         "released": loss["t_released"],
         "iteration": ended,
     }
-    api.delete(f"/v1/jobs/{beside}").raise_for_status()
+    api.delete(f"/v1/jobs/{beside}")
     faults.restore(f"gpu {LOST}")
     until(lambda: faults.fault(fault).state == "over", f"GPU {LOST} is not back")
     times = [t_asked, *moments.values()]
@@ -120,18 +119,16 @@ def _once(api: httpx.Client, faults: FaultClient, more: dict[str, Any]) -> dict[
     }
 
 
-def _submit(api: httpx.Client, name: str, ranks: list[str], **more: Any) -> str:
-    answer = api.post("/v1/jobs", json={"name": name, "ranks": ranks, **TRAIN, **more})
-    answer.raise_for_status()
-    return str(answer.json()["id"])
+def _submit(api: Api, name: str, ranks: list[str], **more: Any) -> str:
+    return str(api.post("/v1/jobs", {"name": name, "ranks": ranks, **TRAIN, **more})["id"])
 
 
-def _job(api: httpx.Client, job: str) -> dict[str, Any]:
+def _job(api: Api, job: str) -> dict[str, Any]:
     time.sleep(0.02)
-    return dict(api.get(f"/v1/jobs/{job}").json())
+    return dict(api.get(f"/v1/jobs/{job}"))
 
 
-def _events(api: httpx.Client, job: str, kind: str) -> list[dict[str, Any]]:
+def _events(api: Api, job: str, kind: str) -> list[dict[str, Any]]:
     time.sleep(0.02)
-    events = api.get(f"/v1/jobs/{job}/events").json()["events"]
+    events = api.get(f"/v1/jobs/{job}/events")["events"]
     return [event for event in events if event["event"] == kind]

@@ -27,6 +27,7 @@ import yaml
 
 from benchmarks.harness import lab_up, need_root, processor_s, ringlight, spread, tell
 from benchmarks.watched import HOUR, SCRUB, scenario
+from ringlight.experiments.client import Api
 from tests.browser import Browser, browser
 
 #: Bars: seconds, frames per second, shares of a processor, MiB, points of GPU utilisation; and how far two
@@ -87,8 +88,8 @@ def replay(iterations: int = 580, rounds: int = 5) -> dict[str, Any]:
 
 
 def live(changes: int = 40, seconds: float = 6.0) -> dict[str, Any]:
-    with _page_of_lab() as (lab, tab, first, none), httpx.Client(base_url=lab["url"], timeout=30.0) as api:
-        pid = _controller(lab["lab"])
+    with _page_of_lab() as (lab, tab, first, none), Api(lab["url"]) as api:
+        pid = lab["pids"]["controller"]
         one = _share(pid, seconds)
         seen, answered = _changes(tab, api, changes)
         with _followers(lab["url"], 9):
@@ -198,29 +199,28 @@ def hour() -> dict[str, Any]:
 
 
 @contextmanager
-def _page_of_lab(
-    seconds: float = 6.0, rounds: int = 5
-) -> Iterator[tuple[dict[str, Any], Browser, list[float], float]]:
+def _page_of_lab() -> Iterator[tuple[dict[str, Any], Browser, list[float], float]]:
     """A lab, its page, the seconds to each first picture, and the controller's share before there was one."""
     with TemporaryDirectory() as place, ExitStack() as stack:
         file = Path(place, "view.yaml")
         file.write_text(yaml.safe_dump(scenario(20)))
         tell("bringing the lab up")
         lab = stack.enter_context(lab_up(file, "namespace"))
-        none = _settled(_controller(lab["lab"]), seconds)
+        none = _settled(lab["pids"]["controller"], 6.0)
         tab = stack.enter_context(browser())
         # A browser that has just started is busy with itself.
         _opened(tab, f"{lab['url']}/view/")
-        first = [_opened(tab, f"{lab['url']}/view/") for _ in range(rounds)]
+        first = [_opened(tab, f"{lab['url']}/view/") for _ in range(5)]
         tab.wait("ringlightLab.connected")
         yield lab, tab, first, none
 
 
-def _changes(tab: Browser, api: httpx.Client, changes: int) -> tuple[list[float], list[float]]:
+def _changes(tab: Browser, api: Api, changes: int) -> tuple[list[float], list[float]]:
     """Seconds from a call until the page shows it, and until the call is answered."""
-    standing = [one["ends"] for one in api.get("/v1/circuits").json()["circuits"]]
+    standing = [one["ends"] for one in api.get("/v1/circuits")["circuits"]]
     seen, answered = [], []
-    api.put("/v1/circuits", json={"circuits": [pair for pair in standing if pair[0] != "g0"]})
+    without = [pair for pair in standing if pair[0] != "g0"]
+    api.put("/v1/circuits", {"circuits": without})
     tab.wait("![...ringlight.drawings][0].picture.lit.has('x ocs0:1 ocs0:65')")
     for number in range(changes):
         on = number % 2 == 0
@@ -228,26 +228,11 @@ def _changes(tab: Browser, api: httpx.Client, changes: int) -> tuple[list[float]
         again = f"const look = () => ({look}) ? go(Date.now()) : requestAnimationFrame(look); look();"
         tab.run(f"window.seen = new Promise(go => {{ {again} }}), 0")
         began = time.time()
-        if on:
-            api.put("/v1/circuits", json={"circuits": standing})
-        else:
-            api.put("/v1/circuits", json={"circuits": [pair for pair in standing if pair[0] != "g0"]})
+        api.put("/v1/circuits", {"circuits": standing if on else without})
         answered.append(time.time() - began)
         seen.append(tab.run("window.seen") / 1e3 - began)
         time.sleep(0.2)
     return seen, answered
-
-
-def _controller(lab: str) -> int:
-    """Process id of a lab's controller."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"ringlight.controller" in words and any(f"/{lab}/".encode() in word for word in words):
-            return int(entry.parent.name)
-    raise RuntimeError(f"lab {lab} has no controller")
 
 
 def _settled(pid: int, seconds: float) -> float:
