@@ -60,13 +60,6 @@ class Replicas:
         return (outer * self.count * copies + copy * self.count + self.of(ranks)) * self.stride + inner
 
 
-def stated(ranks: int, tp: int, pp: int, ep: int) -> Replicas:
-    """Replicas of ``ranks`` ranks on a grid of these sizes. Raises ValueError where they do not fit."""
-    if ranks % (tp * pp * ep):
-        raise ValueError(f"{ranks} ranks are no multiple of tp {tp} × pp {pp} × ep {ep}")
-    return Replicas(ranks // (tp * pp * ep), ep * tp)
-
-
 def found(workload: Workload) -> Replicas:
     """Replicas by the smallest groups whose operations are called dp or edp.
 

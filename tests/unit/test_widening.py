@@ -23,7 +23,6 @@ from ringlight.workloads.widening import (
     found,
     grid_of,
     grown,
-    stated,
     widened,
 )
 from tests.unit.test_cli import one_line, ringlight
@@ -48,7 +47,7 @@ def test_a_wider_workload_is_the_generated_one(tp: int, pp: int, dp: int, zero: 
     # Powers of two, as shares of the optimiser are rounded up to whole bytes.
     small, large = made(dp, tp, pp, zero=zero), made(dp * copies, tp, pp, zero=zero)
     sharded = OPTIMISER if zero else []
-    assert found(small) == stated(small.ranks, tp, pp, 1)
+    assert found(small) == Grid(pp, dp, 1, tp).axis("dp")
     assert first_difference(widened(small, dp * copies, found(small), sharded), large) is None
 
 
@@ -67,7 +66,6 @@ def test_the_first_difference_is_named() -> None:
     ("dp", "grid", "said"),
     [
         (3, (2, 2, 1), "3 replicas are no multiple of the 2 of the recording"),
-        (4, (3, 1, 1), "8 ranks are no multiple of tp 3"),
         (4, (4, 1, 1), "rank 0 sends to or hears rank 4 of another replica: check tp, pp, ep"),
         (4, (1, 2, 1), "the group \\[0, 1\\] is of 2 of 4 replicas"),
         (4, (1, 1, 4), "of another replica"),
@@ -75,9 +73,9 @@ def test_the_first_difference_is_named() -> None:
     ],
 )
 def test_what_is_no_grid_of_replicas_is_refused(dp: int, grid: tuple[int, int, int], said: str) -> None:
-    small = made(2, 2, 2)
+    small, (tp, pp, ep) = made(2, 2, 2), grid
     with pytest.raises(ValueError, match=said):
-        widened(small, dp, stated(small.ranks, *grid))
+        widened(small, dp, Grid(pp, small.ranks // (tp * pp * ep), ep, tp).axis("dp"))
 
 
 def test_a_collective_written_for_its_ranks_is_refused() -> None:
