@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from ringlight.testbed.emulation.optical.netns import entered
 from ringlight.testbed.lab import Lab
@@ -135,9 +134,7 @@ class Stream:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(5)
 
