@@ -114,7 +114,7 @@ def _in_order(weights: Sequence[int], hosts: int) -> dict[int, int]:
 
 
 def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
-    """The same with the loads as even as may be: the next heaviest goes where least is."""
+    """The same with loads as even as possible: the heaviest first, each to the host with the least so far."""
     load = [0] * hosts
     place = {}
     for unit in sorted((unit for unit, weight in enumerate(weights) if weight), key=lambda u: -weights[u]):
@@ -124,7 +124,7 @@ def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
 
 
 def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int, int]) -> dict[int, int]:
-    """The host of every unit, from where those with GPUs start: nothing of what is tried makes it better."""
+    """The host of every unit, from a start for those with GPUs, once no move or exchange improves it."""
     place = dict(start)
     load = [sum(weights[unit] for unit in place if place[unit] == host) for host in range(hosts)]
     if not all(load):
@@ -142,7 +142,7 @@ def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int,
 
 
 def _crossing(near: Near, place: Mapping[int, int]) -> float:
-    """Rate of all that crosses."""
+    """Rate of all fibres between hosts."""
     return (
         sum(rate for unit in place for other, rate in near[unit].items() if place[other] != place[unit]) / 2
     )
@@ -160,7 +160,7 @@ def _improve(
     load: list[int],
     room: int,
 ) -> None:
-    """Move units, and exchange two, while less crosses; in the end nothing of that helps."""
+    """Move single units and exchange pairs until neither makes less cross between hosts."""
     while (change := next(_better(near, place, weights, load, room), None)) is not None:
         for unit, host in change:
             load[place[unit]] -= weights[unit]

@@ -97,7 +97,7 @@ def doubling(n: int) -> Steps:
 
 
 def _around(sources: IntArray, destinations: IntArray, n: int) -> Step:
-    """Every chunk but the receiver's own."""
+    """A step that sends every chunk but the receiver's own."""
     first = np.stack((np.zeros_like(destinations), destinations + 1), axis=1)
     count = np.stack((destinations, n - 1 - destinations), axis=1)
     return _in_two_runs(sources, destinations, first, count)

@@ -88,7 +88,7 @@ def split(
 
 
 def shares(total: int, pieces: int) -> list[int]:
-    """``total`` in ``pieces`` parts that are equal to within one, and are it together."""
+    """``total`` divided into ``pieces`` whole parts that differ by one at most and sum to it."""
     ends = [total * number // pieces for number in range(pieces + 1)]
     return [end - start for start, end in itertools.pairwise(ends)]
 
@@ -137,7 +137,7 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
         return len(found) - 1
 
     def last(layer: Layer, since: int, *after: int) -> int:
-        """What the operators from ``since`` on have not of a layer."""
+        """An operator with what the layer has beyond its operators from ``since`` on."""
         flops = layer.flops - sum(operator.flops for operator in found[since:])
         parameters = layer.parameters - sum(operator.parameters for operator in found[since:])
         found.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))

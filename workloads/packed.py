@@ -106,7 +106,7 @@ def _arrays(workload: Workload) -> list[Array]:
 
 
 def _small(array: Array) -> Array:
-    """The same values in the smallest type that holds them, in one row."""
+    """The values flattened, in the smallest type that holds them."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "f":
         return flat.astype("<f8", copy=False)

@@ -117,7 +117,7 @@ class _Writing:
 
 
 def _fits(own: _Pairs, more: _Pairs) -> bool:
-    """Whether nobody sends to or hears more others with both than with one of them."""
+    """Whether two sets of pairs fit into one phase: nobody has more partners than the busiest of either."""
     both = own.keys() | more.keys()
     if len(both) == len(own):
         return True

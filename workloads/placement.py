@@ -123,7 +123,7 @@ def place(
 
 
 def _within(taken_from: Sequence[int], gpus: int, window: int) -> range:
-    """GPUs less than ``window`` away from all of some; the last of these where there are none."""
+    """GPUs closer than ``window`` to all of ``taken_from``; the last of these where there are none."""
     if not taken_from:
         return range(gpus)
     start, end = min(taken_from), max(taken_from)
@@ -313,7 +313,7 @@ def _write(
 def _gradients(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], gradient_bytes: int
 ) -> list[list[int]]:
-    """Bytes of each piece's gradients: their parameters' part of all, and together all of it."""
+    """Bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
     total, before, found = max(sum(operator.parameters for operator in graph), 1), 0, []
     for operator, placed in zip(graph, gpus, strict=True):
         mine = []

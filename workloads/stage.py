@@ -139,7 +139,7 @@ class _Stage:
             self._send("pp gradients", Peer.PREVIOUS, Tag.GRADIENTS, self.plan.parts[turn.chunk - 1])
 
     def divide(self) -> None:
-        """Behind a chunk's last backward pass: its parameters are divided as its buckets are."""
+        """Note, behind a chunk's last backward pass, how its parameters are divided: as its buckets are."""
         for buckets in self.buckets:
             if buckets.ranks > 1:
                 # The first layers' parameters are needed first, and theirs is the last bucket.
@@ -249,7 +249,7 @@ class _Stage:
                 )
 
     def _message_bytes(self, layers: Sequence[Layer]) -> int:
-        """What a rank hands on behind ``layers``: its own share, or all of it."""
+        """Bytes that a rank hands on behind ``layers``: its share of the activations, or all of them."""
         return self.plan.bytes(layers[-1]) // self.plan.share
 
     def _send(self, name: str, peer: Peer, tag: Tag, layers: Sequence[Layer]) -> None:
@@ -263,7 +263,7 @@ class _Stage:
 
 
 def _units(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Layers whose forward pass is done again together: those of a block; others each by itself."""
+    """Layers grouped by what is recomputed together: those of one block; all others alone."""
     units: list[list[Layer]] = []
     for layer in layers:
         same = units and layer.recomputed and units[-1][-1].recomputed and units[-1][-1].block == layer.block

@@ -162,7 +162,7 @@ def _bounds_in_whole(chunks: int, size: int) -> IntArray:
 
 
 def _sent(what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = None) -> FloatArray:
-    """[ranks, ranks]: bytes by a collective's schedule; without ``bounds`` those of a size of one byte."""
+    """[ranks, ranks]: bytes that a collective's schedule sends; without ``bounds``, of 1 byte."""
     steps = what.steps(ranks)
     if bounds is None:
         return sent_in_steps(steps, vector_bytes(what.kind, ranks, 1))

@@ -278,7 +278,7 @@ _FIELDS = ("kind", "name", "stream", "seconds", "FLOPs", "bytes", "collective", 
 
 
 def _told(workload: Workload, rank: int) -> Iterator[tuple[Any, ...]]:
-    """The operations of a rank, with what its slots stand for."""
+    """The operations of a rank as ``_FIELDS``, slots replaced by the ranks that they stand for."""
     program = workload.programs[workload.program_of[rank]]
     for k in range(len(program)):
         kind, slot = Kind(program.kind[k]), int(program.slot[k])
@@ -320,7 +320,7 @@ def _mapped(new: IntArray, old: IntArray) -> IntArray:
 
 
 def _crosses(replicas: Replicas, group: IntArray) -> bool:
-    """Whether a group is of all replicas, not of one. Raises ValueError where it is of some."""
+    """Whether a group spans all replicas rather than one. Raises ValueError where it spans some."""
     met = len(np.unique(replicas.of(group)))
     if met not in (1, replicas.count):
         raise ValueError(
@@ -334,7 +334,7 @@ _WORDS = {"dp": "replicas", "tp": "tensor-parallel ranks", "ep": "expert-paralle
 
 
 def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
-    """Raises ValueError where what ranks send does not fit the replicas, or cannot grow with them."""
+    """Raises ValueError where traffic does not fit the replicas, or cannot grow with them."""
     own = replicas.of(np.arange(workload.ranks))
     crossing = (workload.peers >= 0) & (own[workload.peers] != own[:, None])
     if crossing.any():

@@ -113,12 +113,12 @@ class Demand:
     late: float
 
     def too_much(self, processors: int) -> bool:
-        """Whether so many processors are too few for it, or steps are too short for any."""
+        """Whether so many processors are too few, or steps too short for any number of them."""
         return self.processors > BUSY * processors or self.late > LATE
 
 
 def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
-    """Which GPUs of a job, in rank order, send to which; of a container all to all."""
+    """Pairs of a job's GPUs (given in rank order) that send to each other; of a container all pairs."""
     if job.container is not None:
         return set(itertools.permutations(gpus, 2))
     # After a loss the job may have fewer.
@@ -296,7 +296,7 @@ def _modelled_s(plan: RunPlan) -> dict[str, float]:
 
 
 def alike(lines: Iterable[tuple[str, str]], most: int = 4) -> Iterator[str]:
-    """``who: text``, a line for all who have the same text; of many the first, the last and how many."""
+    """``who: text``, one line for all who have the same text; of many the first, the last and the count."""
     of_text: dict[str, list[str]] = {}
     for who, text in lines:
         of_text.setdefault(text, []).append(who)

@@ -74,13 +74,13 @@ def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:
 
 
 def _both(one: Standing, other: Standing) -> Standing:
-    """What agreement is worth for a figure made of two: as much as for the one that could surprise more."""
+    """Standing of a ratio: that of the figure of the two whose agreement would surprise more."""
     surprising: tuple[Standing, ...] = ("free", "unjudged", "predicted", "range", "identity", "fitted")
     return min(one, other, key=surprising.index)
 
 
 def _window(row: Row, mine: At, base: At) -> Iterator[Row]:
-    """Utilisation where the average goes on until the longer of both runs has ended."""
+    """Rows of GPU utilisation averaged over the time of the longer of both runs."""
     sides = [(at.value(row.subject, row.metric), at.value(row.subject, "jct")) for at in (mine, base)]
     times = [jct_s for _, jct_s in sides if jct_s is not None]
     busy = [share * jct_s for share, jct_s in sides if share is not None and jct_s is not None]

@@ -56,7 +56,7 @@ def _lines(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -
 
 
 def _alike(mine: _Line, other: _Line) -> bool:
-    """Whether they differ in nothing but the arm, and what is swept of a fabric that only one of them has."""
+    """Whether two lines differ only in the arm and in swept values of a fabric that just one of them has."""
     if mine.gpus != other.gpus or mine.row.subject != other.row.subject:
         return False
     apart = {
@@ -91,7 +91,7 @@ def _crossing(mine: _Line, other: _Line) -> Iterator[Row]:
 
 
 def crossing(difference: Series) -> tuple[str, float]:
-    """(``up_to`` or ``from``, where a difference changes its sign); ``up_to`` 0 is never, infinity always."""
+    """``up_to`` (0: never, infinity: always) or ``from``, and where a difference changes its sign."""
     first, last = difference[0], difference[-1]
     for (a, low), (b, high) in itertools.pairwise(difference):
         if (low < 0) != (high < 0):

@@ -212,7 +212,7 @@ def missed_links(rates: Iterable[Mapping[str, Any]]) -> list[Reason]:
 
 
 def timers(runs: Iterable[Run]) -> dict[str, float | None]:
-    """How late the timers woke that stand for computation: seconds, and shares of it."""
+    """How late the timers that stand for computation woke: seconds, and shares of the computation."""
     jobs = [job for run in runs for job in run.jobs.values()]
     times = [it.lateness_s for job in jobs for it in job.iterations]
     shares = [it.lateness_s / it.compute_s for job in jobs for it in job.iterations if it.compute_s]
@@ -331,7 +331,7 @@ def broken_off(records: Sequence[Record]) -> Iterator[Reason]:
 
 
 def _was_asked(run: Run, loss: WorkerLost) -> bool:
-    """Whether an event of the run may have lost a worker: it took it or its GPU, or some link or switch."""
+    """Whether an event of the run may explain a lost worker: it took it, its GPU, a link or a switch."""
     targets = [action.plan.target for action in run.actions if action.plan.do in ("lose", "kill", "cut")]
     return any(
         target.kind in ("link", "switch") or target.names in ((loss.gpu,), (loss.job, str(loss.rank)))
@@ -375,7 +375,7 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
 
 
 def beside_simulation(context: Context) -> Iterator[Reason]:
-    """Jobs of runs that a simulation foretold, where no more happened than that jobs came and went."""
+    """Reasons for jobs unlike the simulation of their run, in which jobs only came and went."""
     run = context.run
     if context.foretold is None or any(action.plan.do not in JUDGED_EVENTS for action in run.later):
         return
@@ -393,7 +393,7 @@ def differing(run: Run) -> Iterator[Reason]:
 
 
 def astray(context: Context) -> Iterator[Reason]:
-    """Light between jobs, payload that got lost, and what kernel and agents must never count."""
+    """Reasons for light between jobs, lost payload, and counters of kernel and agents that must stay 0."""
     run, counted = context.run, counters(context)
 
     def light(level: Level, counter: str, count: float) -> Iterator[Reason]:

@@ -216,6 +216,6 @@ def longest_iteration_s(plan: RunPlan, job: JobPlan) -> float:
 
 
 def light_wait_s(plan: RunPlan, job: JobPlan) -> float:
-    """About what a step of a job waits for light, as declared; 0 where nothing has to be set up."""
+    """Seconds that a step of a job waits for light, roughly, as declared; 0 where none has to be set up."""
     plane = job.plane(plan.setting.fabric)
     return plane.wait_s(plan.setting.scale.time, plan.control.delay_s, plan.tuning_s)

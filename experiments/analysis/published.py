@@ -42,17 +42,17 @@ def standing_of(figure: PublishedSpec, spec: FileSpec) -> Standing:
 
 
 def _in(unit: str, figure: Figure) -> float:
-    """A share may be given in per cent."""
+    """The published value in the metric's unit; a share may be published in per cent."""
     return figure.value / 100 if figure.unit == "%" and unit == "1" else figure.value
 
 
 def mean_name(figure: PublishedSpec) -> str:
-    """What the mean of a figure over points is called, a metric of its own beside the points'."""
+    """Name of the metric that is a published figure's mean over points."""
     return f"{name_of(figure)}.{figure.over or 'mean'}"
 
 
 def mean_over(at: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """The point of a figure that is a mean over several."""
+    """The point of a row that is a mean over several points."""
     return {path: "mean of " + ", ".join(map(str, values)) for path, values in at.items()}
 
 
@@ -138,7 +138,7 @@ def saved(ratio: float) -> float:
 
 
 def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[str]) -> bool:
-    """Whether two points agree; with fabrics ``apart``, in all but what is of a fabric."""
+    """Whether two points agree; with fabrics ``apart``, in everything but the values of one fabric alone."""
     if not apart:
         return mine == other
     return all(
@@ -149,7 +149,7 @@ def _same(mine: Mapping[str, Any], other: Mapping[str, Any], apart: Collection[s
 
 
 def name_of(figure: PublishedSpec) -> str:
-    """The metric of a published figure; where it is over another arm, that of the ratio."""
+    """Name of a published figure's metric; of a figure over another arm's, that of the ratio."""
     return f"{figure.metric}_ratio" if figure.over else figure.metric
 
 
@@ -163,7 +163,7 @@ def subject_of(figure: PublishedSpec, plans: Sequence[RunPlan]) -> str:
 
 
 def standings(rows: Iterable[Row], published: Sequence[Row]) -> list[Row]:
-    """The run's rows, each that a published one stands beside with its standing."""
+    """The run's rows; those that a published figure stands beside have its standing."""
     known = {(row.arm, row.subject, row.metric.removesuffix("_from")): row.standing for row in published}
     found = ((row, known.get((row.arm, row.subject, row.metric))) for row in rows)
     return [row if standing is None else replace(row, standing=standing) for row, standing in found]

@@ -124,7 +124,7 @@ def _ports(plan: RunPlan) -> int:
 
 
 def _most_payloads(plan: RunPlan, traffics: Iterable[Traffic]) -> Iterator[float]:
-    """The S with which queues of packet switches, and messages of most bytes, still hold frames enough."""
+    """The largest payload scales with which switches' queues, and typical messages, hold enough frames."""
     fabric = plan.setting.fabric
     frame = LARGEST_MTU_BYTES + ETHERNET_BYTES
     for link in fabric.links:
@@ -140,7 +140,7 @@ def _most_payloads(plan: RunPlan, traffics: Iterable[Traffic]) -> Iterator[float
 
 
 def _for_timers(plan: RunPlan, traffics: Iterable[Traffic], costs: Costs, processors: int) -> float:
-    """All ranks' computations may end at once; the last of them wakes when the others have been let go."""
+    """Time scale that timers need: all ranks' computations may end at once, and the last then wakes late."""
     least_s = min((traffic.compute_s for traffic in traffics if traffic.compute_s > 0), default=math.inf)
     ranks = min(sum(job.gpus for job in plan.jobs), len(plan.setting.fabric.gpus))
     return costs.wake * ranks / processors / (LATE_TIMERS * least_s)
@@ -155,7 +155,7 @@ def _gpus(plan: RunPlan, job: JobPlan) -> Sequence[str]:
 
 
 def _least_payload(enough: Callable[[float], bool], most: float) -> float:
-    """The smallest S from 1 to ``most`` with which it is enough; ``most`` where none is."""
+    """The smallest payload scale from 1 to ``most`` that is ``enough``; ``most`` where none is."""
     low, high = 1.0, most
     if enough(low):
         return low
@@ -166,6 +166,6 @@ def _least_payload(enough: Callable[[float], bool], most: float) -> float:
 
 
 def _rounded(number: float, how: Callable[[float], int]) -> float:
-    """To two digits."""
+    """The number with two significant digits, rounded by ``how``."""
     digits = 10.0 ** (math.floor(math.log10(number)) - 1)
     return float(f"{how(round(number / digits, 6)) * digits:.6g}")

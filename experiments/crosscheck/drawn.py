@@ -41,7 +41,7 @@ class _Draw:
         self.uneven = random.random() < 0.5
 
     def rate(self, part: float = 1.0) -> str:
-        """A rate that is so large a part of a NIC's."""
+        """A rate as a share of a NIC's."""
         return f"{self.nic_bps * part / 1e9:.2f} Gbit/s"
 
     def link(self, a: str, b: str, part: float = 1.0) -> Part:
@@ -207,7 +207,7 @@ def kind_of(arm: str) -> str:
 
 
 def scenario_of(experiments: int, seed: int) -> str:
-    """The scenario file of so many experiments; the kinds take turns. Of fewer, the first are the same."""
+    """Scenario file of so many experiments, whose kinds take turns; fewer are the first of more."""
     fabrics, arms = {}, {}
     for number in range(experiments):
         kind = list(KINDS)[number % len(KINDS)]

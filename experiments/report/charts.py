@@ -159,13 +159,13 @@ def spans(axis: Axes, colour: str, found: Iterable[Span], height: float = 0.5, *
 
 
 def note(axis: Axes, x: float, y: float, words: str, **look: Any) -> None:
-    """A few words in small print; right of the point, in the middle of its height."""
+    """A few words in small print, to the right of a point and level with it."""
     usual = {"xytext": (4, 0), "fontsize": 7.5, "color": QUIET, "va": "center"}
     axis.annotate(words, (x, y), textcoords="offset points", **{**usual, **look})
 
 
 def end_with_room(axis: Axes, last: float, inches: float) -> float:
-    """Where an x axis from 0 is to end so that right of ``last`` there is as much room for words."""
+    """Where an x axis from 0 must end to leave so much room for words to the right of ``last``."""
     wide = axis.get_position(original=True).width * width()
     return last / (1 - min(inches / wide, 0.6))
 

@@ -293,7 +293,7 @@ def swept(points: Iterable[Point]) -> list[str]:
 
 
 def short(path: str, paths: Iterable[str]) -> str:
-    """The shortest end of a dotted path that tells it from the others."""
+    """The shortest ending of a dotted path that no other of them has."""
     path, others = path.removesuffix(".value"), [other.removesuffix(".value") for other in paths]
     words = path.split(".")
     ends = (".".join(words[-length:]) for length in range(1, len(words)))
@@ -329,7 +329,7 @@ Cell = str | Callable[[Figures], str]
 
 
 def cell(of: Cell) -> Callable[[Figures], str]:
-    """What makes a table's cell of figures."""
+    """Function that makes a table's cell from figures."""
     return (lambda at: at.figure(of)) if isinstance(of, str) else of
 
 

@@ -111,7 +111,7 @@ def upper_first(words: str) -> str:
 
 
 def quoted(title: str) -> str:
-    """A title in the middle of a sentence, whatever it says."""
+    """A title in quotes, as it stands in the middle of a sentence."""
     return f"“{title}”"
 
 

@@ -108,7 +108,7 @@ def allocate(demand: npt.ArrayLike, wavelengths: int) -> ArcPlan:
 
 
 class _Kept(OrderedDict[_K, _V]):
-    """The last so many things that were asked for, by what was asked."""
+    """A memory of the last ``most`` results by what they were asked for."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

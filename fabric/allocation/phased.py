@@ -34,7 +34,7 @@ class Lit:
         self._from: dict[tuple[int, int], int] = {}
 
     def set(self, paths: Paths) -> bool:
-        """Make these stand, besides all that they leave in peace; whether anything had to be moved."""
+        """Set these circuits and keep all that are not in their way; whether anything had to be moved."""
         moved = False
         for (source, destination), own in paths.items():
             for path in own:

@@ -107,7 +107,7 @@ def _arrival(at: Figures) -> str:
 
 
 def _failures(view: View) -> str:
-    """Why jobs failed; all that did were perhaps meant to."""
+    """Sentences on why jobs did not succeed, expected or not."""
     found = [
         f" {run.plan.title}: {name} {job.state.lower()}{', as expected' * job.plan.may_fail}: {job.reason}."
         for run in view.runs
@@ -297,7 +297,7 @@ def containers(view: View, draw: Draw) -> str:
 
 
 def _outputs(view: View) -> str:
-    """The last line that each rank wrote, and folded the last lines of all."""
+    """The last line that each rank wrote; folded away, the last lines of each."""
     titles = {run.name: run.plan.title for run in view.runs}
     every = [one for one in view.outputs if one.run in titles]
     columns: Columns[Written] = [

@@ -45,7 +45,7 @@ def fastest(view: View, draw: Draw) -> str:
 
 
 def _first(view: View) -> tuple[SweepSpec, Sequence[str]] | None:
-    """The first sweep of which a map can be drawn, and its paths: first the two longest of numbers."""
+    """The first sweep that a map can be drawn of, and its paths: the two with the most numbers come first."""
     for spec in view.experiment.spec.sweep:
         long = [p for p, values in spec.over.items() if len(values) >= _VALUES and all(map(quantity, values))]
         arms = spec.arms or view.arms
@@ -56,7 +56,7 @@ def _first(view: View) -> tuple[SweepSpec, Sequence[str]] | None:
 
 
 def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Arms that are compared with each other: all, and where some stripe their transfers, the others."""
+    """Groups of arms to compare: all of them, and where some stripe their transfers, those that do not."""
     plain = [arm for arm in arms if not parse_collective(view.plans[arm].jobs[0].loop.collective).striped]
     return (
         {"one wavelength for a transfer": plain, "any number of them": arms}
@@ -66,7 +66,7 @@ def _classes(view: View, arms: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 
 def _amount(value: object) -> str:
-    """All values of an axis in one form, 100 kB beside 10 kB, however the file writes them."""
+    """A value of an axis in one form however the file writes it, such as 100 kB beside 10 kB."""
     found = quantity(value)
     if found is None:
         return said(value)
@@ -160,7 +160,7 @@ def _map_of(view: View) -> _Map | None:
 
 
 def _sorted(found: _Map) -> _Map:
-    """The best on the whole first: by the geometric mean over what all arms ran, as others do not compare."""
+    """The map with the best arm first, by the geometric mean over the workloads that all arms ran."""
     rows, columns = range(len(found.arms)), range(len(found.workloads))
     of_all = [k for k in columns if all(found.ratio(row, k) is not None for row in rows)]
 

@@ -114,7 +114,7 @@ def topology(view: View, draw: Draw) -> str:
 
 
 def _changes(view: View) -> list[tuple[Shown, Shown]]:
-    """What is worth showing, once: arms of a comparison, and runs in which light moved."""
+    """Pairs of runs to draw, each pair of circuits once: compared arms, and runs in which light moved."""
     found: dict[object, tuple[Shown, Shown]] = {}
     compared = [(before, after, before.circuits) for _, _, (before, after) in _pairs(view)]
     alone = [(run, run, run.circuits_before) for run in view.first.values()]

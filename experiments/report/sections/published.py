@@ -99,7 +99,7 @@ def _worth(view: View, one: Mean) -> str:
 
 
 def _at(spec: PublishedSpec, between: str = ", ") -> str:
-    """The points that a published figure is of."""
+    """Points that a published figure is stated for, in words."""
     return between.join(
         f"{short(p, spec.at)} {', '.join(map(said, values))}" for p, values in spec.at.items()
     )

@@ -201,7 +201,7 @@ def _of_arm(one: _Series, arm: str) -> Callable[[Point], str]:
 
 
 def _marked(words: str, mine: float | None, of_all: Iterable[float | None]) -> str:
-    """Words of an arm's figure, marked where it is the least of several arms."""
+    """An arm's figure as it is written, marked where it is the least of several arms."""
     found = list(of_all)
     least = min((value for value in found if value is not None), default=None)
     best = len(found) > 1 and mine is not None and least is not None and mine <= least * (1 + 1e-9)
@@ -356,7 +356,7 @@ def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
 
 
 def _told_apart(lines: Sequence[_Curve], paths: Sequence[str], others: Sequence[str]) -> str:
-    """What the lines differ in: arms, jobs, swept paths."""
+    """What tells the lines of a picture apart: arms, jobs, swept paths."""
     names = ["arm"] if len({curve.arm for curve in lines}) > 1 else []
     names += ["job"] if len({curve.name for curve in lines}) > 1 else []
     return ", ".join([*names, *(short(other, paths) for other in others)])
@@ -422,14 +422,14 @@ def _best(
 
 
 def _across(rows: Sequence[Row], paths: Sequence[str]) -> str | None:
-    """The path of numbers with the most values, two at least."""
+    """The swept path of numbers with the most values; None where none has two."""
     values = {path: {str(row.point[path]) for row in rows if path in row.point} for path in paths}
     long = [path for path in paths if len(values[path]) > 1 and all(map(quantity, values[path]))]
     return max(long, key=lambda path: len(values[path]), default=None)
 
 
 def _side_by_side(view: View, rows: Sequence[Row], paths: Sequence[str], x: str) -> Figure:
-    """Side by side for the values of what else is swept; an arm that is not swept is a level line."""
+    """Curves over one path, a picture for each value of the others; an arm not swept is a level line."""
     xs = list({str(row.point[x]): row.point[x] for row in rows if x in row.point}.values())
     others = [{path: value for path, value in row.point.items() if path != x} for row in rows]
     rests = {key_of(rest): rest for rest in others}

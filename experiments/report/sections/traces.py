@@ -187,7 +187,7 @@ def _changed(view: View, found: Mapping[str, TraceReplayed]) -> Iterator[str]:
 
 
 def _by_class(view: View, found: Mapping[str, TraceReplayed]) -> str:
-    """What each policy gains on whom: mean completion over ideal, by size of jobs."""
+    """Mean completion time over the ideal one, under each policy and by size of jobs."""
     sizes = {(one["above"], one["to"]): one for replay in found.values() for one in replay.classes}
     columns: Columns[tuple[int, int | None]] = [
         ("jobs of", lambda key: _size(*key)),
