@@ -247,11 +247,21 @@ class OverHosts:
         ),
     ] = None
 
+    wireguard: Annotated[
+        bool,
+        typer.Option(
+            "--wireguard",
+            help="Only where light between hosts is encrypted: workers are at WireGuard addresses.",
+        ),
+    ] = False
+
     def chosen(self) -> Over | None:
         """None for a lab on one host."""
         from ringlight.testbed.hosts.spread import Over
 
-        return None if self.hosts is None else Over(self.hosts, self.vxlan_port, self.vxlan_number)
+        if self.hosts is None:
+            return None
+        return Over(self.hosts, self.vxlan_port, self.vxlan_number, wireguard=self.wireguard)
 
 
 def machine(lab: Lab) -> ScaleFor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import socket
 from contextlib import suppress
 
@@ -10,6 +11,9 @@ from ringlight.containers.image import image_present as image_present
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import Addresses, check_ready
 from ringlight.testbed.services import ServiceError
+
+#: The kernel's name for such interfaces.
+WIREGUARD = "wireguard"
 
 
 def why_not_ready(runtime: str) -> str | None:
@@ -19,6 +23,29 @@ def why_not_ready(runtime: str) -> str | None:
     except (LabError, ServiceError) as error:
         return str(error)
     return None
+
+
+def why_not_encrypted(ip: str) -> str | None:
+    """On a host: why the kernel's WireGuard does not encrypt what is sent from this address to other hosts,
+    in one line."""
+    from pyroute2 import IPRoute, NetlinkError
+
+    with IPRoute() as here:
+        index = next(found["index"] for found in here.get_addr() if found.get_attr("IFA_ADDRESS") == ip)
+        (link,) = here.get_links(index)
+        about = link.get_attr("IFLA_LINKINFO")
+        if about is not None and about.get_attr("IFLA_INFO_KIND") == WIREGUARD:
+            return None
+        # A name of our own, as of a part of a lab; clean would remove it.
+        name, remedy = f"rl{secrets.token_hex(2)}-wg", "give its worker one that is: dask worker … --host IP"
+        try:
+            here.link("add", ifname=name, kind=WIREGUARD)
+            here.link("del", ifname=name)
+        except NetlinkError:
+            remedy = "its kernel has no WireGuard"
+    return (
+        f"--wireguard: {ip}, of interface {link.get_attr('IFLA_IFNAME')}, is no WireGuard address; {remedy}"
+    )
 
 
 def free_addresses() -> Addresses:

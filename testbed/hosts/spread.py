@@ -46,13 +46,15 @@ class Over:
     """Over how many hosts a lab is, and how light goes between them.
 
     ``number``: VXLAN number of the first cut fibre, from which the others go on; None: chance draws it.
-    ``mtu_bytes``: IP packets of workers that fit the network between the hosts.
+    ``mtu_bytes``: IP packets of workers that fit the network between the hosts. ``wireguard``: only where
+    hosts reach each other over WireGuard.
     """
 
     hosts: int
     udp_port: int = VXLAN_PORT
     number: int | None = None
     mtu_bytes: int = MTU_BYTES
+    wireguard: bool = False
 
 
 def first_taken(cluster: Cluster, hosts: Sequence[Host], over: Over, count: int) -> str | None:
