@@ -269,6 +269,8 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     rates = read_port_rates(path / "throughput.csv")
     latency_s = environment.get("latency_s", 0.0)
     found = analyse(experiment, records, label_of(environment), rates, latency_s, Foreteller())
+    if network := environment.get("network"):
+        found = replace(found, fidelity={**found.fidelity, "network": network})
     result = document(found, records, environment)
     return view_of(found, result, environment, rates, outputs(path)), result
 
