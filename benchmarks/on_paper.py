@@ -1,22 +1,27 @@
 """What several machines would carry together, on paper: from what things cost on one.
 
 ``vxlan``: what a frame costs on a fibre between two hosts, and how many a second one processor carries; needs
-root. ``table``: D and S of one lab of 64, 256 and 1,024 GPUs over 1, 8 and 64 machines, what limits it, and
-how long an iteration takes then, by the simulation.
+root. ``scheduler``: what Dask's takes for each worker, task and question. ``controller``: what a lab's takes
+for each packet switch; needs root. ``table``: D and S of one lab of 64, 256 and 1,024 GPUs over 1, 8 and 64
+machines, what limits it, and how long an iteration takes then, by the simulation.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 from pyroute2 import IPRoute
 
-from benchmarks.harness import behind, need_root, show
+from benchmarks.harness import behind, lab_up, need_root, processor_s, running, show, until
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE
 from ringlight.experiments.analysis.scaling import FULL, choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -27,8 +32,11 @@ from ringlight.fabric.cut import cut
 from ringlight.fabric.frames import LARGEST_MTU_BYTES
 from ringlight.testbed.emulation import calibration, netlink
 from ringlight.testbed.emulation.clean import clean
+from ringlight.testbed.hosts.certificates import make_certificates
+from ringlight.testbed.hosts.cluster import hosts_of
 from ringlight.testbed.lab import Lab, new_lab
 from ringlight.testbed.parts import Tunnel
+from tests.integration.controller_rig import free_port
 
 #: Seconds of one processor that a VXLAN fibre adds to a frame, both hosts together: ``vxlan`` found 22.1 µs
 #: with and 22.5 µs without on 2 processors of an AMD EPYC, 2026-11-26, and can tell 2 µs.
@@ -37,6 +45,23 @@ VXLAN_S = 2e-6
 START_S = 0.3
 #: GPUs of a packet switch, which are of one host; machines and their processors.
 LEAF, MACHINES, SIZES = 8, ((1, 2), (1, 64), (8, 16), (64, 16)), (64, 256, 1024)
+
+#: Tasks and questions that are counted, at least.
+_TASKS = 512
+#: So many workers in one process.
+_WORKERS = """
+import asyncio, sys
+from distributed import Worker
+async def main():
+    address, count = sys.argv[1], int(sys.argv[2])
+    more = dict(nthreads=1, resources={"HOST": 1}, dashboard=False)
+    workers = [Worker(address, host=f"127.0.1.{n + 1}", name=f"h{n + 1}", **more) for n in range(count)]
+    for worker in workers:
+        await worker
+    print("all are ready", flush=True)
+    await asyncio.gather(*(worker.finished() for worker in workers))
+asyncio.run(main())
+"""
 
 COLUMNS = (
     *("gpus", "machines", "processors", "D", "S", "limit"),
@@ -64,6 +89,20 @@ def vxlan(rounds: int = 3) -> dict[str, Any]:
     return {"frame_s": least, "added_s": added_s, "frames_per_processor": 1 / least["VXLAN"], "all": found}
 
 
+def scheduler(workers: str = "8,64", seconds: float = 20.0, rounds: int = 3) -> list[dict[str, Any]]:
+    """Processor time and memory of Dask's scheduler with so many workers, over TLS: while nothing happens,
+    for a task that is pinned to a host as a part of a lab is, for a lab's question which hosts have a worker,
+    and for each host that is asked something. Workers are in one process, each at an address of its own."""
+    return _sizes(_scheduled, workers, seconds, rounds)
+
+
+def controller(switches: str = "16,64,128", seconds: float = 20.0) -> list[dict[str, Any]]:
+    """Processor time and memory of the controller of a lab of so many packet switches in a ring, each with a
+    GPU, in which nothing happens, and its processor time until the lab is up."""
+    need_root()
+    return _sizes(_controlled, switches, seconds)
+
+
 def table(iterations: int = 3) -> list[dict[str, Any]]:
     """Jobs of eight GPUs, one on each of eight packet switches in a ring, 100 Gbit/s for each GPU, which the
     fast path carries. The costs are those of a Xeon with 2 processors that was measured."""
@@ -84,7 +123,113 @@ def table(iterations: int = 3) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS = (vxlan, table)
+PARTS = (vxlan, scheduler, controller, table)
+
+
+def _sizes(measure: Callable[..., dict[str, Any]], sizes: str, *more: float) -> list[dict[str, Any]]:
+    """What is measured at each of some sizes, ``8,64``, as a table, too."""
+    rows = [measure(int(size), *more) for size in sizes.split(",")]
+    show(list(rows[0]), [[_short(value) for value in row.values()] for row in rows])
+    return rows
+
+
+def _scheduled(count: int, seconds: float, rounds: int) -> dict[str, Any]:
+    import dask.config
+    import distributed  # noqa: F401  # its defaults
+
+    with TemporaryDirectory(prefix="ringlight-dask-") as name:
+        folder = Path(name)
+        config = make_certificates(folder / "certificates").parent
+        environment = {**os.environ, "DASK_CONFIG": str(config)}
+        address = f"tls://127.0.0.1:{free_port()}"
+        command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
+        command += ["--host", "127.0.0.1", "--port", address.rpartition(":")[2]]
+        workers = [sys.executable, "-c", _WORKERS, address, str(count)]
+        found = dask.config.merge(dask.config.config, dask.config.collect([str(config)], env={}))
+        with (
+            dask.config.set(found),
+            running(command, folder / "scheduler.log", environment) as process,
+            running(workers, folder / "workers.log", environment),
+        ):
+            until(lambda: (folder / "workers.log").read_text().count("all are ready"), "workers")
+            with hosts_of(address) as cluster:
+                hosts = cluster.hosts
+                assert len(hosts) == count
+                time.sleep(5.0)
+                before_s = processor_s(process.pid)
+                time.sleep(seconds)
+                idle = (processor_s(process.pid) - before_s) / seconds
+
+                def taken(call: Callable[[], object], times: int) -> float:
+                    """Processor seconds of the scheduler for each of so many, without what it takes idle."""
+                    began_s, before_s = time.monotonic(), processor_s(process.pid)
+                    call()
+                    took_s = processor_s(process.pid) - before_s - idle * (time.monotonic() - began_s)
+                    return took_s / times
+
+                def tasks() -> None:
+                    for _ in range(rounds * _TASKS // count):
+                        for future in [cluster.submit(abs, -1, host) for host in hosts]:
+                            future.result()
+
+                return {
+                    "workers": count,
+                    "idle, of a processor": idle,
+                    "task_s": taken(tasks, rounds * _TASKS // count * count),
+                    "question_s": taken(lambda: [cluster.present() for _ in range(_TASKS)], _TASKS),
+                    "asked_s": taken(
+                        lambda: [cluster.ask(abs, -1) for _ in range(_TASKS // count)],
+                        _TASKS // count * count,
+                    ),
+                    "memory_mib": _memory_mib(process.pid),
+                }
+
+
+def _controlled(count: int, seconds: float) -> dict[str, Any]:
+    names, links = behind("tor", count, 1, "100 Gbit/s")
+    links += [
+        {"ends": [f"tor{leaf}:2", f"tor{(leaf + 1) % count}:3"], "rate": "400 Gbit/s"}
+        for leaf in range(count)
+    ]
+    fabric = {
+        "servers": {f"s{n}": {"gpus": dict.fromkeys(gpus, "a100")} for n, gpus in enumerate(names)},
+        "packet_switches": {f"tor{leaf}": {"ports": 3} for leaf in range(count)},
+        "links": links,
+    }
+    scenario = {
+        "name": "switches",
+        "description": "Packet switches in a ring.",
+        "scale": {"payload": 1000},
+        "fabric": fabric,
+        "training": {"model": "resnet50", "compute": "1 s", "batch": 1, "iterations": 1},
+        "jobs": {"j": {"ranks": [names[0][0], names[1][0]]}},
+        "arms": {"all": {"title": "All"}},
+    }
+    with TemporaryDirectory(prefix="ringlight-switches-") as folder:
+        file = Path(folder, "switches.yaml")
+        file.write_text(yaml.safe_dump(scenario), encoding="utf-8")
+        took_s: dict[str, float] = {}
+        with lab_up(file, "namespace", took_s) as lab:
+            pid = lab["pids"]["controller"]
+            up_s = processor_s(pid)
+            time.sleep(10.0)
+            before_s = processor_s(pid)
+            time.sleep(seconds)
+            idle = (processor_s(pid) - before_s) / seconds
+            memory_mib = _memory_mib(pid)
+    return {
+        "switches": count,
+        "until it is up, processor_s": up_s,
+        "up_s": took_s["all"],
+        "idle, of a processor": idle,
+        "memory_mib": memory_mib,
+    }
+
+
+def _memory_mib(pid: int) -> float:
+    """What a process has of its own of resident memory, and its share of what it shares."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def _short(value: Any) -> Any:
