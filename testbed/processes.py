@@ -526,6 +526,13 @@ def remove(lab: Lab) -> None:
     clean(lab.id)
 
 
+def remove_stale() -> None:
+    """Remove whatever is left of labs that nobody holds any more."""
+    from ringlight.testbed.emulation.clean import clean_stale
+
+    clean_stale()
+
+
 def _slow(name: str) -> str:
     return f"the {name} did not end within {DOWN_S:.0f} s and was killed"
 

@@ -24,7 +24,7 @@ _OF_ONE_MACHINE = (
     *("app", "app_all", "app_openflow", "app_rest", "view"),
 )
 #: How a lab is over hosts.
-OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number")
+OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number", "wireguard")
 
 
 @contextmanager
@@ -53,7 +53,9 @@ def emulation(
         places = sum(host.labs for host in cluster.hosts)
         named = ", ".join(host.name for host in cluster.hosts)
         say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
-        yield HostsBackend(runtime, cluster, lab.fast_path, None if over is None else over.chosen())
+        backend = HostsBackend(runtime, cluster, lab.fast_path, None if over is None else over.chosen())
+        yield backend
+        backend.tidy()
 
 
 @contextmanager

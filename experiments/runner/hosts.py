@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,13 @@ from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_host
 from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
 from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after
 from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
-from ringlight.testbed.hosts.readiness import free_addresses, image_present, why_not_ready
+from ringlight.testbed.hosts.readiness import (
+    free_addresses,
+    image_present,
+    remove_stale,
+    why_not_encrypted,
+    why_not_ready,
+)
 from ringlight.testbed.hosts.spread import Over, SpreadLab, first_taken
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.parts import VXLAN_BYTES, tail
@@ -136,6 +142,13 @@ class HostsBackend(EmulationBackend):
     def executor(self) -> Executor:
         return self.cluster.executor(None if self._over is None else [lot[0] for lot in self.lots()])
 
+    def tidy(self) -> None:
+        """Have hosts remove what is left of labs whose worker died before they had a process of their own."""
+        with suppress(LabError, OSError):
+            there = self.cluster.present()
+            now = [replace(host, address=there[host.ip]) for host in self.cluster.hosts if host.ip in there]
+            self.cluster.ask(remove_stale, hosts=now)
+
     def watch(self) -> None:
         """Where labs are over several hosts, each begins on a host of its own."""
         if self._over is None:
@@ -175,6 +188,8 @@ class HostsBackend(EmulationBackend):
 
     def _check_network(self, settings: Sequence[Setting], over: Over) -> None:
         """Raise BackendError for what the network between the hosts does not give, a line for each figure."""
+        if over.wireguard:
+            self._check_encrypted()
         cuts = [(setting, divided(setting.fabric, over.hosts)) for setting in settings]
         most_bps = max(
             (_crossing_bps(*one, *pair) for one in cuts for pair in one[1].crossing_bps), default=0
@@ -198,6 +213,16 @@ class HostsBackend(EmulationBackend):
             raise BackendError(last)
         fitting = min(way.mtu_bytes for way in self._ways) - VXLAN_BYTES
         self._over = replace(over, mtu_bytes=min(over.mtu_bytes, fitting))
+
+    def _check_encrypted(self) -> None:
+        """Raise BackendError for a host whose light would go unencrypted to others."""
+        for host in (host for lot in self.lots() for host in lot):
+            try:
+                (why,) = self.cluster.ask(why_not_encrypted, host.ip, hosts=[host]).values()
+            except LabError as error:
+                raise BackendError(str(error)) from None
+            if why is not None:
+                raise BackendError(f"host {host.name}: {why}")
 
     def alone(self, plan: RunPlan) -> Made:
         """One run on some host, for which no folder is kept. Raises BackendError."""

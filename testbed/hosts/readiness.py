@@ -10,6 +10,7 @@ from contextlib import suppress
 from ringlight.containers.image import image_present as image_present
 from ringlight.testbed.lab import LabError
 from ringlight.testbed.processes import Addresses, check_ready
+from ringlight.testbed.processes import remove_stale as remove_stale
 from ringlight.testbed.services import ServiceError
 
 #: The kernel's name for such interfaces.
