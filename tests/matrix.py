@@ -85,11 +85,30 @@ def on_reference(plans: Sequence[RunPlan]) -> ChosenScale:
 def matrix_of(path: Path) -> dict[str, Any]:
     """The document of one scenario file."""
     experiment = loaded(path)
+    return document_of(experiment, simulated(experiment, path.stem))
+
+
+def simulated(experiment: Experiment, name: str) -> dict[str, list[Record]]:
+    """Records of every arm that is simulated."""
+    backend, found = SimulationBackend(), {}
+    for plan in experiment.plans:
+        if plan.arm in ALIKE.get(name, ()) or backend.refuses(plan) is not None:
+            continue
+        batches, single = backend.batches([plan])
+        records = [record for batch in batches for record in backend.compute(batch)]
+        for one in single:
+            records += one_alone(backend, one)[0]
+        found[plan.arm] = records
+    return found
+
+
+def document_of(experiment: Experiment, records: Mapping[str, list[Record]]) -> dict[str, Any]:
+    """The document of a scenario, from the records of its arms."""
     said = check_document(experiment)
     arms = {
         plan.arm: {
             "check": {key: said["arms"][plan.arm][key] for key in ("refused", "events", "carried")},
-            **({} if plan.arm in ALIKE.get(path.stem, ()) else _simulated(experiment, plan)),
+            **(_figures(experiment, records[plan.arm]) if plan.arm in records else {}),
             **_emulated(plan, said["arms"][plan.arm]["refused"]),
         }
         for plan in experiment.plans
@@ -97,14 +116,7 @@ def matrix_of(path: Path) -> dict[str, Any]:
     return {"fabrics": _digest(said["fabrics"]), "arms": arms}
 
 
-def _simulated(experiment: Experiment, plan: RunPlan) -> dict[str, Any]:
-    backend = SimulationBackend()
-    if backend.refuses(plan) is not None:
-        return {}
-    batches, single = backend.batches([plan])
-    records: list[Record] = [record for batch in batches for record in backend.compute(batch)]
-    for one in single:
-        records += one_alone(backend, one)[0]
+def _figures(experiment: Experiment, records: list[Record]) -> dict[str, Any]:
     failed = [record.reason for record in records if isinstance(record, RunFailed)]
     figures: dict[str, dict[str, Any]] = {}
     for row in analyse(experiment, records, "simulated").rows:

@@ -38,8 +38,8 @@ LONG = tuple(
         *("sip_ml_light", "optinc", "examples/sixty_four"),
     )
 )
-#: Most mistakes of each kind in each file, always the same ones.
-SAMPLE = 2
+#: Most mistakes of each kind in each file, always the same ones, without --long and with it.
+SAMPLE, LONG_SAMPLE = 1, 2
 
 #: libyaml's is ten times as quick, where yaml has it.
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -56,10 +56,6 @@ Mistake = tuple[dict[str, Any], str]
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
     return {"arms": {"base": {}}, **found}
-
-
-def raw_of(name: str) -> dict[str, Any]:
-    return copy.deepcopy(read(name))
 
 
 def refusal(raw: Mapping[str, Any] | str) -> str | None:
@@ -89,9 +85,23 @@ def places(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
             yield from places(inner, (*path, index))
 
 
-def changed(raw: dict[str, Any], path: Path_, value: Any) -> dict[str, Any]:
-    found = copy.deepcopy(raw)
-    at(found, path[:-1])[path[-1]] = value
+def changed(raw: Any, path: Path_, value: Any) -> Any:
+    """A file with another value in one place; it shares all other places with ``raw``."""
+    if not path:
+        return value
+    found = copy.copy(raw)
+    # A key that is not there yet is the path's last.
+    found[path[0]] = changed(raw[path[0]], path[1:], value) if path[1:] else value
+    return found
+
+
+def without(raw: Any, path: Path_) -> Any:
+    """A file without the key at a place."""
+    found = copy.copy(raw)
+    if path[1:]:
+        found[path[0]] = without(raw[path[0]], path[1:])
+    else:
+        del found[path[0]]
     return found
 
 
@@ -148,14 +158,10 @@ def lacking(raw: dict[str, Any]) -> Iterator[Mistake]:
             yield {other: value for other, value in raw.items() if other != key}, "fabric"
     for path, value in places(raw):
         if path[-1:] == ("do",) or path[-1:] == ("when",):
-            found = copy.deepcopy(raw)
-            del at(found, path[:-1])[path[-1]]
-            yield found, f"{path[-1]}: missing"
+            yield without(raw, path), f"{path[-1]}: missing"
         if path[:1] == ("parameters",) and len(path) == 2 and isinstance(value, dict):
             for key in ("source", "why", "value"):
-                found = copy.deepcopy(raw)
-                del at(found, path)[key]
-                yield found, "parameter"
+                yield without(raw, (*path, key)), "parameter"
 
 
 def wrong_references(raw: dict[str, Any]) -> Iterator[Mistake]:
@@ -320,8 +326,9 @@ def test_a_mistake_is_one_line_with_file_and_key(
     if name in LONG and kind not in (unknown_keys, wrong_types) and not long:
         pytest.skip("takes long to read; --long does")
     monkeypatch.chdir((ROOT / name).parent)
-    mistakes = list(kind(raw_of(name)))
-    for raw, key in random.Random(f"{kind.__name__} {name}").sample(mistakes, min(SAMPLE, len(mistakes))):
+    mistakes = list(kind(read(name)))
+    most = min(LONG_SAMPLE if long else SAMPLE, len(mistakes))
+    for raw, key in random.Random(f"{kind.__name__} {name}").sample(mistakes, most):
         said = refusal(raw)
         assert said is not None, f"accepted; it should name {key}: {raw}"
         assert SAID.fullmatch(said), said
@@ -349,7 +356,7 @@ def test_no_path_is_glued_to_a_sentence(before: str, after: str, said: str) -> N
 @pytest.mark.parametrize("more", [{}, {"gpu": "g0"}, {"jobs": "red"}])
 def test_an_event_that_does_what_there_is_not_is_told_before_its_keys(do: Any, more: Any) -> None:
     event = {"when": {"at": "1 s"}, "do": do, **more}
-    said = refusal({**raw_of("tests/data/mini.yaml"), "arms": {"one": {"events": [event]}}, "compare": []})
+    said = refusal({**read("tests/data/mini.yaml"), "arms": {"one": {"events": [event]}}, "compare": []})
     assert said is not None
     assert said.startswith(f"a.yaml: arms.one.events.1.do: {do!r} is no do; there are regroup, circuits,")
 
@@ -359,7 +366,7 @@ def test_two_arms_of_one_name() -> None:
         text = (ROOT / name).read_text()
         if "\narms:\n" not in text:
             continue
-        arm = next(iter(raw_of(name)["arms"]))
+        arm = next(iter(read(name)["arms"]))
         said = refusal(text.replace("\narms:\n", f"\narms:\n  {arm}: {{}}\n"))
         assert said is not None
         assert f"the key '{arm}' is also on line" in said
@@ -372,7 +379,7 @@ def test_whatever_a_file_says_it_is_read_or_refused_in_one_line(
     if name in LONG and not long:
         pytest.skip("takes long to read; --long does")
     monkeypatch.chdir((ROOT / name).parent)
-    raw = raw_of(name)
+    raw = read(name)
     chance = random.Random(name)
     anything = [None, True, -1, 0, 1e300, float("nan"), "", "x", "$x", "5 ms", [], [[]], {}, {"a": 1}, [None]]
     everywhere = [path for path, _ in places(raw) if path]

@@ -1,18 +1,31 @@
-"""Every arm of every bundled scenario is told the same, takes as long and gets the same light as ever."""
+"""Every arm of every bundled scenario is told the same, takes as long and gets the same light as ever.
+
+Examples end as they should, too. ``tests/integration/test_examples.py`` has them on the testbed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from tests.examples import LARGE
-from tests.matrix import FOLDER, matrix_of, scenarios
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import Experiment, load
+from ringlight.experiments.language.text import parse_yaml
+from ringlight.experiments.record.events import Record
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.runner.experiment import choose, one_alone
+from tests.examples import EXAMPLES, LARGE, assert_as_planned, assert_shown
+from tests.matrix import FOLDER, document_of, loaded, on_reference, scenarios, simulated
 
 #: Figures agree to rounding.
 CLOSE = 1e-9
+#: Of a thousand GPUs: the same kinds of fabric in small are among tests/golden and in test_sip_ml.py.
+STUDIES = ("sip_ml", "zoo")
+#: Examples with a sweep, or with a trace, whose jobs the matrix counts in one batch.
+OTHERWISE = ("dark_time", "trace_jobs")
 ANEW = "python -m tests.matrix writes it anew"
 
 
@@ -33,15 +46,41 @@ def differences(found: Any, wanted: Any, where: str) -> Iterator[str]:
         yield f"{where}: {found!r}, not {wanted!r}"
 
 
+def assert_ended_well(name: str, experiment: Experiment, records: Iterable[Sequence[Record]]) -> None:
+    runs = runs_of([record for found in records for record in found], experiment.plans)
+    assert [run.plan for run in runs] == list(experiment.plans)
+    for run in runs:
+        assert_as_planned(run)
+    assert_shown(name, runs)
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_an_example_that_the_matrix_does_not_run_as_users_do(name: str) -> None:
+    experiment, backend = load(scenarios()[name], scale_for=on_reference), SimulationBackend()
+    assert not choose(experiment, backend).refused
+    assert_ended_well(name, experiment, [one_alone(backend, plan)[0] for plan in experiment.plans])
+
+
+def test_what_the_matrix_does_not_run_as_users_do() -> None:
+    raws = {path.stem: parse_yaml(path.read_text(), path.name) for path in EXAMPLES}
+    found = [name for name, raw in raws.items() if "sweep" in raw or "trace" in raw.get("jobs", ())]
+    assert found == [*OTHERWISE]
+
+
 def test_every_bundled_scenario_is_in_the_matrix() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == scenarios().keys(), ANEW
 
 
 @pytest.mark.parametrize("name", scenarios())
 def test_the_matrix_is_as_it_was(name: str, long: bool) -> None:
-    if (name.startswith("cluster") or name in LARGE) and not long:
-        pytest.skip("replays months of a data centre, or has 256 GPUs; --long does")
+    if (name.startswith("cluster") or name in (*LARGE, *STUDIES)) and not long:
+        pytest.skip("replays months of a data centre, or has 256 to 1,024 GPUs; --long does")
+    path = scenarios()[name]
+    experiment = loaded(path)
+    records = simulated(experiment, name)
+    if path in EXAMPLES and name not in OTHERWISE:
+        assert_ended_well(name, experiment, records.values())
     wanted = json.loads((FOLDER / f"{name}.json").read_text())
-    found = json.loads(json.dumps(matrix_of(scenarios()[name])))
+    found = json.loads(json.dumps(document_of(experiment, records)))
     wrong = list(differences(found, wanted, name))
     assert not wrong, "\n".join([*wrong[:20], f"{len(wrong)} differences; {ANEW}"])
