@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_a_job_killed_and_resumed_ends_with_the_same_bits(
         workers.release()
         while len(of_kind(workers.events(0), "iteration")) < after:
             assert workers.processes[0].poll() is None
+            time.sleep(0.01)
         workers.processes[1].send_signal(signal.SIGKILL)
         assert workers.exit_codes() == [3, -signal.SIGKILL, 3]
     resume, path = newest(states, without=1)

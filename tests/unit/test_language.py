@@ -20,7 +20,7 @@ FILES = sorted(
     if path.name != "wrht.yaml"
 )
 #: What makes a sweep short whose plans take longer to make than those of all other files.
-FEWER = {"sip_ml": ("parameters.pieces.value=2",)}
+FEWER = {"sip_ml": ("parameters.pieces.value=2", "parameters.bandwidth.value=8 Tbit/s")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
