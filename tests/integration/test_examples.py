@@ -29,8 +29,18 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 #: What makes an example short; the events' iterations must come.
 SMALL: Mapping[str, Mapping[str, Any]] = {
-    "all_to_all": {"jobs.tokens.workload.iterations": 1, "jobs.tokens.workload.size": "50 MB"},
-    "cut_uplink": {"training.iterations": 8, "training.gradient": "2 MB", "training.compute": "1 ms"},
+    "all_to_all": {
+        "fabric.leaf_spine.gpus_per_leaf": 3,
+        "jobs.tokens.workload.iterations": 1,
+        "jobs.tokens.workload.size": "20 MB",
+    },
+    "cut_uplink": {
+        # One edge switch with its two GPUs, and one of another pod.
+        "jobs": {"train": {"ranks": ["g0", "g1", "g4", "g5"]}},
+        "training.iterations": 8,
+        "training.gradient": "2 MB",
+        "training.compute": "1 ms",
+    },
     "dark_time": {"training.iterations": 8},
     "dead_switch": {},
     "fat_tree_4": {"training.iterations": 1, "training.gradient": "5 MB"},
@@ -39,8 +49,15 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "leaf_spine_arrival": {"training.gradient": "20 MB"},
     "own_algorithm": {"jobs.train.workload.iterations": 1, "jobs.train.workload.size": "20 MB"},
     "packet_switches": {"training.iterations": 2},
-    "parallel_16": {"scale.time": 1, "scale.payload": 20000},
+    "parallel_16": {
+        "scale.time": 1,
+        "scale.payload": 20000,
+        "fabric.leaf_spine.gpus_per_leaf": 4,
+        "jobs.llm.workload.dp": 1,
+    },
     "phases": {
+        "fabric.interconnect.gpus": 8,
+        "jobs.llm.workload.tp": 2,
         "jobs.llm.workload.iterations": 1,
         "jobs.llm.workload.micro_batch": 1,
         "jobs.llm.workload.sequence": 1024,
@@ -68,6 +85,7 @@ ARMS: Mapping[str, Sequence[str]] = {
     "spare": ("shrunk", "failed"),
     "two_cables": ("two",),
     "two_jobs_grid": ("both",),
+    "workload_text": ("thin",),
 }
 
 

@@ -171,7 +171,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def _is_typing(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _nodes(node: ast.AST, *, deferred: bool, typing: bool = False) -> Iterator[ast.AST]:
