@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.root, pytest.mark.alone]
 #: Tests with a lab: in a process of pytest's; of a ``ringlight run``, whose workers are containers.
 OWN = ["tests/integration/test_faults.py", "-k", "test_a_cut_cable_has_no_carrier"]
 OF_A_RUN = ["tests/integration/test_run.py", "-k", "test_a_killed_worker_is_one_line"]
+#: Whatever the next one runs, it first removes what they left.
+NEXT = ["tests/unit/test_fabric_units.py"]
 #: What all processes of these suites inherit.
 MARK = "RINGLIGHT_KILLED_SUITE"
 
@@ -90,7 +92,7 @@ def test_what_a_killed_suite_leaves_the_next_one_removes(tmp_path: Path) -> None
                 assert " passed" not in killed.output.read_text()
         # As one of its tests may have started, in a session of its own.
         stays = subprocess.Popen(["sleep", "100"], env={RUN: tests, MARK: str(tmp_path)})
-        with suite(tmp_path, *OWN) as last:
+        with suite(tmp_path, *NEXT) as last:
             assert last.process.wait(120) == 0, last.output.read_text()
             assert last.processes() == []
         stays.wait(10)
