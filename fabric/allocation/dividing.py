@@ -9,9 +9,8 @@ import numpy as np
 
 from ringlight.fabric.allocation.arcs import Decisions
 from ringlight.fabric.allocation.circuits import patient_shot, permutations, single_shot
-from ringlight.fabric.allocation.demand import FloatArray
+from ringlight.fabric.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.planes.divided.demand_ring import DemandRing
-from ringlight.fabric.planes.divided.hop_light import HopDivider
 from ringlight.fabric.planes.divided.hop_ring import HopRing
 from ringlight.fabric.planes.divided.lightpaths import Division, Lightpath
 from ringlight.fabric.planes.divided.planes import ParallelOcs
@@ -84,6 +83,27 @@ class RingDivider:
             pair = (source, destination)
             paths[pair] = (*paths.get(pair, ()), Lightpath(port, colour))
         return Division(plan.counts(), paths)
+
+
+class HopDivider:
+    """A path of a ring of servers for each pair that sends and can have one; who sends most chooses first."""
+
+    def __init__(self, ring: HopRing) -> None:
+        self.rate_bps = ring.path_bps
+        self._ring = ring
+
+    def counts(self, demand: FloatArray) -> IntArray:
+        return self.division(demand).counts
+
+    def division(self, demand: FloatArray) -> Division:
+        matrix = check_demand(demand)
+        sources, destinations = np.nonzero(matrix)
+        order = np.argsort(-matrix[sources, destinations], kind="stable")
+        ports, _ = self._ring.choose(zip(sources[order].tolist(), destinations[order].tolist(), strict=True))
+        counts = np.zeros(matrix.shape, dtype=np.int64)
+        for pair in ports:
+            counts[pair] = 1
+        return Division(counts, {pair: (Lightpath(port),) for pair, port in ports.items()})
 
 
 #: By the kind of interconnect.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, of_ring
+from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, of_ring
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,6 @@ class DemandRing(Interconnect):
     @property
     def gpu_bps(self) -> float:
         return 2 * self.wavelengths * self.wavelength_bps
-
-    @property
-    def built(self) -> Built:
-        return "anew"
 
     @property
     def division(self) -> Division:

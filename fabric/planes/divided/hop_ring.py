@@ -19,7 +19,7 @@ from ringlight.fabric.clusters import Cluster, Lattice
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, Gpu, Link, Onic, OpticalSwitch, Port
 from ringlight.fabric.planes.divided.planes import Planes
-from ringlight.fabric.planes.wholes.interconnect import Built, Interconnect, of_blocks
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_blocks
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
@@ -37,15 +37,12 @@ class HopRing(Interconnect):
 
     kind: ClassVar[str] = "hop-ring"
     survives: ClassVar[bool] = True
+    for_demand: ClassVar[bool] = True
 
     gpus: int
     reach: int
     gpu_bps: float
     dark_s: float = 0.0
-
-    @property
-    def built(self) -> Built:
-        return "once"
 
     @property
     def path_bps(self) -> float:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, OpticalSwitch
-from ringlight.fabric.planes.wholes.interconnect import (
-    Built,
-    Division,
-    Interconnect,
-    PhaseLight,
-    of_circuits,
-)
+from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, PhaseLight, of_circuits
 
 if TYPE_CHECKING:
     from ringlight.fabric.planes.divided.lightpaths import Paths
@@ -35,6 +29,7 @@ class ParallelOcs(Interconnect):
     """
 
     kind: ClassVar[str] = "parallel-ocs"
+    for_demand: ClassVar[bool] = True
 
     switches: int
     gpu_bps: float
@@ -43,10 +38,6 @@ class ParallelOcs(Interconnect):
     decision_s: float = 0.0
     guard_s: float = 0.0
     phased: bool = False
-
-    @property
-    def built(self) -> Built:
-        return "once" if self.interval_s is None else "anew"
 
     @property
     def division(self) -> Division | None:

@@ -43,6 +43,8 @@ class Interconnect:
     kind: ClassVar[str]
     #: Whether a job can go on without a GPU that is lost.
     survives: ClassVar[bool] = False
+    #: Whether it is built for what jobs say that they send.
+    for_demand: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 
@@ -57,7 +59,9 @@ class Interconnect:
     @property
     def built(self) -> Built:
         """Whether it is built for what jobs say that they send: once before all, or anew as they send it."""
-        return ""
+        if self.division is not None:
+            return "anew"
+        return "once" if self.for_demand else ""
 
     @property
     def division(self) -> Division | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.parts import Counts
-from ringlight.fabric.planes.wholes.interconnect import Built, Interconnect, of_circuits
+from ringlight.fabric.planes.wholes.interconnect import Interconnect, of_circuits
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,11 @@ class OneShot(Interconnect):
     so."""
 
     kind: ClassVar[str] = "one-shot"
+    for_demand: ClassVar[bool] = True
 
     degree: int
     gpu_bps: float
     hop_s: float = 0.0
-
-    @property
-    def built(self) -> Built:
-        return "once"
 
     def counts(self, gpus: int) -> Counts:
         return of_circuits(gpus, self.degree)
