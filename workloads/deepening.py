@@ -58,7 +58,7 @@ def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
                 turned = _reordered(
                     workload, old, stages, inner, schedule(name, wanted, _count(workload, old), 1)[stage]
                 )
-                programs.append(_renamed(workload, turned, names, moved * _blocks(workload, inner)))
+                programs.append(_renamed(turned, names, moved * _blocks(workload, inner)))
             program_of[new] = own[stage, which]
             for slot, group in enumerate(workload.communicators[old].tolist()):
                 if group >= 0:
@@ -82,7 +82,7 @@ def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
     )
 
 
-def _steps(workload: Workload, rank: int, stages: int, inner: int) -> list[tuple[int, bool, bool]]:
+def _steps(workload: Workload, rank: int, inner: int) -> list[tuple[int, bool, bool]]:
     """Messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
     program = workload.programs[int(workload.program_of[rank])]
     found = []
@@ -96,7 +96,7 @@ def _steps(workload: Workload, rank: int, stages: int, inner: int) -> list[tuple
     return found
 
 
-def _turns(workload: Workload, rank: int, stages: int, inner: int) -> list[Cut]:
+def _turns(workload: Workload, rank: int, inner: int) -> list[Cut]:
     """The turns of a rank, in order.
 
     A turn begins where it hears something and ends where it sends. The first stage hears nothing before a
@@ -104,10 +104,9 @@ def _turns(workload: Workload, rank: int, stages: int, inner: int) -> list[Cut]:
     cut: its order does not depend on how many stages there are.
     """
     program = workload.programs[int(workload.program_of[rank])]
-    messages = _steps(workload, rank, stages, inner)
-    first = rank // inner == 0
+    messages = _steps(workload, rank, inner)
     starts: list[tuple[int, bool]] = []
-    if first:
+    if rank < inner:
         sent = [k for k, comes, forward in messages if forward and not comes]
         if not sent:
             raise ValueError("pp: the first stage sends nothing on")
@@ -128,18 +127,15 @@ def _count(workload: Workload, rank: int) -> int:
     """Micro-batches: the forward passes of a stage."""
     program = workload.programs[int(workload.program_of[rank])]
     # As many messages of either kind, and half of them each way; the ends have one neighbour.
-    messages = int(np.isin(program.kind, (Kind.SEND, Kind.RECEIVE)).sum())
-    slots = len(
-        np.unique(workload.peers[rank][program.slot[np.isin(program.kind, (Kind.SEND, Kind.RECEIVE))]])
-    )
-    return messages // (2 * slots)
+    slots = program.slot[np.isin(program.kind, (Kind.SEND, Kind.RECEIVE))]
+    return len(slots) // (2 * len(np.unique(workload.peers[rank][slots])))
 
 
 def _schedule(workload: Workload, stages: int, inner: int) -> str:
     """The schedule that the recorded stages follow."""
     found = {"gpipe", "1f1b"}
     for stage in range(stages - 1):
-        turns = _turns(workload, stage * inner, stages, inner)
+        turns = _turns(workload, stage * inner, inner)
         batches = sum(forward for forward, *_ in turns)
         for name in sorted(found):
             # A backward pass is named by how many came before: GPipe's take the last micro-batch first.
@@ -157,9 +153,8 @@ def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: li
     program = workload.programs[int(workload.program_of[rank])]
     if rank // inner == stages - 1:
         return program
-    turns = _turns(workload, rank, stages, inner)
-    by_way = {way: [turn for turn in turns if turn[0] == way] for way in (True, False)}
-    taken = {True: iter(by_way[True]), False: iter(by_way[False])}
+    turns = _turns(workload, rank, inner)
+    taken = {way: iter([turn for turn in turns if turn[0] == way]) for way in (True, False)}
     chosen = [next(taken[turn.forward]) for turn in order]
     old = np.concatenate([np.arange(start, end) for _, _, start, end in chosen])
     new = np.empty(len(old), dtype=np.int64)
@@ -187,26 +182,18 @@ def _check_alike(workload: Workload, stages: int, inner: int) -> None:
     """Raises ValueError where the stages between the first and the last differ."""
     for stage in range(2, stages - 1):
         one, other = (
-            [_sizes(workload, place * inner + rank, stages, inner) for rank in range(inner)]
-            for place in (1, stage)
+            [_sizes(workload, place * inner + rank, inner) for rank in range(inner)] for place in (1, stage)
         )
         if one != other:
             raise ValueError(f"pp: stages 1 and {stage} differ, so it is not known what a further one does")
 
 
-def _sizes(workload: Workload, rank: int, stages: int, inner: int) -> list[tuple[bool, int, bytes]]:
+def _sizes(workload: Workload, rank: int, inner: int) -> list[tuple[bool, int, bytes]]:
     """What the passes of a rank do, whichever comes first."""
     program = workload.programs[int(workload.program_of[rank])]
-    columns = np.stack(
-        (
-            program.kind,
-            program.bytes,
-            program.collective,
-            program.flops,
-            np.nan_to_num(program.seconds, nan=-1.0),
-        )
-    )
-    turns = _turns(workload, rank, stages, inner)
+    seconds = np.nan_to_num(program.seconds, nan=-1.0)
+    columns = np.stack((program.kind, program.bytes, program.collective, program.flops, seconds))
+    turns = _turns(workload, rank, inner)
     return sorted((forward, batch, columns[:, start:end].tobytes()) for forward, batch, start, end in turns)
 
 
@@ -239,7 +226,7 @@ def _blocks(workload: Workload, inner: int) -> int:
     return len({found[0] for name in names if (found := _NUMBERED.search(name))})
 
 
-def _renamed(workload: Workload, program: Program, names: list[str], more: int) -> Program:
+def _renamed(program: Program, names: list[str], more: int) -> Program:
     """A program whose blocks are numbered ``more`` on."""
     if not more:
         return program
