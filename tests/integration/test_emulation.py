@@ -328,6 +328,40 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert "TX:" not in node.cmd("ip -s link show lo").split("lo:")[0]
 
 
+def test_a_new_connection_may_have_as_much_under_way_as_an_old_one(namespace_rig: Rig) -> None:
+    rig = namespace_rig
+    peers = [gpu.ip for gpu in rig.fabric.gpus.values()]
+    rig.start(rig.request(0, "g0", do="wait", peers=peers)).raise_for_status()
+    rig.start(rig.request(1, "g1", do="wait", peers=peers)).raise_for_status()
+    assert rig.testbed.network is not None
+    sender, receiver = (rig.testbed.network.get(rig.lab.container(f"red-{rank}")) for rank in range(2))
+    to = rig.fabric.gpus["g1"].ip
+    listen = f'import socket, time; held = socket.create_server(("{to}", 4000)).accept(); time.sleep(20)'
+    listener = receiver.popen(["timeout", "20", "python3", "-c", listen])
+    # tcpi_snd_wnd of Linux 5.4 and later: what the receiver lets be under way.
+    ask = f"""
+import socket, struct, time
+for _ in range(50):
+    try:
+        connection = socket.create_connection(("{to}", 4000), 1)
+        break
+    except OSError:
+        time.sleep(0.1)
+connection.sendall(bytes(1))
+time.sleep(0.2)
+print(struct.unpack_from("I", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 228)[0])
+"""
+    try:
+        asked = sender.popen(["timeout", "20", "python3", "-c", ask], stdout=subprocess.PIPE)
+        window_bytes = int(asked.communicate(timeout=30)[0])
+    finally:
+        listener.terminate()
+        listener.wait(10)
+        rig.remove_all()
+    # The window's field in the answer to a SYN has 16 bits, and it is not scaled.
+    assert window_bytes > 7 * 8900
+
+
 def test_a_death_is_noticed_and_the_gpu_can_be_used_again(rig: Rig) -> None:
     answer = rig.start(*[rig.request(i, f"g{i}", do="wait") for i in range(3)])
     assert answer.json()[2] == {"id": "red-2", "gpu": "g2", "state": "running"}
