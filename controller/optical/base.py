@@ -11,9 +11,9 @@ How a change is made, whatever the switch:
    state. So a plan made before a lost reply cannot be replayed blindly.
 4. **Remove, then add**, in batches the switch can take. Every removal precedes every addition, so the
    switch never has to resolve a conflict (some take longer over that, some silently move a circuit).
-5. **Wait for light** as long as the switch declares it needs, and **read back** (where it needs none, in one
-   message with the last write, if the switch can). Only this reading says what was achieved, not the
-   switch's acknowledgements.
+5. **Wait for light** as long as the switch declares it needs, and **read back** (where it needs none, or
+   answers once it is there, in one message with the last write, if the switch can). Only this reading says
+   what was achieved, not the switch's acknowledgements.
 6. **Report each cross-connect** with its state, the reason where it is not as wanted, and the times
    between which it was dark. An answer lost on the way makes the outcome unknown, and it is reported as
    unknown; the next read waits until a late command can no longer take effect.
@@ -152,12 +152,15 @@ class Bounds:
 class Timing:
     """Declared timing. ``command``: from a write until it takes effect, to which each cross-connect in it
     adds ``per_cross_connect_s`` seconds. ``dark``: from there until a new cross-connect passes packets, the
-    far receiver's re-training included. ``settle_s``: after the last write, how long something may still
-    vanish that the switch has shown; it is read back once more then."""
+    far receiver's re-training included. ``after_answer_s``: what is left of that when the switch answers,
+    where it answers once its own part is done; None where an answer says nothing about light. ``settle_s``:
+    after the last write, how long something may still vanish that the switch has shown; it is read back once
+    more then."""
 
     command: Bounds = Bounds()
     per_cross_connect_s: float = 0.0
     dark: Bounds = Bounds()
+    after_answer_s: float | None = None
     settle_s: float = 0.0
 
     @classmethod
@@ -792,13 +795,17 @@ class OpticalSwitchDriver(ABC):
                         if spot in lit_before:
                             dark_at.setdefault(spot, time.monotonic())
                 self._written_at = time.monotonic()
-                waits = plan.add and settle and timing.lit_after_s(_touched(changed)) > 0.0
-                if number < len(batches) or waits:
+                answered_s = timing.after_answer_s
+                left_s = timing.lit_after_s(_touched(changed)) if answered_s is None else answered_s
+                if number < len(batches) or (plan.add and settle and left_s > 0.0):
                     self._send(verb, batch, deadline)
-                    # One that answered later than declared may have begun later, too.
-                    lit_by = max(lit_by, time.monotonic() + timing.dark.most_s)
                 else:
                     told = self._write_and_read(verb, batch, deadline)
+                if told is None and answered_s is None:
+                    # One that answered later than declared may have begun later, too.
+                    lit_by = max(lit_by, time.monotonic() + timing.dark.most_s)
+                elif told is None:
+                    lit_by = time.monotonic() + left_s
                 done += 1
         except (Refused, PermissionDenied, AuthFailed, StaleRevision) as error:
             if done == 0 and isinstance(error, StaleRevision):

@@ -4,11 +4,11 @@ The upper half turns values into lines and lines into values, without I/O; the l
 that never mixes up replies (any trouble closes the connection) and never repeats a write.
 
 A set command answers nothing by itself. It is sent with ``*opc?`` behind it, whose reply tells that the
-switch is done, and is followed by ``:syst:err?``. Whether it did what it should is for the base class to
-read back, behind these in the same message where that is soon enough. Pairs are removed by ingress and
-egress, so a circuit that someone else moved meanwhile is not hit. ``conn:only`` is sent only where everything
-else is to go anyway (REPLACE mode), because it changes light with one dark time instead of two; ``disc:all``
-and ``*rst`` are never sent.
+switch is done and its mirrors stand, and is followed by ``:syst:err?``. Whether it did what it should is for
+the base class to read back, behind these in the same message where that is soon enough. Pairs are removed by
+ingress and egress, so a circuit that someone else moved meanwhile is not hit. ``conn:only`` is sent only
+where everything else is to go anyway (REPLACE mode), because it changes light with one dark time instead of
+two; ``disc:all`` and ``*rst`` are never sent.
 
 Questions that belong together are one message (``a?;b?``, answered ``x;y``, as in IEEE 488.2) where the
 switch has shown, when it was opened, that it answers so. Public clients of real switches send a command with
@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ringlight.controller.optical import polatis
@@ -322,7 +323,10 @@ class ScpiDriver(OpticalSwitchDriver):
         entry = Entry(name, keys)
         self.wavelengths = int(keys.get("wavelengths") or 0)
         more = {"max_replace": MAX_BATCH, "port_admin": True, "wavelengths": self.wavelengths}
-        super().__init__(name, Capabilities.dual_sided(size, MAX_BATCH, entry.profile, **more))
+        can = Capabilities.dual_sided(size, MAX_BATCH, entry.profile, **more)
+        # `*opc?` is answered once the mirrors stand; only the receivers then have something to do.
+        timing = replace(can.timing, after_answer_s=float(entry.profile.get("retrain_s", 0.0)))
+        super().__init__(name, replace(can, timing=timing))
         self._client = ScpiClient(name, *entry.address())
 
     def _open(self, deadline: Deadline) -> Identity:

@@ -627,6 +627,22 @@ def test_waits_for_light_and_gives_the_times(switch: Switch) -> None:
     assert add.t_lit - add.t_dark < 0.4
 
 
+def test_does_not_wait_for_light_again_where_the_answer_says_that_it_is_there(switch: Switch) -> None:
+    def dark_s(after_answer_s: float | None) -> float:
+        timing = Timing(dark=Bounds(0.5, 0.5, 0.5), after_answer_s=after_answer_s)
+        converge(MemoryDriver(switch, timing=timing), {XC(1, 9)})
+        done = converge(MemoryDriver(switch, timing=timing), {XC(1, 10)})
+        entry = next(r for r in done.results if r.action == "add")
+        assert entry.t_lit is not None
+        assert entry.t_dark is not None
+        return entry.t_lit - entry.t_dark
+
+    assert dark_s(None) >= 0.5
+    # What is left is the receiver's, as this answer came at once.
+    assert 0.1 <= dark_s(0.1) < 0.4
+    assert dark_s(0.0) < 0.3
+
+
 def test_a_write_that_takes_effect_later_than_declared_is_given_its_dark_time(switch: Switch) -> None:
     made = []
 

@@ -332,16 +332,22 @@ def test_a_reading_that_cannot_be_understood_in_the_message_of_a_write_is_indete
         script.close()
 
 
-def test_light_that_takes_its_time_is_read_by_itself() -> None:
+@pytest.mark.parametrize(
+    ("profile", "then"),
+    [({"dark_s": 0.05}, ";:oxc:swit:conn:stat?;:oxc:swit:port:stat?"), ({"retrain_s": 0.05}, "")],
+)
+def test_mirrors_stand_when_it_answers_and_receivers_are_waited_for(
+    profile: dict[str, float], then: str
+) -> None:
     switch = Simple(True)
     switch.lit.clear()
     script = Script(switch.reply)
-    driver = driver_on(script, profile={"dark_s": 0.05})
+    driver = driver_on(script, profile=profile)
     try:
         driver.open()
         with pytest.raises(Refused):
             converge(driver, [XC(1, 6)])
-        assert ":oxc:swit:conn:add (@1),(@6);*opc?;:syst:err?" in script.lines
+        assert f":oxc:swit:conn:add (@1),(@6);*opc?;:syst:err?{then}" in script.lines
     finally:
         driver.close()
         script.close()
