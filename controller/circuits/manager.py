@@ -583,7 +583,7 @@ class CircuitManager:
 
     def tell_followers(self) -> None:
         """Say what the light has changed at packet switches that another controller looks after."""
-        self._followers.tell(self.ends())
+        self._followers.tell(self.ends)
 
     def _common_darkness(self, plans: Mapping[str, Plan]) -> tuple[float, float] | None:
         """Interval in which everything that changes is surely dark, seconds after the commands.

@@ -7,7 +7,7 @@ priority-0 flow without actions drops everything else.
 
 from __future__ import annotations
 
-import ipaddress
+import socket
 from collections.abc import Iterable, Mapping
 
 from ringlight.controller.openflow.messages import FlowEntry, FlowMod
@@ -110,7 +110,7 @@ def _ours(
 
 def _is_address(text: str) -> bool:
     try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
+        socket.inet_pton(socket.AF_INET, text)
+    except (OSError, ValueError):
         return False
     return True

@@ -58,10 +58,12 @@ class Followers:
         self._lock = threading.Lock()
         self._ends: Mapping[Port, Port | None] | None = None
 
-    def tell(self, ends: Mapping[Port, Port | None]) -> None:
-        """``ends``: the port lit to each packet-switch port now. What is there at first is no change."""
+    def tell(self, lit_ends: Callable[[], Mapping[Port, Port | None]]) -> None:
+        """``lit_ends``: finds the port lit to each packet-switch port now, and is asked only where there are
+        such switches. What is there at first is no change."""
         if not self._fabric.foreign_switches:
             return
+        ends = lit_ends()
         with self._lock:
             before = ends if self._ends is None else self._ends
             self._ends = dict(ends)
