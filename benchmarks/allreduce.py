@@ -31,7 +31,8 @@ TORCH = "torch==2.13.0"
 ENVIRONMENT = ROOT / "build" / "gloo"
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CLONE_NEWNET = 0x40000000  # linux/sched.h
-TARGET_RATIO = 1.3
+#: Of bus bandwidths, in the median of rounds.
+TARGET_RATIO = 1.6
 
 
 def allreduce(
@@ -73,11 +74,13 @@ def allreduce(
     if "gloo" not in bus:
         return result | {"note": "no torch: run with --install-torch to compare with gloo"}
     ratios = [ours / theirs for ours, theirs in zip(bus["ringlight"], bus["gloo"], strict=True)]
+    ratio = statistics.median(ratios)
     return result | {
         "ratio_per_round": [round(ratio, 3) for ratio in ratios],
-        "ratio_median": statistics.median(ratios),
+        "ratio_median": ratio,
         "ratio_of_medians": statistics.median(bus["ringlight"]) / statistics.median(bus["gloo"]),
         "target_ratio": TARGET_RATIO,
+        "missed": [f"{ratio:.2f} times gloo, not {TARGET_RATIO}"] if ratio < TARGET_RATIO else [],
     }
 
 

@@ -7,7 +7,9 @@ three cables one after the other can cost: what comes in by one port of a switch
 program at traffic control that does nothing else, and no Open vSwitch.
 
 ``aggregate``: eight GPUs on one packet switch at rising rates, by a run each with the fast path and without:
-what the link test gave of the rates together, and whether the run believes itself.
+what payload all links gave together in the link test, when all are full both ways, and whether the run, whose
+ring of eight then fills them again and again, believes itself. D is 16: eight workers that wake at once are 1
+to 4 ms late, which is too much of a computation of 80 ms, as with a D of 4, but not of one of 320 ms.
 
 ``acting``: from the moment a rule's change is confirmed to the first packet that goes the new way.
 """
@@ -47,7 +49,7 @@ HOST, TRUNK = 1, 2
 SCENARIO = """
 name: aggregate
 description: Eight GPUs on one packet switch.
-scale: {{time: 4, payload: {payload}}}
+scale: {{time: {dilation}, payload: {payload}}}
 fabric:
   servers: {{s0: {{gpus: {{{gpus}}}}}}}
   packet_switches: {{tor0: {{ports: 8}}}}
@@ -56,8 +58,11 @@ training: {{model: resnet50, compute: 20 ms, batch: 64, iterations: 8, collectiv
 tcp: {{rto_min: 10 ms}}
 link_test: {{duration: 500 ms}}
 """
-#: Real bit/s of a GPU's link, of which an emulated one has 1 / (4 payload).
+#: Real bit/s of a GPU's link, of which an emulated one has 1 / (DILATION payload).
 REAL_BPS = 40e9
+DILATION = 16
+#: Payload that two processors should carry in a run of good fidelity, bit/s.
+GOOD_BPS = 8e9
 
 
 def stream(seconds: float = 2.0, rounds: int = 3) -> dict[str, Any]:
@@ -270,13 +275,19 @@ def aggregate(
     """What runs of rising rates gave together, and whether they believe themselves."""
     need_root()
     found: dict[str, dict[str, Any]] = {"fast path": {}, "Open vSwitch": {}}
-    for total in gbps or [1.0, 2.0, 4.0, 8.0]:
+    for total in gbps or [1.0, 2.0, 4.0, 8.2]:
         for kind, option in (("fast path", ["--fast-path"]), ("Open vSwitch", [])):
             found[kind][f"{total:g} Gbit/s"] = one_run(total * 1e9, option)
     show(
-        ("rates together", "way", "links gave, Gbit/s", "fidelity"),
+        ("rates together", "way", "links gave, Gbit/s", "all-reduce over ideal", "fidelity"),
         [
-            (rates, kind, f"{run['links_gave_bps'] / 1e9:.2f}", run["fidelity"])
+            (
+                rates,
+                kind,
+                f"{run['links_gave_bps'] / 1e9:.2f}",
+                f"{run['allreduce_over_ideal']:.3f}",
+                run["fidelity"],
+            )
             for kind, runs in found.items()
             for rates, run in runs.items()
         ],
@@ -284,13 +295,17 @@ def aggregate(
     best = max(
         [r["links_gave_bps"] for r in found["fast path"].values() if r["fidelity"] == "good"], default=0.0
     )
-    return {**found, "most_with_good_fidelity_bps": best}
+    missed = (
+        [] if best >= GOOD_BPS else [f"{best / 1e9:.2f} Gbit/s with good fidelity, not {GOOD_BPS / 1e9:g}"]
+    )
+    return {**found, "most_with_good_fidelity_bps": best, "missed": missed}
 
 
 def one_run(total_bps: float, option: Sequence[str]) -> dict[str, Any]:
     names = [f"g{n}" for n in range(8)]
     text = SCENARIO.format(
-        payload=REAL_BPS / 4 / (total_bps / len(names)),
+        dilation=DILATION,
+        payload=REAL_BPS / DILATION / (total_bps / len(names)),
         gpus=", ".join(f"{name}: gpu" for name in names),
         links=", ".join(
             f'{{ends: [{name}, "tor0:{n}"], rate: 40 Gbit/s}}' for n, name in enumerate(names, 1)
@@ -312,6 +327,7 @@ def one_run(total_bps: float, option: Sequence[str]) -> dict[str, Any]:
         "links_gave_bps": sum(gave.values()),
         "allreduce_over_ideal": figures["allreduce_over_ideal"],
         "fidelity": result["fidelity"]["verdict"],
+        "reasons": [reason["text"] for reason in result["fidelity"]["reasons"]],
     }
 
 

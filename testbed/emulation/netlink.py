@@ -54,6 +54,9 @@ BURST_S = 500e-6
 RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, and what each request adds to it, seconds.
 TC_S, REQUEST_S = 30.0, 1e-3
+#: Longest wait for what is done in a thread, seconds: longer than for a process of tc in it. With 256 workers
+#: starting beside other work, one waited for more than 10 s.
+THREAD_S = 2 * TC_S
 #: Hosts up to which each has a turn of its own on a link; of more than these, turns in all.
 MOST_TURNS, TURNS = 64, 32
 #: Most turns of pairs of hosts; a prime, so that pairs that share one are not of one sender or one receiver.
@@ -109,7 +112,7 @@ def failing(what: str) -> Iterator[None]:
         raise NetworkError(f"{what}: {error.strerror or error}") from None
 
 
-def in_thread(function: Callable[[], T], timeout_s: float = 10.0) -> T:
+def in_thread(function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
     """Run ``function`` in a thread of its own and hand back what it returns or raises.
 
     The thread may change namespaces without harm to others. Raises TimeoutError after ``timeout_s``.
@@ -133,7 +136,7 @@ def in_thread(function: Callable[[], T], timeout_s: float = 10.0) -> T:
     return outcome[0]
 
 
-def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = 10.0) -> T:
+def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
     """Run ``function`` in a thread inside the network namespace behind an open file descriptor.
 
     Raises TimeoutError after ``timeout_s``.

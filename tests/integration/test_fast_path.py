@@ -153,6 +153,8 @@ class Rig:
                 ofctl("add-groups", bridge.name, "-", told="\n".join(groups))
             ofctl("add-flows", bridge.name, "-", told="\n".join([*flows, last]))
         self.ask("settle")
+        # Until then Open vSwitch's datapath may handle a marker as the table said that had no flow for it yet.
+        revalidate()
 
     def pass_on(self, packets: Sequence[tuple[int, bytes]]) -> dict[str, Counter[tuple[int, bytes]]]:
         """Send packets in at ports of both bridges; what comes out at which."""
@@ -167,11 +169,16 @@ class Rig:
     def counted(self) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
         """Packets and bytes of each flow of both bridges, that of the markers left out; the carried one's
         with what was carried."""
-        subprocess.run(["ovs-appctl", "revalidator/wait"], check=True, timeout=20, capture_output=True)
+        revalidate()
         a, b = (flow_counts(bridge.name) for bridge in self.bridges)
         for key, count in named_counts(self.carried.name, self.ask("counts 1")).items():
             a[key] = a[key][0] + count[0], a[key][1] + count[1]
         return a, b
+
+
+def revalidate() -> None:
+    """Returns when Open vSwitch has looked once more at all that its datapath does, and has its counters."""
+    subprocess.run(["ovs-appctl", "revalidator/wait"], check=True, timeout=20, capture_output=True)
 
 
 def flow_counts(bridge: str) -> dict[str, tuple[int, int]]:
