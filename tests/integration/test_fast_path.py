@@ -153,7 +153,7 @@ class Rig:
                 ofctl("add-groups", bridge.name, "-", told="\n".join(groups))
             ofctl("add-flows", bridge.name, "-", told="\n".join([*flows, last]))
         self.ask("settle")
-        # Until then Open vSwitch's datapath may handle a marker as the table said that had no flow for it yet.
+        # Until then Open vSwitch's datapath may handle a marker as a table without its flow said.
         revalidate()
 
     def pass_on(self, packets: Sequence[tuple[int, bytes]]) -> dict[str, Counter[tuple[int, bytes]]]:
