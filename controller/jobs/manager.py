@@ -98,7 +98,7 @@ class JobManager:
         flow_sockets: Mapping[str, str] | None = None,
         reaches: Callable[[str, Collection[str]], bool] = lambda _gpu, _others: True,
         busy_s: float = 0.1,
-        idle_s: float = 0.5,
+        idle_s: float = 2.0,
     ) -> None:
         self._fabric = fabric
         self._agent = agent

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from os_ken.controller.handler import MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_v1_3 as ofp
@@ -57,6 +57,8 @@ log = logging.getLogger(__name__)
 
 #: How long a connected switch has to answer before another one may have its datapath id, seconds.
 _STILL_THERE_S = 1.0
+T = TypeVar("T")
+
 #: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
 _REFUSED_S = 30.0
 
@@ -222,7 +224,7 @@ class OpenFlowPlane(OfctlMixin):
             changes = [_flow_mod(m) if isinstance(m, FlowMod) else _rewrite(m) for m in mods[dpid]]
             return [*changes, parser.OFPBarrierRequest(switch)]
 
-        failed = self._at_once(mods, messages, timeout_s)[1]
+        failed = self._at_once(mods, messages, timeout_s, lambda *_: None)[1]
         self._settle()
         return failed
 
@@ -245,16 +247,12 @@ class OpenFlowPlane(OfctlMixin):
             everything = (0, ofp.OFPTT_ALL, ofp.OFPP_ANY, ofp.OFPG_ANY, 0, 0, parser.OFPMatch())
             return [parser.OFPFlowStatsRequest(switch, *everything)]
 
-        found, failed = self._at_once(dpids, request, timeout_s)
-        if counted:
-            for dpid in list(found):
-                try:
-                    self._amend(dpid, found[dpid])
-                except OpenFlowError as error:
-                    failed[dpid] = error
-                    del found[dpid]
-        tables = {dpid: [_flow_entry(s) for r in found[dpid] for s in r.body] for dpid in found}
-        return tables, failed
+        def entries(dpid: int, replies: list[Any]) -> list[FlowEntry]:
+            if counted:
+                self._amend(dpid, replies)
+            return [_flow_entry(s) for reply in replies for s in reply.body]
+
+        return self._at_once(dpids, request, timeout_s, entries)
 
     def monitor_flows(self, dpid: int, *, timeout_s: float) -> None:
         """Have a switch say at once what others change in its flow tables, as event ``flows_changed``; until
@@ -263,12 +261,17 @@ class OpenFlowPlane(OfctlMixin):
         switch.transact([parser.OFPExperimenterStatsRequest(switch, 0, *MONITOR, _MONITORED)], timeout_s)
 
     def _at_once(
-        self, dpids: Iterable[int], messages: Callable[[Switch, int], list[Any]], timeout_s: float
-    ) -> tuple[dict[int, list[Any]], dict[int, OpenFlowError]]:
-        """Replies to the last of each switch's messages, all sent before any is waited for; and errors."""
+        self,
+        dpids: Iterable[int],
+        messages: Callable[[Switch, int], list[Any]],
+        timeout_s: float,
+        take: Callable[[int, list[Any]], T],
+    ) -> tuple[dict[int, T], dict[int, OpenFlowError]]:
+        """What ``take`` makes of the replies to the last of each switch's messages, all sent before any is
+        waited for; and errors."""
         deadline = time.monotonic() + timeout_s
         begun: dict[int, tuple[Switch, Pending]] = {}
-        replies: dict[int, list[Any]] = {}
+        found: dict[int, T] = {}
         failed: dict[int, OpenFlowError] = {}
         for dpid in dpids:
             try:
@@ -278,32 +281,35 @@ class OpenFlowPlane(OfctlMixin):
                 failed[dpid] = error
         for dpid, (switch, pending) in begun.items():
             try:
-                replies[dpid] = switch.finish(pending, max(0.0, deadline - time.monotonic()))
+                found[dpid] = take(dpid, switch.finish(pending, max(0.0, deadline - time.monotonic())))
             except OpenFlowError as error:
                 failed[dpid] = error
-        return replies, failed
+        return found, failed
 
     def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]:
         """Counters of every port, the switch's own local port left out."""
-        switch = self._switch(dpid)
-        replies = switch.transact([parser.OFPPortStatsRequest(switch, 0, ofp.OFPP_ANY)], timeout_s)
-        self._amend(dpid, replies)
-        return [
-            PortStats(
-                s.port_no,
-                s.rx_packets,
-                s.tx_packets,
-                s.rx_bytes,
-                s.tx_bytes,
-                s.rx_dropped,
-                s.tx_dropped,
-                s.rx_errors,
-                s.tx_errors,
-            )
-            for reply in replies
-            for s in reply.body
-            if s.port_no <= ofp.OFPP_MAX
-        ]
+        found, failed = self.all_port_stats([dpid], timeout_s=timeout_s)
+        for error in failed.values():
+            raise error
+        return found[dpid][1]
+
+    def all_port_stats(
+        self, dpids: Iterable[int], *, timeout_s: float
+    ) -> tuple[dict[int, tuple[float, list[PortStats]]], dict[int, OpenFlowError]]:
+        """Ask several switches at once, like :meth:`port_stats`; the failures by switch, too.
+
+        With the counters comes when they were there, CLOCK_MONOTONIC seconds.
+        """
+
+        def request(switch: Switch, _: int) -> list[Any]:
+            return [parser.OFPPortStatsRequest(switch, 0, ofp.OFPP_ANY)]
+
+        def counters(dpid: int, replies: list[Any]) -> tuple[float, list[PortStats]]:
+            t = time.monotonic()
+            self._amend(dpid, replies)
+            return t, [_counted(s) for reply in replies for s in reply.body if s.port_no <= ofp.OFPP_MAX]
+
+        return self._at_once(dpids, request, timeout_s, counters)
 
     def ports(self, dpid: int, *, timeout_s: float = 5.0) -> list[PortDescription]:
         """The ports of a switch by number, its own local port left out."""
@@ -546,6 +552,20 @@ def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str]
     outputs = tuple(action.port for action in actions if isinstance(action, parser.OFPActionOutput))
     at_once = all(flow.type == ofp.OFPIT_APPLY_ACTIONS for flow in found)
     return MappingProxyType(fields), outputs, at_once and len(outputs) == len(actions)
+
+
+def _counted(stats: Any) -> PortStats:
+    return PortStats(
+        stats.port_no,
+        stats.rx_packets,
+        stats.tx_packets,
+        stats.rx_bytes,
+        stats.tx_bytes,
+        stats.rx_dropped,
+        stats.tx_dropped,
+        stats.rx_errors,
+        stats.tx_errors,
+    )
 
 
 def _port(description: Any) -> PortDescription:

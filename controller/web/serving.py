@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -32,6 +33,8 @@ HEAD_BYTES = 64 << 10
 #: Idle connections are kept so long, seconds: longer than clients keep theirs, or one sends on it as it is
 #: closed (httpx: 5 s).
 IDLE_S = 60
+#: How old the date in an answer may be, seconds.
+_DATE_S = 1.0
 #: Requests on one connection that may wait for the answer to an earlier one.
 _PIPELINED = 16
 #: Descriptors that a process of a server asks for.
@@ -159,6 +162,43 @@ class _Connection(HttpToolsProtocol):
             self._unread = None
 
 
+class _Server(uvicorn.Server):
+    """Sleeps until a request comes: uvicorn's own looks ten times a second whether it is to end."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended: asyncio.Future[None] | None = None
+
+    def end(self, *, at_once: bool) -> None:
+        """Has it end; any thread may call."""
+        self.should_exit, self.force_exit = True, at_once
+        if self._ended is not None:
+            # It has ended already where its loop is closed.
+            with contextlib.suppress(RuntimeError):
+                self._ended.get_loop().call_soon_threadsafe(self._ended.cancel)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.end(at_once=self.force_exit)
+
+    async def main_loop(self) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
+        while not await self.on_tick(0):
+            await asyncio.wait([self._ended], timeout=_DATE_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.force_exit:
+            await super().shutdown(sockets)
+            return
+        # uvicorn's own waits a tenth of a second for answers that nobody is to have.
+        for server in self.servers:
+            server.close()
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
+        while self.server_state.connections:
+            await asyncio.sleep(0)
+
+
 def _is_no_end(record: logging.LogRecord) -> bool:
     """Whether a line of uvicorn's is about something else than a request that was cut off at the end."""
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
@@ -197,7 +237,7 @@ class HttpServer:
         )
         # With what is being answered ended at once, each answer would leave a traceback.
         logging.getLogger("uvicorn.error").addFilter(_is_no_end)
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._listener = listener
         self._stopping = False
         # uvicorn handles signals in the main thread only; there it would end the process before us.
@@ -224,8 +264,7 @@ class HttpServer:
     def end(self, *, at_once: bool = False) -> None:
         """Has it end; ``at_once``: whatever is being answered."""
         self._stopping = True
-        self._server.should_exit = True
-        self._server.force_exit = at_once
+        self._server.end(at_once=at_once)
 
     def stop(self, timeout_s: float = 5.0, *, at_once: bool = False) -> None:
         """No connection is left and none can be made."""

@@ -16,6 +16,9 @@ from ringlight import leave_out_unused
 from ringlight.testbed.descriptors import too_few
 from ringlight.testbed.lab import ENVIRONMENT, Lab, LabError
 
+#: Between two looks at who the lab is for, seconds.
+_LOOK_S = 1.0
+
 if TYPE_CHECKING:
     from ringlight.fabric.topology import Fabric
 
@@ -155,7 +158,7 @@ def _run(chosen: argparse.Namespace) -> int:
         return 128 + received[0] if received else 1
     try:
         logging.info("lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"]))
-        while not testbed.wait(0.25):
+        while not testbed.wait(_LOOK_S):
             if parent.poll(0):
                 logging.warning("process %d has ended, and so does the lab", chosen.die_with)
                 break

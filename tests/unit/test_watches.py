@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from ringlight.controller.errors import UnavailableError
+from ringlight.controller.openflow.errors import OpenFlowError, SwitchTimeoutError
 from ringlight.controller.openflow.messages import PortStats
 from ringlight.controller.packets import stats
 from ringlight.controller.packets.stats import Statistics
@@ -31,6 +32,22 @@ def _wait(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def _plane(port_stats: Callable[[int], PortStats]) -> Any:
+    """A plane whose switches have one port each."""
+
+    def at_once(dpids: Iterable[int], **_: object) -> tuple[dict[int, Any], dict[int, OpenFlowError]]:
+        found: dict[int, Any] = {}
+        failed: dict[int, OpenFlowError] = {}
+        for dpid in dpids:
+            try:
+                found[dpid] = time.monotonic(), [port_stats(dpid)]
+            except OpenFlowError as error:
+                failed[dpid] = error
+        return found, failed
+
+    return SimpleNamespace(all_port_stats=at_once)
 
 
 def _dead(directory: Path, name: str, outcome: Callable[[], Outcome]) -> Worker:
@@ -83,13 +100,39 @@ def test_counters_that_cannot_be_used_do_not_end_the_polls() -> None:
         asked.append(1)
         raise ValueError("no light")
 
-    plane: Any = SimpleNamespace(port_stats=lambda *_, **__: [PortStats(*[1] * 9)])
+    plane = _plane(lambda _: PortStats(*[1] * 9))
     statistics = Statistics(FABRIC, plane, ends)
     statistics.start()
     try:
         _wait(lambda: len(asked) > 3 * len(FABRIC.packet_switches))
     finally:
         statistics.stop()
+
+
+def test_a_switch_that_does_not_answer_is_left_alone_and_then_asked_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stats, "_BACK_OFF_S", 0.3)
+    first, *others = [switch.dpid for switch in FABRIC.packet_switches.values()]
+    asked: list[int] = []
+
+    def port_stats(dpid: int) -> PortStats:
+        asked.append(dpid)
+        if dpid == first and asked.count(first) < 3:
+            raise SwitchTimeoutError("it is silent")
+        return PortStats(*[1] * 9)
+
+    statistics = Statistics(FABRIC, _plane(port_stats), dict)
+    statistics.start()
+    try:
+        _wait(lambda: asked.count(first) >= 4)
+    finally:
+        statistics.stop()
+    at = [index for index, dpid in enumerate(asked) if dpid == first]
+    assert at[0] == 0
+    assert asked[at[1] - len(others) : at[1]] == others
+    assert asked[at[0] : at[1]].count(others[0]) > 1
+    assert statistics.counters()["tor0"]
 
 
 def test_the_longer_nothing_passes_the_less_often_switches_are_asked() -> None:
@@ -101,17 +144,16 @@ def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch:
     asked: list[float] = []
     carried = [0]
 
-    def port_stats(*_: object, **__: object) -> list[PortStats]:
+    def port_stats(_: int) -> PortStats:
         asked.append(time.monotonic())
-        return [PortStats(1, 0, 0, carried[0], 0, 0, 0, 0, 0)]
+        return PortStats(1, 0, 0, carried[0], 0, 0, 0, 0, 0)
 
     def polls(seconds: float) -> int:
         before = len(asked)
         time.sleep(seconds)
         return (len(asked) - before) // len(FABRIC.packet_switches)
 
-    plane: Any = SimpleNamespace(port_stats=port_stats)
-    statistics = Statistics(FABRIC, plane, dict)
+    statistics = Statistics(FABRIC, _plane(port_stats), dict)
     statistics.start()
     try:
         time.sleep(1.3)

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,30 @@ def test_files_of_tls_go_together(certificates: tuple[Path, Path], tmp_path: Pat
         check_tls(tmp_path / "nothing.pem", key)
     with pytest.raises(StartError, match=r"--tls-cert .*--tls-key"):
         check_tls(key, cert)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_server_sleeps_while_nobody_asks_and_ends_all_the_same(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    monkeypatch.setattr(serving, "_DATE_S", 60.0)
+    with listen("127.0.0.1", 0) as listener:
+        server = HttpServer(app, listener)
+        server.start()
+        with socket.create_connection(listener.getsockname(), timeout=5.0) as kept:
+            kept.sendall(b"GET /well HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert kept.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            server.stop(at_once=at_once)
+            assert not server.alive
+            with contextlib.suppress(ConnectionResetError):
+                assert kept.recv(1 << 16) in (b"", b'"yes"')
+
+
+def test_an_answer_has_a_date_of_now(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_DATE_S", 0.1)
+    with serving_app(app) as port:
+        for _ in range(2):
+            head, _, _ = ask(port, b"GET /well HTTP/1.0\r\nhost: localhost\r\n\r\n").partition(b"\r\n\r\n")
+            (date,) = (line[6:] for line in head.split(b"\r\n") if line.startswith(b"date: "))
+            assert abs(parsedate_to_datetime(date.decode()).timestamp() - time.time()) < 2.0
+            time.sleep(2.1)
