@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, need_root, show, spread
 from ringlight.testbed.emulation import netlink, openvswitch

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from benchmarks.harness import behind, lab_up, need_root, processor_s, running, show, until
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE

@@ -81,7 +81,8 @@ def _simgrid() -> Check:
 
 def _kernel_has_tc(kind: str) -> bool:
     """Whether the kernel knows a queueing discipline; asked on a dummy veth that is removed again."""
-    from pyroute2 import IPRoute, NetlinkError
+    from pyroute2.iproute import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
 
     name = f"rlq{os.getpid() % 10000}"
     with IPRoute() as netlink:

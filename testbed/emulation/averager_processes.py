@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.planes.averagers.averager import Averager

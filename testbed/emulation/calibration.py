@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.containers.image import ImageError, image_present, image_tag
 from ringlight.testbed.emulation import netlink, openvswitch

@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pyroute2 import IPRoute, NetlinkError
+from pyroute2.iproute import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.tcmsg import plugins as _queueing_disciplines
 
 from ringlight.testbed.emulation.optical.netns import set_ipv6_off

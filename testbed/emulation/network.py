@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mininet.net import Mininet
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.impairments import NONE, Impairments

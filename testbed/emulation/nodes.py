@@ -25,7 +25,7 @@ import docker.errors
 import requests
 from mininet.link import Intf, Link
 from mininet.node import Host, Node, OVSSwitch
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight import IMPORT_PATH
 from ringlight.fabric.parts import OURS

@@ -87,7 +87,7 @@ def numbers_taken(udp_port: int, numbers: Sequence[int]) -> str | None:
 
 def _tunnels_here() -> Iterator[tuple[str, int, int]]:
     """Name, number and UDP port of VXLAN interfaces in this network namespace."""
-    from pyroute2 import IPRoute
+    from pyroute2.iproute import IPRoute
 
     with IPRoute() as here:
         for link in here.get_links():

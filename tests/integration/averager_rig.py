@@ -31,7 +31,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import numpy.typing as npt
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.containers.worker.optinc import Averaging, Place
 from ringlight.containers.worker.peer import AveragingFailed

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.impairments import Impairments
 from ringlight.testbed.emulation import netlink

@@ -309,18 +309,35 @@ print(*sys.modules)
 _STARTS_WITHOUT = {
     # Each link test starts a worker for every GPU, and numpy takes half of a worker's start.
     "containers.worker.linktest": ("numpy",),
-    "testbed.emulation.testbed": ("numpy", "networkx", "scipy", "matplotlib", "httpx", "paramiko", "rich"),
+    "testbed.emulation.testbed": (
+        *("numpy", "networkx", "scipy", "matplotlib", "httpx", "paramiko", "rich"),
+        *("setuptools", "psutil", "pyroute2.ndb"),
+    ),
     "testbed.emulation.optical.__main__": ("numpy", "networkx", "docker", "paramiko", "matplotlib"),
     # Its ports are open before it imports the rest.
     "controller.__main__": ("numpy", "pydantic", "fastapi", "os_ken", "httpx"),
-    "controller.running": ("networkx", "scipy", "matplotlib", "docker", "pyroute2", "paramiko", "rich"),
+    "controller.running": (
+        "networkx",
+        "scipy",
+        "matplotlib",
+        "docker",
+        "pyroute2.netlink",
+        "paramiko",
+        "rich",
+    ),
     "experiments.cli.app": ("numpy", "pydantic", "matplotlib", "docker", "yaml", "httpx"),
     "experiments.backends.emulation.lab_of_setting": (
         "ringlight.experiments.record.events",
-        "httpcore",
+        "httpx",
         "fastapi",
     ),
-    "experiments.backends.emulation.backend": ("networkx", "matplotlib", "docker", "pyroute2", "fastapi"),
+    "experiments.backends.emulation.backend": (
+        "networkx",
+        "matplotlib",
+        "docker",
+        "pyroute2.netlink",
+        "fastapi",
+    ),
 }
 
 
@@ -336,6 +353,22 @@ print(*(name for name, loaded in sys.modules.items() if loaded))
     loaded = done.stdout.split()
     assert f"ringlight.{module}" in loaded
     assert not {*_STARTS_WITHOUT[module]}.intersection(loaded)
+
+
+def test_of_a_library_that_is_imported_by_its_parts_all_is_there() -> None:
+    code = """
+import sys, ringlight
+ringlight.leave_out_unused()
+from pyroute2.iproute import IPRoute
+assert "pyroute2.ndb.main" not in sys.modules
+from pyroute2 import netns
+assert "pyroute2.ndb.main" not in sys.modules
+import pyroute2
+assert pyroute2.IPRoute is IPRoute
+from pyroute2 import NDB
+assert NDB is sys.modules["pyroute2.ndb.main"].NDB
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_no_file_name_stands_more_than_three_times() -> None:

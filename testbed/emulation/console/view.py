@@ -155,7 +155,7 @@ def _states_of(said: str) -> dict[str, str]:
 def _states() -> dict[str, str]:
     """State of each interface in the calling thread's namespace."""
     # Here, as a prompt comes in half the time without netlink.
-    from pyroute2 import IPRoute
+    from pyroute2.iproute import IPRoute
 
     from ringlight.testbed.emulation import netlink
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath import openflow

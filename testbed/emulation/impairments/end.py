@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.impairments import Impairments
 from ringlight.testbed.emulation import netlink

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import IPRoute
+from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.parts import Gpu, Port
 from ringlight.fabric.planes.ring.ring import WdmRing
