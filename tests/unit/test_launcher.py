@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import threading
 import time
 from importlib.machinery import SourceFileLoader
@@ -181,3 +183,32 @@ def test_changed_packages_leave_what_was_installed_besides(
     launcher.make_environment()
     assert done[0] == made_anew
     assert launcher.environment_is_current()
+
+
+def test_the_environment_itself_starts_it_where_there_is_one(tmp_path: Path) -> None:
+    tree, elsewhere = tmp_path / "tree", tmp_path / "elsewhere"
+    shutil.copy(ROOT / "ringlight", make(tree) / "ringlight")
+    for python, who in ((tree / ".venv/bin/python", "own"), (elsewhere / "python3", "other")):
+        make(python.parent)
+        python.write_text(f'#!/bin/sh\necho {who} "$@"\n')
+        python.chmod(0o755)
+
+    def started_by(**environment: str) -> str:
+        environment |= {"PATH": f"{elsewhere}:/usr/bin:/bin"}
+        command = [tree / "ringlight", "up", "a b.yaml"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        who, _, words = done.stdout.partition(" ")
+        assert words == f"{tree}/ringlight up a b.yaml\n"
+        return who
+
+    assert started_by() == "own"
+    assert started_by(RINGLIGHT_VENV=f"{tmp_path}/none") == "other"
+    (tree / ".venv/bin/python").unlink()
+    (tree / ".venv/bin/python").symlink_to(tmp_path / "removed")
+    assert started_by() == "other"
+    assert started_by(RINGLIGHT_VENV=f"{tree}/.venv") == "other"
+
+
+def make(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
