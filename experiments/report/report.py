@@ -6,6 +6,7 @@ It is made of ``sections``. A picture is drawn twice, for wide and for narrow sc
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def _titled(section: Section, body: str) -> str:
     if section.folded:
         return folded(f"<h2>{section.title}</h2>", body, "part")
     return f"<h2>{section.title}</h2>{body}" if section.title else body
+
+
+def prepare() -> None:
+    """Import what draws, and have it read its fonts, before there is anything to draw."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from ringlight.experiments.report.drawing import STYLE
+
+    sections()
+    with rc_context(STYLE):
+        figure = Figure()
+        figure.text(0, 0, "0")
+        figure.savefig(io.BytesIO(), format="svg")
 
 
 def write_report(folder: Path, view: View, *, png: bool = False, each: Each = one_by_one) -> None:

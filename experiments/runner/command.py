@@ -32,9 +32,9 @@ from ringlight.experiments.record.folder import (
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
-from ringlight.experiments.report.report import parts, write_report
+from ringlight.experiments.report.report import parts, prepare, write_report
 from ringlight.experiments.report.view import View, view_of
-from ringlight.experiments.runner.executors import by_entry_point, in_forks
+from ringlight.experiments.runner.executors import beside, by_entry_point, in_forks
 from ringlight.experiments.runner.executors import dask as dask_executor
 from ringlight.experiments.runner.executors import processes as local
 from ringlight.experiments.runner.experiment import Done, carry_out, choose, runs_in
@@ -131,6 +131,9 @@ def carry_out_experiment(
         with ExitStack() as opened:
             # Before the run folder is made, so that an executor that cannot be had leaves none behind.
             pool = None if spread is None else nullcontext(opened.enter_context(spread))
+            end: Callable[[Path], dict[str, Any]] = partial(finish, experiment=experiment, watched=watched)
+            if pool is None and isinstance(fitted, SimulationBackend):
+                end = opened.enter_context(beside(prepare, end))
             ended: set[str] = set()
             if resume is not None:
                 check_resumed(resume, experiment, fitted)
@@ -156,8 +159,8 @@ def carry_out_experiment(
                 if experiment.scale is not None:
                     folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
                 done = carry_out(experiment, chosen, fitted, folder, told, pool, ended)
-        told.say("drawing the report")
-        return done, finish(done.path, experiment, watched=watched)
+            told.say("drawing the report")
+            return done, end(done.path)
 
     while True:
         try:

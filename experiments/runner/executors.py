@@ -6,23 +6,26 @@ function from an address to a context manager that gives an executor.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from typing import Any, TypeVar
 
 from ringlight.experiments.language.text import ScenarioError
 
+A = TypeVar("A")
 R = TypeVar("R")
 #: The group of entry points, by the name before the colon of ``--executor NAME:ADDRESS``.
 GROUP = "ringlight.executors"
 #: Seconds that a Dask scheduler has to answer.
 DASK_S = 30.0
+_PR_SET_PDEATHSIG = 1
 #: What the runs of a sweep import.
 _PRELOADED = ["ringlight.experiments.runner.experiment", "ringlight.experiments.backends.simulation.backend"]
 
@@ -65,31 +68,72 @@ def _begin_worker() -> None:
 
 
 #: What the processes that are forked meanwhile are to call.
-_shared: Callable[[int], Any] | None = None
+_shared: Callable[[Any], Any] | None = None
+
+
+def _forks_pay() -> bool:
+    """Whether a fork can do a part of the work: this process has no other threads, which it would lack, and
+    others do not keep the processors busy."""
+    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
+    processors = len(os.sched_getaffinity(0))
+    return alone and processors >= 2 and os.getloadavg()[0] <= processors
+
+
+@contextmanager
+def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Callable[[A], R]]:
+    """``work`` in a process that is forked from this one now and meanwhile does ``prepare``, a function of a
+    module; here, unprepared, where a fork does not pay or that process has been killed."""
+    global _shared
+    if not _forks_pay():
+        yield work
+        return
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_begin_beside) as pool:
+        _shared = work
+        try:
+            pool.submit(prepare)
+        finally:
+            _shared = None
+
+        def there(argument: A) -> R:
+            try:
+                found: R = pool.submit(_call_shared, argument).result()
+            except BrokenExecutor:
+                # Somebody has killed it.
+                found = work(argument)
+            return found
+
+        yield there
+
+
+def _begin_beside() -> None:
+    """As of :func:`_begin_worker`, without a thread, so that it can fork in its turn."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def in_forks(function: Callable[[int], R], count: int) -> list[R]:
     """``function`` of each number below ``count``, in order: by processes that are forked from this one, one
-    for each processor, so that ``function`` may be anything. Here where this process has other threads, which
-    a fork would lack, or others keep the processors busy, so that forking only costs.
+    for each processor, so that ``function`` may be anything; here where forks do not pay.
     """
     global _shared
-    processors = len(os.sched_getaffinity(0))
-    alone = threading.active_count() == 1 and not multiprocessing.current_process().daemon
-    if not alone or processors < 2 or os.getloadavg()[0] > processors:
+    if not _forks_pay():
         return [function(number) for number in range(count)]
     _shared = function
     try:
         context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(processors, mp_context=context, initializer=_begin_worker) as pool:
+        workers = len(os.sched_getaffinity(0))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
             return list(pool.map(_call_shared, range(count)))
     finally:
         _shared = None
 
 
-def _call_shared(number: int) -> Any:
+def _call_shared(argument: Any) -> Any:
     assert _shared is not None
-    return _shared(number)
+    return _shared(argument)
 
 
 @contextmanager

@@ -37,6 +37,48 @@ assert {pid for _, pid, _ in in_forks(told, 7)} == {os.getpid()}
 """
 
 
+BESIDE = """
+import os, signal, sys
+from ringlight.experiments.runner.executors import beside, in_forks
+from ringlight.experiments.record.writing import WriteError
+os.sched_getaffinity = lambda _: {0, 1}
+os.getloadavg = lambda: (1.0, 0.0, 0.0)
+made_here = object()
+def work(what):
+    if what == "write":
+        raise WriteError("plots: no space left")
+    if what == "die" and os.getpid() != here:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid(), "cmath" in sys.modules, id(made_here), set(in_forks(lambda _: os.getpid(), 4))
+def begin():
+    import cmath
+here = os.getpid()
+with beside(begin, work) as there:
+    pid, prepared, what, forked = there("do")
+    assert pid != here and prepared and what == id(made_here) and not {here, pid} & forked
+with beside(begin, work) as there:
+    try:
+        there("write")
+    except WriteError as error:
+        print(error)
+with beside(begin, work) as there:
+    assert there("die")[0] == here
+try:
+    with beside(begin, work) as there:
+        raise KeyError("meanwhile")
+except KeyError as error:
+    print(error)
+os.getloadavg = lambda: (2.1, 0.0, 0.0)
+with beside(begin, work) as there:
+    assert there("do")[0] == here
+"""
+
+
+def test_a_forked_process_prepares_for_what_it_is_to_do() -> None:
+    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("plots: no space left\n'meanwhile'\n", "")
+
+
 def test_forked_processes_do_what_cannot_be_sent_to_others() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("28 plots/7\n", "")
