@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE, Costs
-from ringlight.experiments.analysis.prediction import expected_s
 from ringlight.experiments.analysis.scaling import choose_scale
 from ringlight.experiments.language.plan import ChosenScale, RunPlan
 from ringlight.experiments.record.environment import describe_machine
@@ -36,6 +35,7 @@ class Takes:
 
 def takes(plans: Sequence[RunPlan]) -> Takes:
     """How long these runs take where they are emulated, about."""
+    from ringlight.experiments.analysis.prediction import expected_s
     from ringlight.experiments.backends.emulation.linktest import parts
     from ringlight.fabric.parts import canonical
     from ringlight.fabric.planes.divided.plugged import plugged
@@ -55,7 +55,7 @@ def takes(plans: Sequence[RunPlan]) -> Takes:
     return Takes(bring_up, links, runs)
 
 
-#: Share of the processors that others may have had while a calibration was measured that is kept.
+#: Share of the processors that others may have had while a calibration was measured that counts.
 MOST_TAKEN = 0.25
 #: The least that a frame costs at a switch, seconds: below it the measurement sees nothing.
 LEAST_S = 1e-6
@@ -88,24 +88,31 @@ class Calibration:
         )
 
     @property
+    def counts(self) -> bool:
+        """Whether others left it the processors."""
+        return bool(self.measured["taken"] <= MOST_TAKEN)
+
+    @property
     def name(self) -> str:
         return f"this machine ({self.machine['processor']}, measured {self.when})"
 
 
 def calibrate(say: Callable[[str], None]) -> Calibration:
-    """Measure this machine, and keep that if others left it the processors. Needs root and Open vSwitch.
+    """Measure this machine, and keep that; it takes no place of a better one. Needs root and Open vSwitch.
 
     Raises NetworkError, LabError.
     """
-    from datetime import UTC, datetime
-
     from ringlight.testbed.emulation.calibration import calibrate as measure
 
     measured = measure(say)
-    found = Calibration(asdict(measured), _machine(), datetime.now(UTC).date().isoformat())
-    if measured.taken > MOST_TAKEN:
-        say(f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this is not kept")
-        return found
+    found = Calibration(asdict(measured), _machine(), _today())
+    if not found.counts:
+        disturbed = (
+            f"others took {100 * measured.taken:.0f} % of the processors meanwhile: this does not count"
+        )
+        say(f"{disturbed}; again with: ringlight calibrate")
+        if kept() is not None:
+            return found
     path = _path()
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,12 +121,22 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
 
 
 def kept() -> Calibration | None:
-    """The calibration of this machine as it is now; None where there is none, or it is of another."""
+    """The calibration of this machine as it is now; None where there is none that counts."""
+    found = _last()
+    return found if found is not None and found.counts else None
+
+
+def _last() -> Calibration | None:
+    """The last calibration, unless it is of another machine."""
     try:
         found = json.loads(_path().read_text(encoding="utf-8"))
         kept_of = Calibration(found["measured"], found["machine"], found["when"])
-        # Costs are computed here, as a file of another version may lack what they follow from.
-        return kept_of if kept_of.machine == _machine() and kept_of.costs else None
+        # Computed here, as a file of another version may lack what they follow from.
+        return (
+            kept_of
+            if kept_of.machine == _machine() and kept_of.costs and kept_of.counts is not None
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -127,6 +144,12 @@ def kept() -> Calibration | None:
 def _machine() -> dict[str, Any]:
     facts = describe_machine(simulated=True)
     return {key: facts.get(key) for key in ("processor", "processors", "kernel", "commit")}
+
+
+def _today() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).date().isoformat()
 
 
 def _path() -> Path:
@@ -142,13 +165,14 @@ def scale_here(
 ) -> ChosenScale:
     """One scale for all of these runs, with which this machine carries them. ``fast_path``: with that.
 
-    ``measure``: where there is no calibration of this machine, make one, and say so there; else the costs of
-    another machine are taken. Raises NetworkError, LabError.
+    ``measure``: where there is no calibration of this machine, make one, and say so there, but once a day
+    where none counts; else the costs of another machine are taken. Raises NetworkError, LabError.
     """
-    found = kept()
-    if found is None and measure is not None:
+    found = _last()
+    if measure is not None and (found is None or not (found.counts or found.when == _today())):
         measure("measuring what this machine carries, once")
-        made = calibrate(measure)
-        found = made if made.measured["taken"] <= MOST_TAKEN else None
+        found = calibrate(measure)
+    if found is not None and not found.counts:
+        found = None
     costs, name = (MEASURED, REFERENCE) if found is None else (found.costs, found.name)
     return choose_scale(plans, costs.fast() if fast_path else costs, os.cpu_count() or 1, name)
