@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringlight.containers.image import image_tag
+from ringlight.testbed.emulation.netlink import in_namespace
+from ringlight.testbed.forkserver import SOCKET
 from ringlight.testbed.hosts.certificates import make_certificates
+from tests.forks import COMMAND, Command
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD_IP, PORT = "10.99.0.254", 8786
@@ -105,7 +108,15 @@ class Hosts:
         return {**kept, "DASK_CONFIG": str(self.folder / "certificates"), "PYTHONDONTWRITEBYTECODE": ""}
 
     def ringlight(self, *words: str, timeout_s: float = 170.0) -> subprocess.CompletedProcess[str]:
-        """A command of ``head``."""
+        """A command of ``head``; forked from what has been imported, where labs of tests are."""
+        if SOCKET in os.environ:
+            with open(f"/proc/{self.head}/ns/net") as network:
+                command = in_namespace(
+                    network.fileno(), lambda: Command([*COMMAND, *words], self.environment)
+                )
+            said = command.communicate(timeout_s)
+            assert command.returncode is not None
+            return subprocess.CompletedProcess(list(words), command.returncode, *said)
         with self.starting(*words) as process:
             try:
                 out, err = process.communicate(timeout=timeout_s)
@@ -116,9 +127,8 @@ class Hosts:
 
     def starting(self, *words: str) -> subprocess.Popen[str]:
         """The same, running."""
-        command = [sys.executable, "-m", "ringlight.experiments.cli.app", *words]
         return subprocess.Popen(
-            ["nsenter", f"--target={self.head}", "--net", "--", *command],
+            ["nsenter", f"--target={self.head}", "--net", "--", *COMMAND, *words],
             cwd=ROOT,
             env=self.environment,
             text=True,
