@@ -15,6 +15,7 @@ injected fault makes of one (:mod:`.faults`) is its :class:`Mishap`.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -354,11 +355,11 @@ class OpticalDevice:
                     self._lit[wire.spot] = replace(lit, ready_ns=lit.ready_ns + late_ns)
 
     def _duration_ns(self, command: Command) -> int:
-        try:
-            touched = self._change(command).touched
-        except DeviceError:
-            touched = 0
-        return round((self.profile.command_s + self.profile.command_per_xc_s * touched) * NS)
+        each_s, touched = self.profile.command_per_xc_s, 0
+        if each_s:
+            with contextlib.suppress(DeviceError):
+                touched = self._change(command).touched
+        return round((self.profile.command_s + each_s * touched) * NS)
 
     def _carry_out(
         self, command: Command, now_ns: int, ticket: Ticket, mishap: Mishap | None = None
@@ -631,16 +632,20 @@ class OpticalDevice:
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
         """Factory insertion loss of a path: triangular between the profile's least, typical and most."""
         profile = self.profile
+        if profile.loss_min_db == profile.loss_max_db:
+            return profile.loss_min_db
         dice = random.Random(f"{self._seed}/{ingress}/{egress}")
         return dice.triangular(profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db)
 
     def loss_db(self, wire: Wire) -> float:
         """Loss (dB) of a cross-connect since it was last tuned: the path's own, and the mirrors' error."""
-        # Drawn from the moment of tuning, so that a restarted device reads the same.
-        ready = self._lit[wire.spot].ready_ns
-        dice = random.Random(f"{self._seed}/{wire.ingress}/{wire.egress}/{ready}")
-        spread = self.profile.repeatability_db
-        return max(0.0, self.insertion_loss_db(wire.ingress, wire.egress) + dice.uniform(-spread, spread))
+        loss_db, spread = self.insertion_loss_db(wire.ingress, wire.egress), self.profile.repeatability_db
+        if spread:
+            # Drawn from the moment of tuning, so that a restarted device reads the same.
+            ready = self._lit[wire.spot].ready_ns
+            dice = random.Random(f"{self._seed}/{wire.ingress}/{wire.egress}/{ready}")
+            loss_db += dice.uniform(-spread, spread)
+        return max(0.0, loss_db)
 
     def light_of(self, wire: Wire) -> Light:
         """The effect that makes a cross-connect that stands."""
