@@ -233,7 +233,13 @@ class Engine:
         self._paused = False
         self._share()
         queue = self._queue
-        while not self._paused and (time_s := self.next_event_s()) <= until_s and queue:
+        while queue and not self._paused:
+            time_s, _, act, version, arguments = queue[0]
+            if version and act.version != version:  # type: ignore[union-attr]
+                heappop(queue)
+                continue
+            if time_s > until_s:
+                break
             if self.events > self._most_events:
                 raise TooManyEvents(f"the simulation takes more than {self._most_events:,.0f} events")
             self.now_s = time_s

@@ -153,22 +153,25 @@ class OnicPlane:
             kind = effect.__class__
             if kind is Send:
                 peer, message = effect  # type: ignore[misc]
-                self._sent[message.kind] += 1
+                self._sent[message[0]] += 1
                 time_s = engine.now_s + next(self._delays) + self._handle_s
                 engine.at(time_s, self._handle, self._units[peer], unit.node, message)
-            elif kind is protocol.Tune:
-                engine.at(engine.now_s + unit.tuning_s, self._tuned, unit, effect.port)  # type: ignore[union-attr]
-            elif kind is protocol.Lit:
-                self._lit(effect.flow)  # type: ignore[union-attr]
-            elif isinstance(effect, protocol.Finished):
-                self.queued += effect.waited
-                if self._told_finished is not None:
-                    self._told_finished(unit.node, effect)
-            elif isinstance(effect, protocol.Failed | protocol.Lost):
-                assert isinstance(effect.flow, int)
-                asked = self._open.pop(effect.flow, None)
-                if asked is not None:
-                    asked.failed(f"no light from {asked.unit.node} to {asked.destination}: {effect.reason}")
+            elif (do := _ACTIONS.get(kind)) is not None:
+                do(self, unit, effect)
+
+    def _tune(self, unit: _Unit, effect: protocol.Tune) -> None:
+        self._engine.at(self._engine.now_s + unit.tuning_s, self._tuned, unit, effect.port)
+
+    def _finished(self, unit: _Unit, effect: protocol.Finished) -> None:
+        self.queued += effect.waited
+        if self._told_finished is not None:
+            self._told_finished(unit.node, effect)
+
+    def _over(self, _: _Unit, effect: protocol.Failed | protocol.Lost) -> None:
+        assert isinstance(effect.flow, int)
+        asked = self._open.pop(effect.flow, None)
+        if asked is not None:
+            asked.failed(f"no light from {asked.unit.node} to {asked.destination}: {effect.reason}")
 
     def _tuned(self, unit: _Unit, port: int) -> None:
         now_s = self._engine.now_s
@@ -192,8 +195,8 @@ class OnicPlane:
     def _receive(self, unit: _Unit, sender: str, message: protocol.Message) -> None:
         self._did(unit, unit.onic.receive(self._engine.now_s, sender, message))
 
-    def _lit(self, flow: Hashable) -> None:
-        assert isinstance(flow, int)
+    def _lit(self, _: _Unit, effect: protocol.Lit) -> None:
+        flow = effect.flow
         asked = self._open.get(flow)
         if asked is None:
             return
@@ -219,6 +222,16 @@ class OnicPlane:
     def idle(self) -> bool:
         """Whether no control unit has anything left to do."""
         return all(unit.onic.idle() for unit in self._units.values())
+
+
+#: What is done about each effect but a message; nothing about the others: light goes on, or out, by itself.
+_ACTIONS: dict[type, Callable[[OnicPlane, _Unit, Any], None]] = {
+    protocol.Tune: OnicPlane._tune,
+    protocol.Lit: OnicPlane._lit,
+    protocol.Finished: OnicPlane._finished,
+    protocol.Failed: OnicPlane._over,
+    protocol.Lost: OnicPlane._over,
+}
 
 
 def _delays(control: ControlNetwork) -> Iterator[float]:
