@@ -6,7 +6,6 @@ reach them. Their certificates are those of Dask's own configuration.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
 import sys
@@ -148,6 +147,9 @@ def known_hosts(address: str, hosts: Sequence[Host]) -> Iterator[Cluster]:
 
 async def _in_thread(function: Callable[..., Answer], arguments: Sequence[Any]) -> Answer:
     """A call that leaves the worker's loop to go on. Raises LabError for any OSError."""
+    # Here, where its loop has it: whoever only asks whether a host is lost starts sooner without.
+    import asyncio
+
     try:
         return await asyncio.to_thread(function, *arguments)
     except OSError as error:
