@@ -13,9 +13,11 @@ import yaml
 
 from ringlight.containers.image import ROOT
 from ringlight.experiments.cli.common import patience
+from ringlight.fabric.kinds import collective_steps
 from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.formats import matrix, reading
 from ringlight.workloads.formats.chakra import writer
+from ringlight.workloads.formats.msccl.writer import msccl_text
 from ringlight.workloads.formats.writing import write_any
 from ringlight.workloads.models import MODELS
 from ringlight.workloads.packed import pack
@@ -45,6 +47,19 @@ def refused(*arguments: str) -> str:
     done = ringlight("workload", *arguments)
     assert done.returncode == 2, done.stdout
     return one_line(done).removeprefix("ringlight: ")
+
+
+def test_an_algorithm_is_written_as_a_file_that_runs(tmp_path: Path) -> None:
+    out = tmp_path / "bruck.xml"
+    made = answer("algorithm", "--kind", "all-gather", "--algorithm", "bruck", "--ranks", "5", str(out))
+    wanted = collective_steps("all-gather", "bruck", 5)
+    assert made == {
+        "file": str(out), "kind": "all-gather", "algorithm": wanted.name, "ranks": 5, "steps": wanted.steps,
+    }  # fmt: skip
+    assert out.read_text() == msccl_text("all-gather", wanted)
+    said = refused("algorithm", "--kind", "all-gather", "--algorithm", "brook", str(out))
+    assert said.startswith("all-gather has no algorithm 'brook'; there are ")
+    assert refused("algorithm", str(tmp_path / "no/ring.xml")).startswith(f"{tmp_path}/no/ring.xml: ")
 
 
 def test_a_model_is_written_and_shown(tmp_path: Path) -> None:
