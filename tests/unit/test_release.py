@@ -45,8 +45,9 @@ def test_a_worker_begins_at_the_time_that_it_is_told(
     began = wait_for_release(tmp_path / "go", [], 10.0)
     now = time.monotonic()
     thread.join()
-    assert began == pytest.approx(starts[0], abs=0.05)
-    assert starts[0] <= now < starts[0] + 0.3
+    # Generous, since the suite keeps the machine busy.
+    assert began == pytest.approx(starts[0], abs=0.3)
+    assert starts[0] <= now < starts[0] + 1.0
     # The kernel tells it; else it has to look all the time.
     assert len(looked) < 15 if told else len(looked) > 30
 
