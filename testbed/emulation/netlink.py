@@ -74,7 +74,7 @@ NETNS_DIR, _SYSCTLS = Path("/run/netns"), Path("/proc/sys/net")
 _TCP_BUFFERS = {"ipv4/tcp_rmem": "10240 786432 16777216", "ipv4/tcp_wmem": "10240 87380 16777216"}
 
 _CLONE_NEWNET = 0x40000000
-_MS_BIND = 4096
+_MS_BIND, _MS_REC, _MS_SHARED = 0x1000, 0x4000, 0x100000
 _MNT_DETACH = 2
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM, _ETHTOOL_SGRO = 0x17, 0x2C
@@ -162,11 +162,28 @@ def is_own_namespace(descriptor: int | None) -> bool:
     return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net"))
 
 
+def _provide_directory() -> None:
+    """Make the directory of named namespaces a shared mount, under the lock that ``ip netns add`` takes.
+
+    Else the machine's first ``ip netns add`` would mount it over itself: nobody could remove what was there.
+    """
+    NETNS_DIR.mkdir(parents=True, exist_ok=True)
+    directory, path = os.open(NETNS_DIR, os.O_RDONLY | os.O_CLOEXEC), bytes(NETNS_DIR)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        # It is not to be shared where it is no mount.
+        if _libc.mount(b"", path, b"none", _MS_SHARED | _MS_REC, None) < 0:
+            _check(_libc.mount(path, path, b"none", _MS_BIND | _MS_REC, None), f"mounting {NETNS_DIR}")
+            _check(_libc.mount(b"", path, b"none", _MS_SHARED | _MS_REC, None), f"sharing {NETNS_DIR}")
+    finally:
+        os.close(directory)
+
+
 def create_namespace(name: str) -> int:
     """A named network namespace, as ``ip netns add`` makes; a descriptor of it. Raises NetworkError."""
     path = NETNS_DIR / name
     with failing(f"network namespace {name}"):
-        NETNS_DIR.mkdir(parents=True, exist_ok=True)
+        _provide_directory()
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o444))
 
     def unshare_and_bind() -> int:

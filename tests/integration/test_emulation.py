@@ -679,6 +679,25 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["agent.sock"]
 
 
+def test_a_namespace_can_be_removed_after_the_machine_s_first_ip_netns_add() -> None:
+    program = """
+import os, subprocess
+from ringlight.testbed.emulation import netlink
+subprocess.run(["umount", "--lazy", "--recursive", str(netlink.NETNS_DIR)], check=False, capture_output=True)
+for name in ("one", "two"):
+    os.close(netlink.create_namespace(f"rlfirst-{name}"))
+subprocess.run(["ip", "netns", "add", "rlfirst-three"], check=True)
+assert len([*netlink.NETNS_DIR.glob("rlfirst-*")]) == 3
+for name in ("one", "two", "three"):
+    netlink.delete_namespace(f"rlfirst-{name}")
+assert not [*netlink.NETNS_DIR.glob("rlfirst-*")]
+"""
+    # In a mount namespace of its own, where /run/netns is as on a fresh machine.
+    command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_port_that_is_not_there_is_named_when_it_is_shaped() -> None:
     with pytest.raises(netlink.NetworkError, match=r"the rate of 1 port cannot be set: .*rlgone-1"):
         netlink.shape_shared([("rlgone-1", 1e7, 0.01, "src")], ["10.82.0.1"])
