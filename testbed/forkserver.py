@@ -38,6 +38,8 @@ from ringlight import IMPORT_PATH, leave_out_unused
 #: Environment variable with the path of the server's socket: who starts a process has it forked there.
 SOCKET = "RINGLIGHT_FORKSERVER"
 
+#: How the folders of sockets of servers that last as long as a command begin.
+_FOLDER = "ringlight-forks-"
 #: Longest request, bytes; of the server's own arguments and environment, whose place those of others take.
 _LONGEST = 1 << 15
 _ANSWER_S = 60.0
@@ -216,7 +218,7 @@ def forking(modules: Sequence[str]) -> Iterator[bool]:
     if SOCKET in os.environ or os.geteuid() != 0:
         yield False
         return
-    with tempfile.TemporaryDirectory(prefix="ringlight-forks-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as folder:
         server = ForkServer(Path(folder) / "socket", modules, os.environ)
         os.environ[SOCKET] = str(server.path)
         try:
@@ -343,6 +345,7 @@ def _serve(listener: socket.socket) -> _Forked | None:
             poll.register(descriptor, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll()}
         if 0 in ready:
+            _forget(listener.getsockname())
             return None
         for child in [child for child in children if child.pidfd in ready]:
             code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
@@ -368,6 +371,12 @@ def _serve(listener: socket.socket) -> _Forked | None:
                 for child in children:
                     child.close()
                 return made
+
+
+def _forget(path: str) -> None:
+    """Remove the folder of :func:`forking` around a socket, whose owner may have been killed and left it."""
+    if os.path.basename(os.path.dirname(path)).startswith(_FOLDER):
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
 def _fork(connection: socket.socket) -> _Child | _Forked | None:

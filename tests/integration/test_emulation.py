@@ -694,7 +694,11 @@ assert not [*netlink.NETNS_DIR.glob("rlfirst-*")]
 """
     # In a mount namespace of its own, where /run/netns is as on a fresh machine.
     command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        for path in netlink.NETNS_DIR.glob("rlfirst-*"):
+            path.unlink()
     assert done.returncode == 0, done.stderr
 
 

@@ -230,6 +230,26 @@ def test_a_server_that_still_imports_keeps_nobody_waiting(
     assert time.monotonic() - began < 4
 
 
+FOR_A_WHILE = """
+import os, time
+from ringlight.testbed.forkserver import SOCKET, forking
+with forking(["json"]):
+    print(os.environ[SOCKET], flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root builds labs")
+def test_the_server_of_a_command_that_is_killed_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SOCKET, raising=False)
+    with subprocess.Popen([sys.executable, "-c", FOR_A_WHILE], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        path = Path(command.stdout.readline().decode().strip())
+        assert path.exists()
+        command.kill()
+    until(lambda: not path.parent.exists())
+
+
 SERVING = """
 import os, sys
 from pathlib import Path
