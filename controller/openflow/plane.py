@@ -276,7 +276,7 @@ class OpenFlowPlane(OfctlMixin):
         for dpid in dpids:
             try:
                 switch = self._switch(dpid)
-                begun[dpid] = switch, switch.begin(messages(switch, dpid))
+                begun[dpid] = switch, switch.begin(messages(switch, dpid), timeout_s)
             except OpenFlowError as error:
                 failed[dpid] = error
         for dpid, (switch, pending) in begun.items():

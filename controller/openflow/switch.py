@@ -143,10 +143,15 @@ class Switch(Datapath):  # type: ignore[misc]
         An error of the switch about any of the messages raises SwitchRefusedError. Raises
         NotConnectedError when the connection ends first and SwitchTimeoutError after ``timeout_s``.
         """
-        return self.finish(self.begin(messages), timeout_s)
+        return self.finish(self.begin(messages, timeout_s), timeout_s)
 
-    def begin(self, messages: Sequence[Any]) -> Pending:
-        """The first half of :meth:`transact`, so that several switches can be asked at once."""
+    def begin(self, messages: Sequence[Any], timeout_s: float) -> Pending:
+        """The first half of :meth:`transact`, so that several switches can be asked at once.
+
+        Sends nothing where no time is left for an answer.
+        """
+        if timeout_s <= 0:
+            raise SwitchTimeoutError(f"switch {self.id} was not asked: no time was left for its answer")
         burst = bytearray()
         for message in messages:
             self.set_xid(message)

@@ -61,7 +61,7 @@ def site() -> Iterator[Site]:
 def barrier(site: Site, answer: Callable[[int], None]) -> list[Any]:
     """The replies to a barrier, which ``answer`` gives when it has come."""
     message = parser.OFPBarrierRequest(site.switch)
-    pending = site.switch.begin([message])
+    pending = site.switch.begin([message], 1.0)
     head = site.far.recv(8, socket.MSG_WAITALL)
     answer(struct.unpack_from("!I", head, 4)[0])
     return site.switch.finish(pending, 10.0)
@@ -92,4 +92,4 @@ def test_who_asks_a_switch_that_reads_nothing_is_told_and_it_is_left(site: Site)
     assert not site.switch.send(bytes(64 << 20))
     assert site.states[-1] == DEAD_DISPATCHER
     with pytest.raises(NotConnectedError):
-        site.switch.begin([parser.OFPBarrierRequest(site.switch)])
+        site.switch.begin([parser.OFPBarrierRequest(site.switch)], 1.0)
