@@ -177,7 +177,9 @@ class Handlers(OFPHandler):  # type: ignore[misc]
 
     def on_flow_monitor(self, switch: Any, message: bytes | bytearray) -> None:
         """Take what a flow monitor says unasked. A message comes for each flow that we write, and os-ken
-        would take ten times as long to read it."""
+        would take four times as long to read it."""
+        if len(message) < ofp.OFP_MULTIPART_REPLY_SIZE + 8:
+            return
         kind, experimenter, event = struct.unpack_from("!H6xII", message, ofproto_common.OFP_HEADER_SIZE)
         of_monitor = kind == ofp.OFPMP_EXPERIMENTER and (experimenter, event) == MONITOR
         if of_monitor and _tells_of_others(message[ofp.OFP_MULTIPART_REPLY_SIZE + 8 :]):

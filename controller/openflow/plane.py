@@ -54,11 +54,10 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: How long a connected switch has to answer before another one may have its datapath id, seconds.
 _STILL_THERE_S = 1.0
-T = TypeVar("T")
-
 #: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
 _REFUSED_S = 30.0
 

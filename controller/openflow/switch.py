@@ -1,8 +1,7 @@
 """One connection of one switch: os-ken's datapath with replies matched to requests by their xid.
 
 A connection has one thread, which receives; who has something to send does so itself. os-ken would hand it to
-a second thread, and read each message in two pieces: a change of rules took twice as long, most of it in
-waking threads.
+a second thread, which has to wake, and read each message in two pieces.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ class Switch(Datapath):  # type: ignore[misc]
         return True
 
     def hang_up(self) -> None:
-        """End the connection now; the receive and send threads then end by themselves."""
+        """End the connection now; the thread that receives then ends by itself."""
         self.set_state(DEAD_DISPATCHER)
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)

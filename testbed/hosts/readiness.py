@@ -29,7 +29,8 @@ def why_not_ready(runtime: str) -> str | None:
 def why_not_encrypted(ip: str) -> str | None:
     """On a host: why the kernel's WireGuard does not encrypt what is sent from this address to other hosts,
     in one line."""
-    from pyroute2 import IPRoute, NetlinkError
+    from pyroute2.iproute import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
 
     with IPRoute() as here:
         index = next(found["index"] for found in here.get_addr() if found.get_attr("IFA_ADDRESS") == ip)

@@ -14,7 +14,7 @@ from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from ringlight.controller.openflow.errors import NotConnectedError
+from ringlight.controller.openflow.errors import NotConnectedError, SwitchTimeoutError
 from ringlight.controller.openflow.handshake import MONITOR, Handlers
 from ringlight.controller.openflow.switch import Switch
 
@@ -85,6 +85,20 @@ def test_a_monitor_is_heard_where_others_write_and_not_where_we_do(site: Site) -
     assert site.told == []
     barrier(site, lambda xid: site.far.sendall(site.update(ofp.ONFFME_ADDED) + site.hear(xid)))
     assert site.told == [site.switch]
+
+
+def test_a_message_too_short_for_a_monitor_is_none(site: Site) -> None:
+    short = site.hear(0, ofp.OFPT_MULTIPART_REPLY, struct.pack("!HH4x", ofp.OFPMP_EXPERIMENTER, 0))
+    assert len(barrier(site, lambda xid: site.far.sendall(short + site.hear(xid)))) == 1
+    assert site.told == []
+
+
+def test_nothing_is_sent_where_no_time_is_left_for_an_answer(site: Site) -> None:
+    with pytest.raises(SwitchTimeoutError, match="was not asked"):
+        site.switch.transact([parser.OFPBarrierRequest(site.switch)], 0.0)
+    site.far.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        site.far.recv(1)
 
 
 def test_who_asks_a_switch_that_reads_nothing_is_told_and_it_is_left(site: Site) -> None:
