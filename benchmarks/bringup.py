@@ -25,7 +25,7 @@ from ringlight.testbed.lab import new_lab
 from tests.integration.labs import NOBODY
 
 CONTAINERNET = {"bring_up_s": 6.2, "tear_down_s": 2.3}
-LIMIT = {"bring_up_s": 3.0, "tear_down_s": 1.5}
+LIMIT = {"bring_up_s": 1.0, "tear_down_s": 0.4}
 #: Of one processor.
 IDLE_SHARE = 0.02
 OPEN_VSWITCH = ("ovs-vswitchd", "ovsdb-server")

@@ -117,8 +117,8 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     """The cause of half of the difference, in words, if the run itself names one.
 
     Late timers, slow links, late light and late events are measured, so are waits in queues that another job
-    fills and segments that TCP sent again, and a run has a verdict against itself. That kernel and workers
-    take time is known and says nothing of how much.
+    fills and segments that TCP sent again, and a run has a verdict against itself; waits for turns follow
+    from its plan. That kernel and workers take time is known and says nothing of how much.
     """
     causes = entry["causes"]
     gap_s = causes["gap_s"]
@@ -128,8 +128,13 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
         "late timers": causes["timers_s"],
         "slow links": causes["links_s"],
         "late light": causes["set_up_s"],
-        "steps that wait in queues which another job fills": causes.get("queues_s", 0.0),
     }
+    # A wait in queues is one for turns, too: the larger counts.
+    queues_s, turns_s = causes.get("queues_s", 0.0), causes.get("turns_s", 0.0)
+    if queues_s >= turns_s:
+        parts["steps that wait in queues which another job fills"] = queues_s
+    else:
+        parts["frames that wait for their turns on shared links"] = turns_s
     # An event that comes late may be a loss or a gain.
     parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
     helping = {name: part for name, part in parts.items() if part * gap_s > 0}

@@ -7,16 +7,20 @@ cent of the emulated one.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ringlight.experiments.analysis.carrying import left_by_tcp
 from ringlight.experiments.analysis.metrics import LIGHT
-from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
+from ringlight.experiments.analysis.prediction import cross_connects, ideal_all_reduce_s
 from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
+from ringlight.fabric.frames import ETHERNET_BYTES
+from ringlight.fabric.paths import Hop, Router
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import electrical_graph
 
 SCHEMA_VERSION = 3
 #: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is
@@ -183,8 +187,9 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     timers that woke late (on the iteration's slowest rank, for which the others wait), ``links_s`` links
     that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
     ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
-    time, where another job fills these, by TCP's own round trips; ``events_s``: how late events of the run
-    came, by iteration; both are among the rest. ``light_s``: seconds of an iteration in which a rank waits
+    time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
+    of others on links that they share; ``events_s``: how late events of the run came, by iteration; these
+    three are among the rest. ``light_s``: seconds of an iteration in which a rank waits
     for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
     controller switch it. ``verdict``: reasons of the emulation's verdict on itself about links, and about
     processors during the run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy
@@ -211,6 +216,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "set_up_s": set_up_s,
         "rest_s": gap_s - timers_s - links_s - set_up_s,
         "queues_s": _queues_s(theirs, job, real) if len(theirs.jobs) > 1 else 0.0,
+        "turns_s": _turns_s(theirs, job) if len(theirs.jobs) > 1 else 0.0,
         "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
         "retransmits_per_rank_and_iteration": again / sum(len(record.iterations) for record in real),
         "light_s": light,
@@ -237,6 +243,39 @@ def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
     step_s = ideal_all_reduce_s(run.plan.setting, plan, real[0].gpus) / steps
     there_s = statistics.median(it.round_trip_s for one in real for it in one.iterations) / 2
     return steps * max(0.0, there_s - step_s)
+
+
+def _turns_s(run: Run, job: str) -> float:
+    """Seconds of an all-reduce in which frames wait for one of each other pair of GPUs on a link.
+
+    A simulation shares a link without ever making a frame wait. A link gives pairs their turns a frame long,
+    so the last frame of what a rank waits for comes later by so much, at each link behind the first: once
+    where ranks pass on what they have, and in each step of a schedule of exchanges. 0 where the job's bytes
+    take no packet switches.
+    """
+    plan, jobs = run.plan, {name: run.jobs[name].gpus for name in run.jobs}
+    setting, fabric = plan.setting, plan.setting.fabric
+    router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, run.circuits_before)))
+    ways: dict[str, dict[tuple[str, str], tuple[Hop, ...]]] = {}
+    for name, gpus in jobs.items():
+        if plan.job(name).training is None:
+            return 0.0
+        pairs = {
+            (gpus[source], gpus[destination])
+            for step in steps_named(plan.job(name).loop.collective, len(gpus))
+            for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
+        }
+        try:
+            ways[name] = {pair: router.path(*pair) for pair in pairs}
+        except ValueError:
+            return 0.0
+    users = Counter(hop.out for one in ways.values() for way in one.values() for hop in way)
+    frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES) * setting.scale.rate
+    waits_s = (
+        sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job].values()
+    )
+    steps = steps_named(plan.job(job).loop.collective, len(jobs[job]))
+    return max(waits_s, default=0.0) * (steps.steps if steps.step_by_step else 1)
 
 
 def _late_s(run: Run) -> float:

@@ -73,6 +73,9 @@ def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
         ({"gap_s": -1.0, "set_up_s": -0.8}, True),
         ({"retransmits_per_rank_and_iteration": 3.0}, True),
         ({"queues_s": 0.6}, True),
+        ({"turns_s": 0.6}, True),
+        # What waits in queues waits for its turn, too: not twice.
+        ({"queues_s": 0.3, "turns_s": 0.3}, False),
         ({"gap_s": -1.0, "queues_s": 0.6}, False),
         ({"gap_s": -1.0, "events_s": 0.6}, True),
         ({"events_s": 0.4}, False),

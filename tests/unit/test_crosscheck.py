@@ -33,6 +33,7 @@ from ringlight.experiments.record.events import (
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.fabric.frames import ETHERNET_BYTES
 from tests.simulated import experiment
 from tests.unit.test_cli import BUNDLED, MINI, ROOT, one_line, ringlight
 
@@ -380,3 +381,37 @@ def test_an_option_of_a_run_yet_to_be_made_is_refused(option: str, value: str, t
     done = ringlight("crosscheck", str(MINI), *run, f"--{option}", value)
     assert done.returncode == 2
     assert one_line(done) == f"ringlight: --{option}: without effect on a run made before (--emulated)"
+
+
+TREE = """
+name: tree
+description: Two rings over one root.
+scale: {time: 20, payload: 10}
+training: {model: resnet50, compute: 10 ms, batch: 16, iterations: 1, gradient: 6.8 MB}
+fabric:
+  servers: {s: {gpus: {g0: a, g1: a, g2: a, g3: a, g4: a, g5: a}}}
+  packet_switches: {root: {ports: 3}, leaf0: {ports: 3}, leaf1: {ports: 3}, leaf2: {ports: 3}}
+  links: [
+    {ends: [g0, "leaf0:1"], rate: 4.5 Gbit/s}, {ends: [g1, "leaf0:2"], rate: 4.5 Gbit/s},
+    {ends: [g2, "leaf1:1"], rate: 4.5 Gbit/s}, {ends: [g3, "leaf1:2"], rate: 4.5 Gbit/s},
+    {ends: [g4, "leaf2:1"], rate: 4.5 Gbit/s}, {ends: [g5, "leaf2:2"], rate: 4.5 Gbit/s},
+    {ends: ["leaf0:3", "root:1"], rate: 4.5 Gbit/s}, {ends: ["leaf1:3", "root:2"], rate: 4.5 Gbit/s},
+    {ends: ["leaf2:3", "root:3"], rate: 4.5 Gbit/s},
+  ]
+jobs:
+  red: {ranks: [g4, g3, g0], training: {collective: ring}}
+  blue: {ranks: [g5, g1, g2], training: {collective: bidirectional-ring}}
+arms: {both: {title: Both}, blue: {title: Blue, jobs: {blue: {ranks: [g5, g1, g2]}}}}
+"""
+
+
+def test_frames_wait_for_one_of_each_other_pair_at_the_links_that_they_share(tmp_path: Path) -> None:
+    scenario = tmp_path / "tree.yaml"
+    scenario.write_text(TREE)
+    ours = side(carry_out_experiment(load(scenario), SimulationBackend(), tmp_path)[0].path)
+    found = crosscheck(altered(ours, same), ours)
+    frame_s = 8 * (9000 + ETHERNET_BYTES) / 4.5e9 * 20 * 10
+    # Of each pair of red one way is shared with red and blue's two directions, and the last link with nobody.
+    assert entry_of(found, "both", "red")["causes"]["turns_s"] == pytest.approx((2 + 2) * frame_s)
+    assert entry_of(found, "both", "blue")["causes"]["turns_s"] == pytest.approx((2 + 2 + 1) * frame_s)
+    assert entry_of(found, "blue", "blue")["causes"]["turns_s"] == 0.0

@@ -386,9 +386,10 @@ def test_what_cannot_be_injected_is_named(fault: dict[str, Any], complaint: str)
 def test_a_spoilt_command_that_sets_up_ports_leaves_the_rest() -> None:
     bench = Bench()
     bench.inject("deny")
-    with bench.faults.speaking(bench.session):
-        tickets = [bench.device.submit(0, one) for one in (SetLabel(1, "x"), SetAdmin((1,), False))]
-        empty = bench.device.submit(0, Rewire((), only=True))
+    bench.faults.speaker = bench.session
+    tickets = [bench.device.submit(0, one) for one in (SetLabel(1, "x"), SetAdmin((1,), False))]
+    empty = bench.device.submit(0, Rewire((), only=True))
+    bench.faults.speaker = None
     bench.work()
     assert [ticket.error is not None for ticket in (*tickets, empty)] == [True, True, True]
     assert (bench.device.label(1), bench.device.admin(1)) == ("", Admin.ENABLED)

@@ -90,8 +90,7 @@ Pairs = tuple[tuple[int, int] | tuple[int, int, int | None], ...]
 Spot = tuple[int, int | None]
 
 
-@dataclass(frozen=True)
-class Lit:
+class Lit(NamedTuple):
     """Egress of light at an ingress, and when it begins to get through (nanoseconds). ``ghost``: it is shown,
     and there is none."""
 
@@ -170,8 +169,7 @@ class Light:
     loss_db: float = field(default=0.0, compare=False)
 
 
-@dataclass(frozen=True)
-class Dark:
+class Dark(NamedTuple):
     """The ingress feeds nothing (on that wavelength)."""
 
     ingress: int
@@ -352,7 +350,7 @@ class OpticalDevice:
             for wire in ticket.made:
                 lit = self._find(wire)
                 if lit is not None:
-                    self._lit[wire.spot] = replace(lit, ready_ns=lit.ready_ns + late_ns)
+                    self._lit[wire.spot] = lit._replace(ready_ns=lit.ready_ns + late_ns)
 
     def _duration_ns(self, command: Command) -> int:
         each_s, touched = self.profile.command_per_xc_s, 0
@@ -369,8 +367,9 @@ class OpticalDevice:
         if isinstance(command, SetAdmin | SetLabel | SetRecovery):
             return self._set_up(command, now_ns, ticket, mishap)
         whole = self._change(command)
-        change = whole.first(mishap.share)
+        change = whole
         if mishap.share < 1.0:
+            change = whole.first(mishap.share)
             ticket.partly = bool(change.remove or change.add)
             ticket.error = _broke_off()
         effects: list[Effect] = [self._cut(spot) for spot in change.remove]

@@ -74,8 +74,12 @@ class FaultySession:
     def advance(self, now_ns: int) -> bytes:
         if self._over:
             return b""
-        with self._faults.speaking(self):
+        # Commands that come meanwhile are this session's.
+        self._faults.speaker = self
+        try:
             said = self.inner.advance(now_ns)
+        finally:
+            self._faults.speaker = None
         if self._silenced is not None:
             self._fade(*self._silenced, now_ns)
         elif said and not self._cut:

@@ -101,6 +101,8 @@ _OVERRUN = object()
 _LINE = re.compile(rb"([\r\n])")
 _HEADER = re.compile(r"(\*[A-Za-z]+|:?[A-Za-z]+(?::[A-Za-z]+)*)(\?)?")
 _PORT_LIST = re.compile(r"\(@([^()@]*)\)")
+_LISTS = re.compile(r"\s*\(@[^()]*\)(\s*,\s*\(@[^()]*\))*\s*")
+_LIST = re.compile(r"\(@[^()]*\)")
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
 
 
@@ -113,6 +115,9 @@ def parse_ports(text: str) -> tuple[int, ...]:
         return ()
     ports: list[int] = []
     for part in whole[1].split(","):
+        if part.isdecimal() and len(part) <= 6 and len(ports) < MAX_PORTS:
+            ports.append(int(part))
+            continue
         match = _RANGE.fullmatch(part)
         if match is None:
             raise ScpiError(-104, f"{_quotable(part)} is not a port")
@@ -135,8 +140,8 @@ def _quotable(text: str) -> str:
 
 def _split_lists(text: str) -> list[str]:
     """``(@1,2),(@3)`` to its lists; anything that is not lists and commas comes back as one piece."""
-    if re.fullmatch(r"\s*\(@[^()]*\)(\s*,\s*\(@[^()]*\))*\s*", text):
-        return re.findall(r"\(@[^()]*\)", text)
+    if _LISTS.fullmatch(text):
+        return _LIST.findall(text)
     return [text] if text.strip() else []
 
 

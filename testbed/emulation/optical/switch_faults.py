@@ -31,8 +31,7 @@ included.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -175,7 +174,8 @@ class Faults:
         self._protocols = tuple(protocols)
         self._faults: dict[int, Injected] = {}
         self._numbers = count(1)
-        self._speaker: Speaker | None = None
+        #: Whose commands are submitted now, if they are a client's.
+        self.speaker: Speaker | None = None
         #: Commands under way whose light will be stuck or vanish.
         self._watched: list[tuple[Injected, Ticket]] = []
         self._vanishing: list[_Vanishing] = []
@@ -301,15 +301,6 @@ class Faults:
                 effects += self._device.lose(one.wire)
         return effects
 
-    @contextmanager
-    def speaking(self, speaker: Speaker) -> Iterator[None]:
-        """Commands that come meanwhile are this session's."""
-        self._speaker = speaker
-        try:
-            yield
-        finally:
-            self._speaker = None
-
     def heard(self, speaker: Speaker) -> None:
         """A client has said something."""
         self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
@@ -332,7 +323,7 @@ class Faults:
 
     def _mishap(self, now_ns: int, ticket: Ticket) -> Mishap | None:
         """What goes wrong with a command that comes now."""
-        speaker = self._speaker
+        speaker = self.speaker
         if speaker is None or not self._faults:
             return None
         share, late_ns, ghost = 1.0, 0, False
