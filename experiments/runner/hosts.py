@@ -39,7 +39,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.hosts.cluster import Cluster, Host, OwnWorker, known_hosts, lost
 from ringlight.testbed.hosts.forks import fork_from_now_on, forked_labs
 from ringlight.testbed.hosts.kept import end_forsaken, log_of, looked_after
-from ringlight.testbed.hosts.probe import Needs, Way, misfits, probed
+from ringlight.testbed.hosts.probe import Needs, Way, checked_ways, probed
 from ringlight.testbed.hosts.readiness import (
     free_addresses,
     image_present,
@@ -196,14 +196,10 @@ class HostsBackend(EmulationBackend):
         )
         lines: dict[str, None] = {}
         for lot in self.lots():
-            try:
-                ways = probed(self.cluster, lot, max(ENOUGH_BPS, ENOUGH * most_bps))
-            except LabError as error:
-                raise BackendError(str(error)) from None
+            ways, missed = self._probed(lot, cuts, max(ENOUGH_BPS, ENOUGH * most_bps))
             self._ways += ways
-            for setting, where in cuts:
-                for way in ways:
-                    lines |= dict.fromkeys(misfits(way, needs_of(setting, where, lot, way)))
+            lines |= dict.fromkeys(missed)
+            for _, where in cuts:
                 if (why := first_taken(self.cluster, lot, over, len(where.fibres))) is not None:
                     lines[why] = None
         if lines:
@@ -213,6 +209,18 @@ class HostsBackend(EmulationBackend):
             raise BackendError(last)
         fitting = min(way.mtu_bytes for way in self._ways) - VXLAN_BYTES
         self._over = replace(over, mtu_bytes=min(over.mtu_bytes, fitting))
+
+    def _probed(
+        self, lot: Sequence[Host], cuts: Sequence[tuple[Setting, Cut]], enough_bps: float
+    ) -> tuple[list[Way], list[str]]:
+        """Ways between hosts that have a lab together, and what they miss. Raises BackendError."""
+        try:
+            return checked_ways(
+                partial(probed, self.cluster, lot, enough_bps),
+                lambda way: [needs_of(*one, lot, way) for one in cuts],
+            )
+        except LabError as error:
+            raise BackendError(str(error)) from None
 
     def _check_encrypted(self) -> None:
         """Raise BackendError for a host whose light would go unencrypted to others."""

@@ -13,7 +13,7 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ _ANSWERING_S, _LOST_S = 20.0, 0.1
 #: Seconds of a stream before it counts, and in which it counts.
 _RISE_S, _COUNT_S = 0.1, 0.4
 _PINGS, _TRIES = 20, 3
+PROBES = 3
 #: Values of linux/in.h and linux/in6.h that the module socket does not have.
 _MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
 _PROBE = 3
@@ -84,6 +85,22 @@ def misfits(way: Way, needs: Needs) -> Iterator[str]:
     if abs(way.clock_s) > needs.clock_s:
         off = f"{abs(way.clock_s):.3f} s {'ahead' if way.clock_s > 0 else 'behind'}"
         yield f"{pair}: the clock of {way.b} is {off}, and may be off by {format_time(needs.clock_s)}"
+
+
+def checked_ways(
+    probe: Callable[[], list[Way]], needs_of: Callable[[Way], Iterable[Needs]]
+) -> tuple[list[Way], list[str]]:
+    """Ways, and a line for each figure that misses what the way must give.
+
+    They are probed again, ``PROBES`` times at most, while one misses: others may have had the processors just
+    then.
+    """
+    for _ in range(PROBES):
+        ways = probe()
+        lines = [line for way in ways for needs in needs_of(way) for line in misfits(way, needs)]
+        if not lines:
+            break
+    return ways, lines
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:

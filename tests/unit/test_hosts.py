@@ -10,7 +10,16 @@ import pytest
 
 from ringlight.testbed.hosts.certificates import make_certificates
 from ringlight.testbed.hosts.cluster import Host, hosts_of, name_of, open_doors
-from ringlight.testbed.hosts.probe import Needs, Way, measure, misfits, rounds, start_answering
+from ringlight.testbed.hosts.probe import (
+    PROBES,
+    Needs,
+    Way,
+    checked_ways,
+    measure,
+    misfits,
+    rounds,
+    start_answering,
+)
 from ringlight.testbed.lab import LabError
 
 
@@ -99,6 +108,13 @@ def test_what_does_not_fit_is_one_line_with_the_pair_and_the_figure(
 ) -> None:
     assert list(misfits(FITTING, Needs())) == []
     assert list(misfits(replace(FITTING, **changed), Needs())) == [said]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("slow", "fits"), [(0, True), (PROBES - 1, True), (PROBES, False)])
+def test_a_way_that_is_slow_for_a_moment_is_probed_again(slow: int, fits: bool) -> None:
+    rates = iter([5e7] * slow + [2e9])
+    ways, missed = checked_ways(lambda: [replace(FITTING, rate_bps=next(rates))], lambda _: [Needs()])
+    assert (ways[0].rate_bps >= 1e9, not missed) == (fits, fits)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 64])
