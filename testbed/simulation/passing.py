@@ -3,8 +3,8 @@
 A worker (``containers/worker/transport.py``) sends over one connection to each peer, in the order of the
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
 So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
-In a schedule of exchanges (``step_by_step``) it waits until both have received all of the steps before, but
-not until what it sends itself has arrived.
+In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
+before, but not until what it sends itself has arrived.
 
 Where each rank has as much for the same one in every step, as on a ring, whole chunks arrive no later, and
 :class:`~ringlight.testbed.simulation.exchange.Exchange` takes fewer events.
@@ -113,6 +113,8 @@ class Passing:
         self.connections: list[list[int]] = []
         self.sent: list[list[int]] = [[] for _ in range(ranks)]
         self.received: list[list[int]] = [[] for _ in range(ranks)]
+        #: By rank the parts that are sent only once it has come, as their sender waits for its word.
+        self.awaiting = self.received if step_by_step else [[] for _ in range(ranks)]
         number_of: dict[tuple[int, int], int] = {}
         for one in transfers:
             step = plan[one.number].step
@@ -123,7 +125,9 @@ class Passing:
             one.at = len(self.parts)
             size = float(plan[one.number].sizes[one.k]) / one.parts
             for _ in range(one.parts):
-                self._add(Part(one.number, one.k, size, source, destination, connection, step.op == "reduce"))
+                part = Part(one.number, one.k, size, source, destination, connection, step.op == "reduce")
+                part.sends_after += step_by_step
+                self._add(part)
         for one in transfers:
             for p in range(one.parts):
                 begin = one.begin + (one.end - one.begin) * p / one.parts
@@ -232,7 +236,7 @@ class PassingOn:
 
     def begin(self, rank: int) -> None:
         """The rank comes to the collective."""
-        for index in self._passing.sent[rank]:
+        for index in (*self._passing.sent[rank], *self._passing.awaiting[rank]):
             self._may_go(index)
         for index in self._passing.received[rank]:
             self._may_count(index)

@@ -45,6 +45,7 @@ from ringlight.controller.onic.protocol import (
     Times,
     Tune,
 )
+from tests.unit.onic_states import freeze, thaw
 
 TICKS = Times(lease_s=2, guard_s=1, retry_s=1, refresh_s=1, patience_s=4)
 #: Long enough for a renewal after a grant that came late.
@@ -145,7 +146,7 @@ class Explorer:
         key = (onic, *event)
         known = self._steps.get(key)
         if known is None:
-            machine = self.machine.thaw(self._onics.items[onic], self.case.times, self._reach)
+            machine = thaw(self._onics.items[onic], self.case.times, self._reach, kind=self.machine)
             kind, *rest = event
             effects: list[Effect] = []
             now = 0
@@ -163,7 +164,7 @@ class Explorer:
                     effects = machine.tuned(0, 0, self.case.tuning)
                 case "tick":
                     now = 1
-            known = self._steps[key] = (self._onics.number(machine.freeze(now)), tuple(effects))
+            known = self._steps[key] = (self._onics.number(freeze(machine, now)), tuple(effects))
             self._note(_phases(self._onics.items[onic]), _phases(self._onics.items[known[0]]))
         return known
 
@@ -175,7 +176,7 @@ class Explorer:
         """(peer that it may light, source that its receiver is granted to, quarantined, idle)."""
         known = self._views.get(onic)
         if known is None:
-            machine = self.machine.thaw(self._onics.items[onic], self.case.times, self._reach)
+            machine = thaw(self._onics.items[onic], self.case.times, self._reach, kind=self.machine)
             _, _, quiet, _, ((_, active, _, grant, _, _),) = self._onics.items[onic]
             lit = NOBODY if active is None or active[4] == ASKING or active[8] <= 0 else active[1]
             holder = NOBODY if grant is None else grant[0]
@@ -189,7 +190,7 @@ class Explorer:
         for _ in range(self.count):
             machine = self.machine(1, self.case.times, 0, ports=1, quarantine=False)
             machine.set_map(0, self._reach)
-            onics.append(self._onics.number(machine.freeze(0)))
+            onics.append(self._onics.number(freeze(machine, 0)))
         workers = tuple((TODO,) * len(flows) for flows in self.case.flows)
         case = self.case
         budget = (case.losses, case.copies, case.deaths, case.cancels, case.trouble)
@@ -280,7 +281,7 @@ class Explorer:
             if onics[i] == NOBODY:
                 machine = self.machine(self._deaths(i, world) + 1, self.case.times, 0, ports=1)
                 machine.set_map(0, self._reach)
-                born = _put(onics, i, self._onics.number(machine.freeze(0)))
+                born = _put(onics, i, self._onics.number(freeze(machine, 0)))
                 yield f"{i} restarts", (born, _put(lasers, i, _DARK), flying, workers, budget)
                 continue
             yield from self._worker_moves(world, i, worker)

@@ -41,6 +41,7 @@ from ringlight.controller.onic.protocol import (
     Times,
     Tune,
 )
+from tests.unit.onic_states import freeze, thaw
 
 TIMES = Times()
 LEASE_S, GUARD_S = TIMES.lease_s, TIMES.guard_s
@@ -335,9 +336,9 @@ def test_a_message_of_a_former_life_is_dropped_and_counted() -> None:
     world.restart("a")
     world.open("a", 1, "b")
     world.run(0.02)
-    before = world.onics["b"].freeze(world.now)
+    before = freeze(world.onics["b"], world.now)
     assert world.onics["b"].receive(world.now, "a", Message(REQUEST, 0, 1, 1, 1, 0.0)) == []
-    assert world.onics["b"].freeze(world.now) == before
+    assert freeze(world.onics["b"], world.now) == before
     assert world.onics["b"].counts["stale"] == 1
 
 
@@ -380,12 +381,12 @@ def test_who_is_not_in_the_map_is_denied_and_told_why() -> None:
 
 def test_strangers_leave_nothing_behind() -> None:
     b = Onic(1, TIMES, 0.0, quarantine=False)
-    empty = b.freeze(0.0)
+    empty = freeze(b, 0.0)
     answers = {}
     for kind in KINDS:
         effects = b.receive(0.0, "x", Message(kind, 0, 9, 9, 1, 0.0, 0.0))
         answers[kind] = [(one.message.kind, one.message.detail) for one in effects if isinstance(one, Send)]
-    assert b.freeze(0.0) == empty
+    assert freeze(b, 0.0) == empty
     assert answers == {
         REQUEST: [(DENY, NO_MAP)],
         CONFIRM: [(DENY, UNKNOWN_GRANT)],
@@ -544,7 +545,7 @@ def test_freezing_and_thawing_changes_no_behaviour(seed: int) -> None:
     now = 0.0
     for flow in range(40):
         now += rng.choice([0.0, 0.01, 0.3, 1.0])
-        twin = Onic.thaw(onic.freeze(now), TIMES, reach, now)
+        twin = thaw(freeze(onic, now), TIMES, reach, now)
         peer, seq, stamp_s = rng.choice("bc"), rng.randint(1, 4), now - rng.choice([0.0, 0.5, 3.0])
         message = Message(rng.choice(list(KINDS)), 0, rng.choice([1, 1, 2]), 1, seq, stamp_s, LEASE_S)
         closing = rng.randrange(flow + 1)
@@ -562,7 +563,7 @@ def test_freezing_and_thawing_changes_no_behaviour(seed: int) -> None:
             effects += [more for e in effects if isinstance(e, Tune) for more in one.tuned(now, 0, now)]
             answers.append([_recent(now, e) for e in effects if not isinstance(e, Finished)])
         assert _rounded(answers[0]) == _rounded(answers[1])
-        assert _rounded(onic.freeze(now)) == _rounded(twin.freeze(now))
+        assert _rounded(freeze(onic, now)) == _rounded(freeze(twin, now))
 
 
 def _recent(now_s: float, effect: Effect) -> Effect:

@@ -132,6 +132,17 @@ def test_an_exchange_waits_until_both_have_received_and_not_until_all_is_sent() 
     assert ends.tolist() == pytest.approx([9.5, 9.5, 12.0, 12.0])
 
 
+def test_an_exchange_waits_until_its_partner_has_come() -> None:
+    """By hand, two iterations of recursive doubling of four bytes. Ranks 0 and 2 are done with the first
+    at 10: rank 2 sends rank 3 four bytes until 8, and rank 0 from 4 on, at half a link until 8. Rank 1 sends
+    rank 3 from 8 to 16, and nobody takes a part of that link from it: rank 2 has its next four bytes for rank
+    3 at 10, but rank 3 comes to the second iteration at 16.
+    """
+    job = Job("a", ("0", "1", "2", "3"), STEPS["recursive-doubling"](4), 4.0, iterations=2)
+    ends = simulate(SlowReceiver(), [job])["a"].iterations[0].end_s
+    assert ends.tolist() == pytest.approx([10.0, 16.0, 10.0, 16.0])
+
+
 def test_parts_are_those_of_the_workers() -> None:
     assert PARTS == SEGMENTS_PER_CHUNK
 
