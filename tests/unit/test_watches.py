@@ -161,6 +161,7 @@ def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch:
         carried[0] = 1500
         _wait(lambda: statistics.counters()["tor0"][1].rx_bytes == 1500)
         assert 0 < idle <= 5
-        assert polls(0.8) > 1.5 * idle
+        # Twice as long, as a busy machine holds up whoever asks often, not whoever asks seldom.
+        assert polls(2.0) > 1.5 * idle
     finally:
         statistics.stop()
