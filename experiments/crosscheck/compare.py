@@ -253,29 +253,26 @@ def _turns_s(run: Run, job: str) -> float:
     where ranks pass on what they have, and in each step of a schedule of exchanges. 0 where the job's bytes
     take no packet switches.
     """
-    plan, jobs = run.plan, {name: run.jobs[name].gpus for name in run.jobs}
-    setting, fabric = plan.setting, plan.setting.fabric
+    setting, fabric = run.plan.setting, run.plan.setting.fabric
+    if any(run.plan.job(name).training is None for name in run.jobs):
+        return 0.0
     router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, run.circuits_before)))
-    ways: dict[str, dict[tuple[str, str], tuple[Hop, ...]]] = {}
-    for name, gpus in jobs.items():
-        if plan.job(name).training is None:
-            return 0.0
-        pairs = {
-            (gpus[source], gpus[destination])
-            for step in steps_named(plan.job(name).loop.collective, len(gpus))
-            for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
-        }
+    steps_of = {
+        name: steps_named(run.plan.job(name).loop.collective, len(one.gpus)) for name, one in run.jobs.items()
+    }
+    ways: dict[str, list[tuple[Hop, ...]]] = {}
+    for name, steps in steps_of.items():
+        ends = {end for s in steps for end in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)}
+        gpus = run.jobs[name].gpus
         try:
-            ways[name] = {pair: router.path(*pair) for pair in pairs}
+            ways[name] = [router.path(gpus[source], gpus[destination]) for source, destination in ends]
         except ValueError:
             return 0.0
-    users = Counter(hop.out for one in ways.values() for way in one.values() for hop in way)
+    users = Counter(hop.out for one in ways.values() for way in one for hop in way)
     frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES) * setting.scale.rate
-    waits_s = (
-        sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job].values()
-    )
-    steps = steps_named(plan.job(job).loop.collective, len(jobs[job]))
-    return max(waits_s, default=0.0) * (steps.steps if steps.step_by_step else 1)
+    waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
+    once_s, steps = max(waits_s, default=0.0), steps_of[job]
+    return once_s * steps.steps if steps.step_by_step else once_s
 
 
 def _late_s(run: Run) -> float:

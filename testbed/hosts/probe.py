@@ -33,6 +33,7 @@ _ANSWERING_S, _LOST_S = 20.0, 0.1
 #: Seconds of a stream before it counts, and in which it counts.
 _RISE_S, _COUNT_S = 0.1, 0.4
 _PINGS, _TRIES = 20, 3
+#: So often at most the ways between hosts are measured before a lab is refused.
 PROBES = 3
 #: Values of linux/in.h and linux/in6.h that the module socket does not have.
 _MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}

@@ -42,7 +42,7 @@ class Part:
     destination: int
     connection: int
     adds: bool
-    sends_after: int = 1
+    sends_after: int = 0
     counts_after: int = 2
     lets_go: list[int] = field(default_factory=list)
     lets_count: list[int] = field(default_factory=list)
@@ -126,7 +126,8 @@ class Passing:
             size = float(plan[one.number].sizes[one.k]) / one.parts
             for _ in range(one.parts):
                 part = Part(one.number, one.k, size, source, destination, connection, step.op == "reduce")
-                part.sends_after += step_by_step
+                # Its sender must have come, and in an exchange its receiver, too.
+                part.sends_after = 2 if step_by_step else 1
                 self._add(part)
         for one in transfers:
             for p in range(one.parts):

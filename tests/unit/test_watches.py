@@ -161,7 +161,7 @@ def test_switches_through_which_nothing_passes_are_asked_less_often(monkeypatch:
         carried[0] = 1500
         _wait(lambda: statistics.counters()["tor0"][1].rx_bytes == 1500)
         assert 0 < idle <= 5
-        # Twice as long, as a busy machine holds up whoever asks often, not whoever asks seldom.
-        assert polls(2.0) > 1.5 * idle
+        # It would be 2 at most without an end of the pauses, which go on growing to a second.
+        assert polls(1.0) > idle
     finally:
         statistics.stop()

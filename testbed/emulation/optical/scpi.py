@@ -115,6 +115,7 @@ def parse_ports(text: str) -> tuple[int, ...]:
         return ()
     ports: list[int] = []
     for part in whole[1].split(","):
+        # Nearly all are so, and light waits for it.
         if part.isdecimal() and len(part) <= 6 and len(ports) < MAX_PORTS:
             ports.append(int(part))
             continue
