@@ -105,7 +105,13 @@ class Hosts:
     def environment(self) -> dict[str, str]:
         """The environment of processes on hosts; it names no fork server of another namespace."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGLIGHT_")}
-        return {**kept, "DASK_CONFIG": str(self.folder / "certificates"), "PYTHONDONTWRITEBYTECODE": ""}
+        return {
+            **kept,
+            "DASK_CONFIG": str(self.folder / "certificates"),
+            "PYTHONDONTWRITEBYTECODE": "",
+            # What ends with its whole host removes no files, which on other machines the next boot does.
+            "TMPDIR": str(self.folder / "temporary"),
+        }
 
     def ringlight(self, *words: str, timeout_s: float = 170.0) -> subprocess.CompletedProcess[str]:
         """A command of ``head``; forked from what has been imported, where labs of tests are."""
@@ -200,6 +206,7 @@ def hosts(
     so much the CLOCK_MONOTONIC of all but the first is later.
     """
     make_certificates(folder / "certificates")
+    (folder / "temporary").mkdir()
     with ExitStack() as undo:
         head = _unshared(undo, ["--net"], "ip link set lo up; exec sleep infinity")
         found = Hosts(folder, head.pid)
