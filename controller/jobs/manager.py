@@ -71,6 +71,8 @@ _WAITING = 8
 _LISTEN_S = 0.5
 #: A look at the workers of a job that goes on follows after so long, and its release, seconds.
 _HASTE_S = 0.02
+#: Longest wait of somebody who asks for a look at the workers, seconds.
+_FRESH_S = 0.5
 #: At most so many choices of spares are looked at.
 _CHOICES = 1000
 
@@ -121,6 +123,8 @@ class JobManager:
         #: Light of the jobs that are on a plane with light and have not been cleaned up.
         self._lights: dict[str, Light] = {}
         self._cursor = 0
+        #: When the last look at the workers that is over began.
+        self._looked_s = -math.inf
         #: GPUs that the agent starts no worker on.
         self._dead_gpus: frozenset[str] = frozenset()
         self._born = time.monotonic()
@@ -379,9 +383,16 @@ class JobManager:
         said = self._need_agent().output(worker)
         return {"rank": rank, "stdout": said["stdout"], "stderr": said["stderr"]}
 
-    def events(self, job_id: str, cursor: int) -> JobEvents:
-        """Worker events of a job after ``cursor``, and the cursor to go on with."""
-        with self._lock:
+    def events(self, job_id: str, cursor: int, *, fresh: bool = False) -> JobEvents:
+        """Worker events of a job after ``cursor``, and the cursor to go on with.
+
+        ``fresh``: first look at the workers, which is given up after ``_FRESH_S``.
+        """
+        asked_s = time.monotonic()
+        with self._changed:
+            if fresh and not self._job(job_id).state.ended:
+                self._wake.set()
+                self._changed.wait_for(lambda: self._looked_s >= asked_s or self._stop.is_set(), _FRESH_S)
             events = self._job(job_id).events
             return {"cursor": len(events), "events": events[max(0, cursor) :]}
 
@@ -742,6 +753,7 @@ class JobManager:
                 # An answer may be older than a start that ends while it is on its way.
                 complete = {job.id for job in self._jobs.values() if job.started}
                 hasty = any(job.state is JobState.RECOVERING and job.started for job in self._jobs.values())
+            begun_s = time.monotonic()
             period_s = self._busy_s if busy else self._idle_s
             period_s = min(period_s, _HASTE_S) if hasty else period_s
             try:
@@ -760,6 +772,9 @@ class JobManager:
                 # One odd answer must not end the watch over all jobs.
                 log.exception("the agent's answer could not be used")
             first = False
+            with self._changed:
+                self._looked_s = begun_s
+                self._changed.notify_all()
 
     def _digest(self, answer: Mapping[str, Any], complete: Collection[str], first: bool) -> None:
         """Take in one answer of the agent and move every job on.

@@ -69,13 +69,15 @@ def router(controller: Controller) -> APIRouter:
         return jobs.job(job_id)
 
     @routes.get("/jobs/{job_id}/events", tags=["jobs"], **answers(JobEvents, 404, 422))
-    def job_events(job_id: JobId, cursor: Cursor = 0) -> Any:
+    def job_events(job_id: JobId, cursor: Cursor = 0, fresh: bool = False) -> Any:
         """What the workers said after ``cursor``, and the cursor to go on with.
+
+        The controller hears workers up to 0.1 s late; with ``fresh`` it listens to them before it answers.
 
         A job that goes on after a loss adds ``lost`` (rank, gpu, reason), ``recovering`` and ``recovered``
         (iteration, ranks) of its own.
         """
-        return jobs.events(job_id, cursor)
+        return jobs.events(job_id, cursor, fresh=fresh)
 
     @routes.get("/jobs/{job_id}/output/{rank}", tags=["jobs"], **answers(JobOutput, 404, 409, 422, 503))
     def job_output(job_id: JobId, rank: RankNumber) -> Any:

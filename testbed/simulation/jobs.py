@@ -32,6 +32,8 @@ from ringlight.workloads.graph import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000
+#: Rings of more transfers are always followed by whole chunks: by parts they take eight times as many events.
+MOST_IN_PARTS = 1000
 
 
 #: Of the names in a loop's graph; and the number of its collective.
@@ -440,7 +442,9 @@ class LoopRun:
         # Light that is set up, or asked for, waits for all that goes through it.
         lit = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
         steps = self.job.steps
-        if not lit and (steps.step_by_step or passes_on(steps)):
+        # Beside others, where links change and behind slow ranks a ring's steps differ in length, too.
+        uneven = self.run.disturbed or bool(self.job.compute.stragglers)
+        if not lit and (steps.step_by_step or passes_on(steps) or (uneven and transfers <= MOST_IN_PARTS)):
             self.passing = Passing(self.plan, len(self.job.ranks), step_by_step=steps.step_by_step)
 
     def routes(self, step: Step, number: int) -> Routes:

@@ -150,3 +150,22 @@ def left_to_others(experiment: Experiment) -> Experiment:
         return replace(plan, setting=setting)
 
     return replace(experiment, plans=tuple(map(plan_of, experiment.plans)))
+
+
+#: The same with all-reduces that follow each other, so that one is under way while the light moves.
+(BUSY,) = [plan for plan in load(MINI, sets=["training.compute=1 ms"]).plans if plan.arm == "live"]
+
+
+def ended_s(*, queue_s: float, rto_min_s: float) -> float:
+    """When the last iteration of the simulated run has ended, seconds."""
+    setting = BUSY.setting
+    links = tuple(replace(link, queue_s=queue_s) for link in setting.fabric.links)
+    tcp = setting.tcp.model_copy(update={"rto_min": rto_min_s})
+    plan = replace(BUSY, setting=replace(setting, fabric=replace(setting.fabric, links=links), tcp=tcp))
+    return max(r.allreduce_end for r in one_alone(SimulationBackend(), plan)[0] if isinstance(r, Iteration))
+
+
+def test_transfers_beside_moved_light_wait_for_tcp_and_not_for_a_full_queue() -> None:
+    first = ended_s(queue_s=0.05, rto_min_s=0.1)
+    assert ended_s(queue_s=0.2, rto_min_s=0.1) == pytest.approx(first)
+    assert ended_s(queue_s=0.05, rto_min_s=0.15) == pytest.approx(first + 0.05)

@@ -406,6 +406,18 @@ def site(tmp_path: Path) -> Any:
     made.manager.stop()
 
 
+def test_who_asks_for_fresh_events_has_what_a_worker_said_just_before(site: Site) -> None:
+    site.run("red", ["g0", "g1"])
+    # No look of its own for a minute, after the one that is under way.
+    site.manager._busy_s = 60.0
+    time.sleep(0.1)
+    cursor = site.manager.events("red", 0)["cursor"]
+    site.agent.say("red-0", "iteration", i=0)
+    assert not site.manager.events("red", cursor)["events"]
+    found = site.manager.events("red", cursor, fresh=True)["events"]
+    assert [event["event"] for event in found] == ["iteration"]
+
+
 def test_ends_of_workers_are_waited_for_while_there_is_a_job(site: Site) -> None:
     time.sleep(0.1)
     assert site.agent.questions == 0

@@ -382,8 +382,8 @@ class EmulatedLab:
             if not job.ended and (whole or job.awaited):
                 self._look_at(job)
             elif job.triggers(run.to_come):
-                # Light that moves some tenths of a second late meets other flows.
-                self._events(job)
+                # Light that moves a tenth of a second late meets other flows.
+                self._events(job, fresh=True)
         self._let_go()
         if whole:
             self._samples()
@@ -414,9 +414,9 @@ class EmulatedLab:
     def _tell_state(self, job: _Job, t: float, reason: str | None = None) -> None:
         self._note(JobState, t=t, job=job.plan.name, state=job.state, gpus=job.gpus, reason=reason)
 
-    def _events(self, job: _Job) -> bool:
-        """Whether the controller has all that was heard of the job before."""
-        answer = self._api.get(f"/v1/jobs/{job.id}/events", cursor=job.cursor)
+    def _events(self, job: _Job, *, fresh: bool = False) -> bool:
+        """Whether the controller has all that was heard of the job before. ``fresh``: it listens first."""
+        answer = self._api.get(f"/v1/jobs/{job.id}/events", cursor=job.cursor, fresh=fresh)
         if answer["cursor"] < job.cursor:
             # One that was started again is still catching up with the workers.
             return False
