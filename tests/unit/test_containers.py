@@ -384,3 +384,20 @@ def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_p
 
     assert closed(broken=False) == 1
     assert closed(broken=True) == 0
+
+
+def test_processes_of_a_lab_end_though_its_clients_are_interrupted_while_they_do() -> None:
+    ended: list[str] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    inventory = {"agent": "unix:/none"}
+    processes: Any = SimpleNamespace(inventory=inventory, stop=lambda: ended.append("processes"))
+    api: Any = SimpleNamespace(close=interrupted)
+    links: Any = SimpleNamespace(repeat=lambda *, last: ended.append("links"))
+    nothing: Any = None
+    lab = emulation.EmulatedLab(plan_of(SWITCH + PAIR).setting, processes, api, links, nothing, nothing)
+    with pytest.raises(KeyboardInterrupt):
+        lab.close()
+    assert ended == ["links", "processes"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
@@ -281,15 +281,13 @@ class EmulatedLab:
             self._links.repeat(last=True)
 
     def close(self) -> None:
-        try:
+        with ExitStack() as undo:
+            for end in (self.processes.stop, self._api.close, self._faults.close):
+                undo.callback(end)
             self._actions.stop()
             if self._known:
                 with ending_runs():
                     self._links.repeat(last=True)
-        finally:
-            self._faults.close()
-            self._api.close()
-            self.processes.stop()
 
     # -- looking
 
