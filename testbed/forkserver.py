@@ -85,10 +85,10 @@ class Forked:
         """Exit code or minus the signal's number, at its end. Raises subprocess.TimeoutExpired."""
         if not _readable(self._pidfd, timeout):
             raise subprocess.TimeoutExpired(list(self.args), timeout or 0.0)
-        _readable(self._connection.fileno(), None)
+        # The server tells it at once, unless it is stopped, or is no more.
+        _readable(self._connection.fileno(), _ANSWER_S)
         code = self.poll()
-        assert code is not None
-        return code
+        return _UNKNOWN if code is None else code
 
     def send_signal(self, number: int) -> None:
         with self._lock:

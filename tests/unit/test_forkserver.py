@@ -122,6 +122,21 @@ threading.Thread(target=lambda: time.sleep(0.2) or sys.stdout.write("thread ")).
         assert (place.said.read_text(), wrong.read_text()) == ("thread last", last)
 
 
+def test_nobody_waits_without_end_for_a_server_that_is_stopped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringlight.testbed.forkserver._ANSWER_S", 0.1)
+    process = place.start("60", "0")
+    place.until_said()
+    assert isinstance(place.server._process, subprocess.Popen)
+    place.server._process.send_signal(signal.SIGSTOP)
+    try:
+        process.kill()
+        assert process.wait(20) == 255
+    finally:
+        place.server._process.send_signal(signal.SIGCONT)
+
+
 def test_it_ends_with_whoever_asked_for_it_only_where_it_is_to(place: Place) -> None:
     left, followed = place.start("60", "0"), place.start("60", "0", follow=signal.SIGTERM)
     pids = left.pid, followed.pid
