@@ -53,7 +53,8 @@ def share() -> None:
 def server() -> ForkServer:
     """Started when it is first asked for; ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="ringlight-forks-"))
-    made = ForkServer(folder / "socket", MODULES, os.environ)
+    # What it forks says at SIGABRT what each of its threads is doing.
+    made = ForkServer(folder / "socket", MODULES, {**os.environ, "PYTHONFAULTHANDLER": "1"})
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(made.close)
     return made

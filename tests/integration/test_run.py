@@ -73,9 +73,15 @@ class RunningCommand:
 
     def end(self) -> tuple[int, str]:
         """Exit code and standard output, once it has ended."""
-        code = self.process.wait(DEADLINE_S)
+        try:
+            code: int | None = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            # It dies, and says what each of its threads was doing.
+            self.process.send_signal(signal.SIGABRT)
+            code = None
         for reader in self._readers:
             reader.join(10)
+        assert code is not None, "it did not end:\n" + "\n".join(self.lines)
         return code, "\n".join(self._output)
 
     def lab(self) -> Lab:
