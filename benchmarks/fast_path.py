@@ -349,7 +349,8 @@ def acting(changes: int = 200) -> dict[str, Any]:
                 words += ["--", "add-port", name, end, "--", "set", "Interface", end]
                 words += [f"ofport_request={number}"]
         openvswitch.vsctl(*words)
-        carrier = Carrier({name: 1}, Path(directory, "fast.sock"))
+        smoother = lab.interface("smoother", 1), lab.interface("smoother", 2)
+        carrier = Carrier({name: 1}, Path(directory, "fast.sock"), smoother, lab.link_group)
         carrier.start()
         try:
             carrier.take_up(ends)

@@ -202,7 +202,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             self._carrier = Carrier(
                 {lab.bridge(switch.name): switch.dpid for switch in ours},
                 fast_path,
-                names if self._all_carried else None,
+                names,
                 lab.link_group,
             )
         self._nodes: dict[str, ShellLess] = {}

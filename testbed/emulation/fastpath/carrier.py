@@ -180,14 +180,13 @@ class BridgeTable:
 
 class Carrier:
     """The fast path of a lab. ``bridges``: datapath id by bridge; ``path``: of the socket for questions.
-    ``smoother``: names for a pair of interfaces, where hosts may send frames of many segments and leave
-    checksums to be computed; it goes with the lab's.
+    ``smoother``: names for the pair of interfaces that frames left to Open vSwitch pass; it goes with the lab's.
 
     Raises EbpfError, BuildError or OSError where this machine cannot do it.
     """
 
     def __init__(
-        self, bridges: Mapping[str, int], path: Path, smoother: tuple[str, str] | None = None, group: int = 0
+        self, bridges: Mapping[str, int], path: Path, smoother: tuple[str, str], group: int = 0
     ) -> None:
         self._datapath = Datapath()
         self._smoother, self._group = smoother, group
@@ -209,13 +208,12 @@ class Carrier:
 
     def start(self) -> None:
         """Begin to carry; the bridges are there. Raises NetworkError."""
-        if self._smoother is not None:
-            near, far = self._smoother
-            with IPRoute() as here:
-                netlink.create_veth(here, near, far, group=self._group)
-                netlink.set_single_frames(here, netlink.index_of(near))
-                netlink.set_checksum_offload(near, False)
-                self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
+        near, far = self._smoother
+        with IPRoute() as here:
+            netlink.create_veth(here, near, far, group=self._group)
+            netlink.set_single_frames(here, netlink.index_of(near))
+            netlink.set_checksum_offload(near, False)
+            self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._path))
@@ -249,7 +247,7 @@ class Carrier:
         for name in sorted(new):
             with netlink.failing(f"{name}: fast path"):
                 ebpf.attach_ingress(socket.if_nametoindex(name), self._datapath.carry)
-        openvswitch.filter_received(new, self._datapath.decide)
+        openvswitch.filter_received(new, self._datapath.claim)
 
     def leave(self, interfaces: Iterable[str]) -> None:
         """Leave what goes out by these ports to Open vSwitch from now on, and by no others."""
@@ -270,7 +268,7 @@ class Carrier:
         while True:
             self._interfaces &= {name for _, name in socket.if_nameindex()}
             try:
-                openvswitch.filter_received(self._interfaces, self._datapath.decide)
+                openvswitch.filter_received(self._interfaces, self._datapath.claim)
                 return
             except openvswitch.OpenVSwitchError:
                 if time.monotonic() > deadline or self._stop.wait(RETRY_S):

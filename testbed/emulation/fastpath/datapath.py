@@ -35,7 +35,7 @@ from ringlight.testbed.emulation.optical import ebpf
 from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
 
 SOURCE = Path(__file__).with_name("fastpath.c")
-DECIDE, CARRY, SMOOTH = "decide", "carry", "smooth"
+CLAIM, CARRY, SMOOTH = "claim", "carry", "smooth"
 
 _U32 = struct.Struct("=I")
 _PORT = struct.Struct("=II")
@@ -59,8 +59,8 @@ class Datapath:
 
     def __init__(self, build_directory: Path = BUILD_DIRECTORY) -> None:
         source = build_object(SOURCE, build_directory)
-        programs, self.maps = ebpf.load(source, [DECIDE, CARRY, SMOOTH], _SIZES, {})
-        self.decide, self.carry, self._smooth = programs[DECIDE], programs[CARRY], programs[SMOOTH]
+        programs, self.maps = ebpf.load(source, [CLAIM, CARRY, SMOOTH], _SIZES, {})
+        self.claim, self.carry, self._smooth = programs[CLAIM], programs[CARRY], programs[SMOOTH]
         numbers = itertools.count(1)
         #: Of subtables, groups and counters: never given twice.
         self.number: Callable[[], int] = lambda: next(numbers)
@@ -72,7 +72,7 @@ class Datapath:
 
     def close(self) -> None:
         """Let go of the descriptors. What is attached stays until its interface or socket goes."""
-        for program in (self.decide, self.carry, self._smooth):
+        for program in (self.claim, self.carry, self._smooth):
             os.close(program)
         for one in self.maps.values():
             one.close()

@@ -3,20 +3,20 @@
 // Carries in the kernel what Open vSwitch's flow tables say, beside Open vSwitch's userspace datapath.
 //
 // The userspace datapath reads its ports through packet sockets, which the kernel serves before the ingress
-// hook of traffic control. So one decision is made for each packet, by the first of two programs, and what
-// one program leaves to Open vSwitch the other cannot take:
+// hook of traffic control. Two programs see each packet, one after the other on the processor that receives it:
 //
-//   `decide` is the filter of Open vSwitch's own receiving socket. It looks a frame up. For one that it knows
-//   it notes the decision for this processor, and hides the frame from Open vSwitch.
-//   `carry` is at the ingress hook of the same port. It carries out the decision about this very frame, and
-//   without one does nothing.
+//   `claim` is the filter of Open vSwitch's own receiving socket. It hides the frame from Open vSwitch, and notes
+//   for this processor that it did.
+//   `carry` is at the ingress hook of the same port. It looks a frame up that was claimed, and carries it or
+//   leaves it to Open vSwitch; with one that was not claimed it does nothing.
 //
-// Hosts may send frames of many segments and leave checksums to be computed, which the userspace datapath cannot
-// read. So what is left to it goes through an extra pair of interfaces first, whose driver can do neither: the
-// kernel cuts it up and completes it on the way. `smooth`, at its far end, puts it where it came in, marked.
+// Where the filter is missing, because Open vSwitch has just opened another socket or has ended, nothing is
+// carried here and nothing goes twice.
 //
-// Both run one after the other on the processor that receives the frame. Where the filter is missing, because
-// Open vSwitch has just opened another socket or has ended, nothing is carried here and nothing goes twice.
+// What is left to Open vSwitch goes through an extra pair of interfaces. Hosts may send frames of many segments
+// and leave checksums to be computed, which the userspace datapath cannot read; the pair's driver can do neither,
+// so the kernel cuts frames up and completes them on the way. `smooth`, at its far end, puts a frame where it came
+// in, marked, and `claim` lets it through.
 //
 // User space owns every table (table.py says how it is made), and makes a change visible by replacing one
 // element.
@@ -123,14 +123,10 @@ struct extra {
 	struct count tx;
 };
 
-struct decision {
-	__u32 ifindex; /* where the frame came in; 0: none */
-	__u32 smooth;  /* interface to be cut up and completed by; 0: it is carried */
+/* A frame that was hidden from Open vSwitch, to be carried or left to it; its interface is 0 where there is none. */
+struct claimed {
+	__u32 ifindex;
 	__u32 length;
-	__u32 header; /* bytes of each segment before the payload, of a frame to be cut up */
-	__u32 rule;   /* counters */
-	__u32 group;
-	struct outputs outputs;
 };
 
 HASH(ports, MAX_PORTS, __u32, struct port); /* by interface */
@@ -139,15 +135,13 @@ HASH(rules, MAX_RULES, struct key, struct rule);
 HASH(groups, MAX_GROUPS, __u32, struct group);
 HASH(counters, MAX_COUNTERS, __u32, struct count);
 HASH(extras, MAX_PORTS, __u32, struct extra); /* by interface */
-/* One element: the near end of the extra pair, 0 where there is none. */
+/* One element: the near end of the extra pair. */
 ARRAY(smoother, 1, __u32);
-MAP(decisions, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, __u32, struct decision);
+MAP(claims, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, __u32, struct claimed);
 
 #define SMOOTH 0x524c0001 /* mark of what has been through the extra pair */
 #define TO_OVS 0xffffffff
 #define HIDE 0
-
-#define LOAD(packet, offset, to) bpf_skb_load_bytes(packet, offset, &(to), sizeof(to))
 
 struct ipv4 {
 	__u8 version_length;
@@ -174,6 +168,21 @@ struct arp {
 	__u8 target[4];
 } __attribute__((packed));
 
+/* The beginning of a frame, such that its IP header is aligned. What lies behind the frame's end is 0. */
+struct head {
+	__u8 before[2];
+	struct ethhdr ethernet;
+	union {
+		struct {
+			struct ipv4 ip;
+			__u8 transport[20]; /* where the IP header has no options */
+		};
+		struct arp arp;
+	};
+};
+
+#define HEAD (sizeof(struct head) - 2)
+
 /* Length of a transport header without options, 0 where its fields are not looked at. */
 static __always_inline __u32 transport_length(__u8 proto)
 {
@@ -191,74 +200,79 @@ static __always_inline __u32 transport_length(__u8 proto)
 }
 
 /* False where Open vSwitch might read the packet otherwise: it then has it. */
-static __always_inline int parse_ipv4(struct __sk_buff *packet, union fields *fields, __u32 *header)
+static __always_inline int
+parse_ipv4(struct __sk_buff *packet, struct head *head, union fields *fields, __u32 *header)
 {
-	struct ipv4 ip;
-	if (LOAD(packet, ETH_HLEN, ip))
-		return 0;
-	__u32 ip_header = (ip.version_length & 0x0f) * 4, there = packet->len - ETH_HLEN;
-	__u32 length = bpf_ntohs(ip.length);
-	if (ip.version_length >> 4 != 4 || ip_header < 20 || (ip.fragment & bpf_htons(FRAGMENT)))
+	struct ipv4 *ip = &head->ip;
+	__u32 ip_header = (ip->version_length & 0x0f) * 4, there = packet->len - ETH_HLEN;
+	__u32 length = bpf_ntohs(ip->length);
+	if (packet->len < ETH_HLEN + sizeof(*ip) || ip->version_length >> 4 != 4 || ip_header < 20 ||
+	    (ip->fragment & bpf_htons(FRAGMENT)))
 		return 0;
 	if (packet->gso_segs <= 1 && (length < ip_header || length > there || there - length > MOST_PADDING))
 		return 0;
-	fields->ip_proto = ip.proto;
-	fields->src = ip.src;
-	fields->dst = ip.dst;
+	fields->ip_proto = ip->proto;
+	fields->src = ip->src;
+	fields->dst = ip->dst;
 	*header = ETH_HLEN + ip_header;
-	__u32 transport = transport_length(ip.proto);
+	__u32 transport = transport_length(ip->proto);
 	if (!transport)
 		return 1;
 	if (length < ip_header + transport)
 		return 0;
-	__u8 two[4];
-	if (LOAD(packet, ETH_HLEN + ip_header, two))
+	/* Behind options. */
+	if (ip_header > 20 && bpf_skb_load_bytes(packet, ETH_HLEN + ip_header, head->transport, 8))
 		return 0;
-	if (ip.proto == IPPROTO_ICMP) {
+	if (ip->proto == IPPROTO_ICMP) {
 		/* Open vSwitch keeps type and code where other protocols have their ports. */
-		fields->tp_src = bpf_htons(two[0]);
-		fields->tp_dst = bpf_htons(two[1]);
+		fields->tp_src = bpf_htons(head->transport[0]);
+		fields->tp_dst = bpf_htons(head->transport[1]);
 		return 1;
 	}
-	__builtin_memcpy(&fields->tp_src, two, 2);
-	__builtin_memcpy(&fields->tp_dst, two + 2, 2);
-	if (ip.proto == IPPROTO_TCP) {
-		__u8 offset;
-		if (LOAD(packet, ETH_HLEN + ip_header + 12, offset))
+	__builtin_memcpy(&fields->tp_src, head->transport, 2);
+	__builtin_memcpy(&fields->tp_dst, head->transport + 2, 2);
+	if (ip->proto == IPPROTO_TCP) {
+		if (ip_header > 20 &&
+		    bpf_skb_load_bytes(packet, ETH_HLEN + ip_header + 12, head->transport + 12, 1))
 			return 0;
-		*header += (offset >> 4) * 4;
+		*header += (head->transport[12] >> 4) * 4;
 	}
 	return 1;
 }
 
-static __always_inline int parse_arp(struct __sk_buff *packet, union fields *fields)
+static __always_inline int parse_arp(struct __sk_buff *packet, const struct arp *arp, union fields *fields)
 {
-	struct arp arp;
-	if (LOAD(packet, ETH_HLEN, arp))
+	if (packet->len < ETH_HLEN + sizeof(*arp) || arp->hardware != bpf_htons(1) ||
+	    arp->protocol != bpf_htons(ETH_P_IP) || arp->hardware_length != 6 || arp->protocol_length != 4 ||
+	    bpf_ntohs(arp->operation) > 255)
 		return 0;
-	if (arp.hardware != bpf_htons(1) || arp.protocol != bpf_htons(ETH_P_IP) || arp.hardware_length != 6 ||
-	    arp.protocol_length != 4 || bpf_ntohs(arp.operation) > 255)
-		return 0;
-	fields->ip_proto = bpf_ntohs(arp.operation);
-	__builtin_memcpy(&fields->src, arp.sender, 4);
-	__builtin_memcpy(&fields->dst, arp.target, 4);
+	fields->ip_proto = bpf_ntohs(arp->operation);
+	__builtin_memcpy(&fields->src, arp->sender, 4);
+	__builtin_memcpy(&fields->dst, arp->target, 4);
 	return 1;
 }
 
 static __always_inline int parse(struct __sk_buff *packet, union fields *fields, __u32 *header)
 {
-	struct ethhdr ethernet;
-	if (packet->vlan_present || LOAD(packet, 0, ethernet))
+	struct head head = {};
+	__u32 length = packet->len;
+	if (packet->vlan_present || length < ETH_HLEN)
 		return 0;
-	__builtin_memcpy(fields->eth_dst, ethernet.h_dest, 6);
-	__builtin_memcpy(fields->eth_src, ethernet.h_source, 6);
-	fields->eth_type = ethernet.h_proto;
+	if (length > HEAD)
+		length = HEAD;
+	/* Keeps the length in the register whose bounds the verifier knows. */
+	asm volatile("" : "+r"(length));
+	if (bpf_skb_load_bytes(packet, 0, &head.ethernet, length))
+		return 0;
+	__builtin_memcpy(fields->eth_dst, head.ethernet.h_dest, 6);
+	__builtin_memcpy(fields->eth_src, head.ethernet.h_source, 6);
+	fields->eth_type = head.ethernet.h_proto;
 	*header = ETH_HLEN;
-	switch (bpf_ntohs(ethernet.h_proto)) {
+	switch (bpf_ntohs(head.ethernet.h_proto)) {
 	case ETH_P_IP:
-		return parse_ipv4(packet, fields, header);
+		return parse_ipv4(packet, &head, fields, header);
 	case ETH_P_ARP:
-		return parse_arp(packet, fields);
+		return parse_arp(packet, &head.arp, fields);
 	case ETH_P_IPV6:
 	case ETH_P_8021Q:
 	case ETH_P_8021AD:
@@ -267,7 +281,7 @@ static __always_inline int parse(struct __sk_buff *packet, union fields *fields,
 	case ETH_P_MPLS_MC:
 		return 0;
 	default:
-		return bpf_ntohs(ethernet.h_proto) >= LEAST_ETHERTYPE;
+		return bpf_ntohs(head.ethernet.h_proto) >= LEAST_ETHERTYPE;
 	}
 }
 
@@ -314,60 +328,20 @@ static __always_inline struct rule *find(const struct table *table, const union 
 	return 0;
 }
 
-static __always_inline int leave(struct __sk_buff *packet, struct decision *decision, __u32 header)
-{
-	__u32 zero = 0;
-	__u32 *near = bpf_map_lookup_elem(&smoother, &zero);
-	if (!near || !*near || packet->mark == SMOOTH)
-		return TO_OVS;
-	decision->smooth = *near;
-	decision->length = packet->len;
-	decision->header = header;
-	decision->ifindex = packet->ifindex;
-	return HIDE;
-}
-
 SEC("socket")
-int decide(struct __sk_buff *packet)
+int claim(struct __sk_buff *packet)
 {
 	/* What leaves by the port comes here, too; Open vSwitch's own filter hides it. */
 	if (packet->pkt_type == PACKET_OUTGOING)
 		return HIDE;
-	__u32 zero = 0, ifindex = packet->ifindex, header = 0;
-	struct decision *decision = bpf_map_lookup_elem(&decisions, &zero);
-	if (!decision)
+	__u32 zero = 0;
+	struct claimed *claimed = bpf_map_lookup_elem(&claims, &zero);
+	if (!claimed)
 		return TO_OVS;
-	decision->ifindex = 0;
-	decision->smooth = 0;
-	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
-	union fields fields = {.in_port = port ? port->number : 0};
-	if (!parse(packet, &fields, &header) || !port)
-		return leave(packet, decision, header);
-	__u32 number = port->switch_;
-	struct table *table = bpf_map_lookup_elem(&tables, &number);
-	struct rule *rule = table ? find(table, &fields) : 0;
-	if (!rule || rule->kind == LEAVE)
-		return leave(packet, decision, header);
-	decision->rule = rule->outputs.counter;
-	decision->group = 0;
-	if (rule->kind == GROUP) {
-		__u32 which = rule->group;
-		struct group *group = bpf_map_lookup_elem(&groups, &which);
-		if (!group || fields.eth_type != bpf_htons(ETH_P_IP))
-			return leave(packet, decision, header);
-		__u32 bucket = group->bucket[hash_of(&fields) & group->mask & (SLOTS - 1)];
-		if (bucket >= BUCKETS)
-			return leave(packet, decision, header);
-		decision->group = group->counter;
-		decision->outputs = group->buckets[bucket];
-	} else {
-		decision->outputs = rule->outputs;
-		decision->outputs.counter = 0;
-	}
-	decision->length = packet->len;
-	decision->header = header;
-	decision->ifindex = ifindex;
-	return HIDE;
+	int smoothed = packet->mark == SMOOTH;
+	claimed->ifindex = smoothed ? 0 : packet->ifindex;
+	claimed->length = packet->len;
+	return smoothed ? TO_OVS : HIDE;
 }
 
 static __always_inline void add(struct count *count, __u64 packets, __u64 bytes)
@@ -391,38 +365,64 @@ static __always_inline void count_extra(__u32 ifindex, int out, __u64 packets, _
 		add(out ? &extra->tx : &extra->rx, packets - 1, (packets - 1) * header);
 }
 
+static __always_inline int leave(struct __sk_buff *packet, __u64 packets, __u32 header)
+{
+	__u32 zero = 0, *near = bpf_map_lookup_elem(&smoother, &zero);
+	if (!near)
+		return TC_ACT_SHOT;
+	count_extra(packet->ifindex, 0, packets, header);
+	packet->mark = packet->ifindex;
+	return bpf_redirect(*near, 0);
+}
+
 SEC("tc")
 int carry(struct __sk_buff *packet)
 {
-	__u32 zero = 0, ifindex = packet->ifindex;
-	struct decision *decision = bpf_map_lookup_elem(&decisions, &zero);
-	if (!decision || decision->ifindex != ifindex || decision->length != packet->len)
+	__u32 zero = 0, ifindex = packet->ifindex, header = 0;
+	struct claimed *claimed = bpf_map_lookup_elem(&claims, &zero);
+	if (!claimed || claimed->ifindex != ifindex || claimed->length != packet->len)
 		return TC_ACT_OK;
-	decision->ifindex = 0;
+	claimed->ifindex = 0;
 	__u64 packets = packet->gso_segs > 1 ? packet->gso_segs : 1;
-	__u64 bytes = packet->len + (packets - 1) * decision->header;
-	count_extra(ifindex, 0, packets, decision->header);
-	if (decision->smooth) {
-		packet->mark = ifindex;
-		return bpf_redirect(decision->smooth, 0);
+	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
+	union fields fields = {.in_port = port ? port->number : 0};
+	if (!parse(packet, &fields, &header) || !port)
+		return leave(packet, packets, header);
+	__u32 number = port->switch_;
+	struct table *table = bpf_map_lookup_elem(&tables, &number);
+	struct rule *rule = table ? find(table, &fields) : 0;
+	if (!rule || rule->kind == LEAVE)
+		return leave(packet, packets, header);
+	struct outputs *outputs = &rule->outputs;
+	__u64 bytes = packet->len + (packets - 1) * header;
+	if (rule->kind == GROUP) {
+		__u32 which = rule->group;
+		struct group *group = bpf_map_lookup_elem(&groups, &which);
+		if (!group || fields.eth_type != bpf_htons(ETH_P_IP))
+			return leave(packet, packets, header);
+		__u32 bucket = group->bucket[hash_of(&fields) & group->mask & (SLOTS - 1)];
+		if (bucket >= BUCKETS)
+			return leave(packet, packets, header);
+		outputs = &group->buckets[bucket];
+		count(group->counter, packets, bytes);
+		count(outputs->counter, packets, bytes);
 	}
-	count(decision->rule, packets, bytes);
-	count(decision->group, packets, bytes);
-	count(decision->outputs.counter, packets, bytes);
-	if (decision->outputs.count == 1 && !packet->sk && decision->outputs.interface[0] != ifindex) {
-		__u32 out = decision->outputs.interface[0];
-		count_extra(out, 1, packets, decision->header);
+	count(rule->outputs.counter, packets, bytes);
+	count_extra(ifindex, 0, packets, header);
+	if (outputs->count == 1 && !packet->sk && outputs->interface[0] != ifindex) {
+		__u32 out = outputs->interface[0];
+		count_extra(out, 1, packets, header);
 		return bpf_redirect(out, 0);
 	}
 	for (__u32 i = 0; i < OUTPUTS; i++) {
-		if (i >= decision->outputs.count)
+		if (i >= outputs->count)
 			break;
-		__u32 out = decision->outputs.interface[i];
+		__u32 out = outputs->interface[i];
 		/* OpenFlow sends nothing back by the port that it came in by. A clone and not the packet itself: the
 		 * sender's socket, which is this machine's, must not be held back by this port's queue. */
 		if (out != ifindex) {
 			bpf_clone_redirect(packet, out, 0);
-			count_extra(out, 1, packets, decision->header);
+			count_extra(out, 1, packets, header);
 		}
 	}
 	return TC_ACT_SHOT;
