@@ -47,7 +47,7 @@ rest.register(app)
 
 
 #: Functions that a signal must not end by an exception, as a lock would stay taken, or the signal be lost.
-#: Three in a thousand interrupted calls to a controller left a lock of the HTTP client taken, for which the
+#: Two in a thousand interrupted calls to a controller left a lock of the HTTP client taken, for which the
 #: client's own clean-up then waited without end.
 _INDIVISIBLE = {"__enter__", "__exit__", "__del__", "acquire", "release", "_release_save", "_acquire_restore"}
 #: Pause before a signal that came in one of them is sent again, seconds.
