@@ -113,17 +113,28 @@ def _spread(differences: Iterable[float], limit_percent: float) -> dict[str, flo
     return {"median": median(sizes), "p95": sizes[rank - 1], "most": sizes[-1], "within": within}
 
 
+def _iterations(numbers: Sequence[int] | None) -> str:
+    return f"iteration {' and '.join(map(str, numbers))}" if numbers else "no iteration"
+
+
 def cause_of(entry: Mapping[str, Any]) -> str | None:
     """The cause of half of the difference, in words, if the run itself names one.
 
     Late timers, slow links, late light and late events are measured, so are waits in queues that another job
-    fills and segments that TCP sent again, and a run has a verdict against itself; waits for turns follow
-    from its plan. That kernel and workers take time is known and says nothing of how much.
+    fills, segments that TCP sent again and all-reduces that moved light has met, and a run has a verdict
+    against itself; waits for turns follow from its plan. That kernel and workers take time is known and says
+    nothing of how much.
     """
     causes = entry["causes"]
     gap_s = causes["gap_s"]
     if causes["verdict"]:
         return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
+    emulated, simulated = (causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated"))
+    if emulated != simulated:
+        return (
+            f"moved light, which met the all-reduce of {_iterations(emulated)}, "
+            f"and of {_iterations(simulated)} in the simulation"
+        )
     parts = {
         "late timers": causes["timers_s"],
         "slow links": causes["links_s"],

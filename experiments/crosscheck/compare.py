@@ -14,6 +14,7 @@ from typing import Any
 
 from ringlight.experiments.analysis.carrying import left_by_tcp
 from ringlight.experiments.analysis.metrics import LIGHT
+from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light_window
 from ringlight.experiments.analysis.prediction import cross_connects, ideal_all_reduce_s
 from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
@@ -191,9 +192,10 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     of others on links that they share; ``events_s``: how late events of the run came, by iteration; these
     three are among the rest. ``light_s``: seconds of an iteration in which a rank waits
     for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
-    controller switch it. ``verdict``: reasons of the emulation's verdict on itself about links, and about
-    processors during the run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy
-    share of the processors meanwhile.
+    controller switch it; ``dark_in``: the iterations, from 1 on, in whose all-reduces moved light was dark.
+    ``verdict``: reasons of the emulation's verdict on itself about links, and about processors during the
+    run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy share of the processors
+    meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = _mean(real, lambda it: it.whole_s) - _mean(ideal, lambda it: it.whole_s)
@@ -224,6 +226,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "busy": statistics.fmean(busy) if busy else None,
         "contended": len(theirs.jobs) > 1,
         "light_moved": light_moved(theirs),
+        "dark_in": _dark_in(ours, theirs, job),
         "verdict": _of_itself(emulated, {run.name for run in ours}, fabric, ends),
     }
 
@@ -285,6 +288,31 @@ def _late_s(run: Run) -> float:
         ranks = run.jobs[when.job].by_index[when.iteration - 1]
         late_s += max(0.0, action.begun - max(it.allreduce_end for it in ranks))
     return late_s
+
+
+def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]:
+    """Iterations, from 1 on, in whose all-reduces light was dark that an event moved, for 1 % of its time.
+
+    A simulated switch says when light goes. An emulated one does not, but the command takes it as long.
+    """
+    found: dict[str, set[int]] = {"emulated": set(), "simulated": set()}
+    for action in theirs.later:
+        dark = [since for _, since, _ in dark_intervals(action.result)]
+        if action.plan.do not in LIGHT or not dark:
+            continue
+        command_s = min(dark) - light_window(action)[0]
+        for side, runs in (("emulated", ours), ("simulated", [theirs])):
+            for run in runs:
+                for same in (one for one in run.later if one.plan.name == action.plan.name):
+                    asked, lit = light_window(same)
+                    gone, least_s = asked + command_s, 0.01 * (lit - asked)
+                    found[side] |= {
+                        number
+                        for number, ranks in enumerate(run.jobs[job].by_index, 1)
+                        for it in ranks
+                        if min(it.allreduce_end, lit) - max(it.compute_end, gone) > least_s
+                    }
+    return {side: sorted(numbers) for side, numbers in found.items()}
 
 
 def light_moved(run: Run) -> bool:

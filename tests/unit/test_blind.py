@@ -79,6 +79,8 @@ def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
         ({"gap_s": -1.0, "queues_s": 0.6}, False),
         ({"gap_s": -1.0, "events_s": 0.6}, True),
         ({"events_s": 0.4}, False),
+        ({"dark_in": {"emulated": [], "simulated": [3]}}, True),
+        ({"dark_in": {"emulated": [3], "simulated": [3]}}, False),
         ({"verdict": [{"code": "link_rate"}]}, True),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from ringlight.experiments.analysis import fidelity
 from ringlight.experiments.analysis.fidelity import Reason
+from ringlight.experiments.analysis.metrics.regroup import dark_intervals
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.crosscheck.command import compared, run_crosscheck, side, trimmed, write
@@ -415,3 +416,21 @@ def test_frames_wait_for_one_of_each_other_pair_at_the_links_that_they_share(tmp
     assert entry_of(found, "both", "red")["causes"]["turns_s"] == pytest.approx((2 + 2) * frame_s)
     assert entry_of(found, "both", "blue")["causes"]["turns_s"] == pytest.approx((2 + 2 + 1) * frame_s)
     assert entry_of(found, "blue", "blue")["causes"]["turns_s"] == 0.0
+
+
+def test_all_reduces_that_moved_light_met_are_told_of_both_sides(tmp_path: Path) -> None:
+    busy = load(MINI, sets=["training.compute=1 ms"])
+    ours = side(carry_out_experiment(busy, SimulationBackend(), tmp_path, arms=["live"])[0].path)
+    (run,) = ours.runs
+    (action,) = run.later
+    gone = min(since for _, since, _ in dark_intervals(action.result))
+
+    def quicker(record: Record) -> Record:
+        """An all-reduce that is over just before the light goes."""
+        ended = isinstance(record, Iteration) and record.compute_end < gone < record.allreduce_end
+        return replace(record, allreduce_end=gone) if ended else record  # type: ignore[call-arg]
+
+    met = entry_of(crosscheck(altered(ours, same), ours), "live")["causes"]["dark_in"]
+    assert met["emulated"] == met["simulated"] != []
+    other = entry_of(crosscheck(altered(ours, quicker), ours), "live")["causes"]["dark_in"]
+    assert other == {"emulated": met["emulated"][1:], "simulated": met["simulated"]}

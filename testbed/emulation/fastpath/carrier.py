@@ -180,7 +180,8 @@ class BridgeTable:
 
 class Carrier:
     """The fast path of a lab. ``bridges``: datapath id by bridge; ``path``: of the socket for questions.
-    ``smoother``: names for the pair of interfaces that frames left to Open vSwitch pass; it goes with the lab's.
+    ``smoother``: names for the pair of interfaces through which frames are left to Open vSwitch; it goes with
+    the lab's.
 
     Raises EbpfError, BuildError or OSError where this machine cannot do it.
     """
