@@ -72,7 +72,7 @@ _LISTEN_S = 0.5
 #: A look at the workers of a job that goes on follows after so long, and its release, seconds.
 _HASTE_S = 0.02
 #: Longest wait of somebody who asks for a look at the workers, seconds.
-_FRESH_S = 0.5
+_FRESH_S = 0.1
 #: At most so many choices of spares are looked at.
 _CHOICES = 1000
 

@@ -406,7 +406,10 @@ def site(tmp_path: Path) -> Any:
     made.manager.stop()
 
 
-def test_who_asks_for_fresh_events_has_what_a_worker_said_just_before(site: Site) -> None:
+def test_who_asks_for_fresh_events_has_what_a_worker_said_just_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringlight.controller.jobs.manager._FRESH_S", 10.0)
     site.run("red", ["g0", "g1"])
     # No look of its own for a minute, after the one that is under way.
     site.manager._busy_s = 60.0

@@ -83,6 +83,8 @@ export function Stage({ view, clock, ready, chosen, note, below, aside }) {
 /** What a tapped node or link is, in a line. */
 export function described(found, drawing) {
   const { take, plug } = drawing.view, state = drawing.picture.state;
+  // It can be tapped before it is drawn for the first time.
+  if (!state) return found.gpu || found.switch || found.port || "";
   const load = loadAt(take, plug, drawing.picture.at);
   if (found.ends && found.count === 1) {
     const [a, b] = found.ends, share = Math.max(load(a), load(b)), bps = plug.at.get(a)?.rate_bps;
