@@ -9,6 +9,7 @@ one of JSON with the machine and the commit; tables and progress to standard err
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import json
@@ -172,6 +173,7 @@ def apart(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str,
 
 
 def _with_usage(function: Callable[..., dict[str, Any]], arguments: Sequence[Any]) -> dict[str, Any]:
+    gc.set_threshold(50_000, 20, 100)  # as the command has it (experiments/cli/app.py)
     found = function(*arguments)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return found | {"processor_s": used.ru_utime + used.ru_stime, "memory_mib": used.ru_maxrss / 1024}

@@ -32,7 +32,8 @@ from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.grid.grid import Grid, sockets
 from ringlight.fabric.planes.grid.grid_plane import GridPlane
-from ringlight.fabric.planes.grid.wavelengths import Reach, cross_connects, wavelength_map
+from ringlight.fabric.planes.grid.reach import Reach
+from ringlight.fabric.planes.grid.wavelengths import cross_connects, wavelength_map
 from ringlight.fabric.steps import Pair, pairs_of
 from ringlight.fabric.topology import Fabric
 

@@ -40,7 +40,6 @@ from ringlight.controller.onic.protocol import (
     Lost,
     Message,
     Onic,
-    Reach,
     Send,
     Times,
     Tune,
@@ -54,6 +53,7 @@ from ringlight.controller.onic.wire import (
     encode,
     parse_address,
 )
+from ringlight.fabric.planes.grid.reach import Reach
 
 if TYPE_CHECKING:
     from ringlight.controller.onic.datagram_faults import Faults

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ringlight.fabric.planes.grid.reach import Reach
+
 #: Whatever the caller names peers and flows by, if it is hashable: addresses, numbers, texts.
 Peer = Any
 Flow = Any
@@ -75,13 +77,6 @@ class Message(NamedTuple):
     stamp_s: float = 0.0
     value_s: float = 0.0
     detail: int = 0
-
-
-class Reach(NamedTuple):
-    """How a peer is reached: port number (the same at both ends) and wavelength (channel index)."""
-
-    port: int
-    wavelength: int
 
 
 class Send(NamedTuple):
@@ -232,7 +227,8 @@ class _Leaving:
     interval_s: float
     give_up_s: float
     """The receiver's lease has surely run out."""
-    record: Finished | None
+    life: tuple[_Outgoing, float] | None
+    """The flow, if it had light, and when it was closed."""
 
 
 @dataclass(slots=True)
@@ -287,7 +283,7 @@ class Onic:
         self.counts = dict.fromkeys(("grants", "denies", "expired", "stale", "lost", "failed", "done"), 0)
         self._seq = 0
         self._quiet_s = now_s + times.lease_s + times.guard_s if quarantine else now_s
-        self._reach: dict[Peer, Reach] = {}
+        self._reach: Mapping[Peer, Reach] = {}
         self._epochs: dict[Peer, int] = {}
         self._flows: dict[Flow, int] = {}
         self._tx = [_Transmitter(deque(), None, {}) for _ in range(ports)]
@@ -298,11 +294,12 @@ class Onic:
     def set_map(self, now_s: float, reach: Mapping[Peer, Reach]) -> list[Effect]:
         """The peers of the job and how to reach them; flows to peers that left or moved are over.
 
-        Grants given away stay until released or run out: their light may be on.
+        Grants given away stay until released or run out: their light may be on. ``reach`` is kept as it is
+        and must not change.
         """
         out: list[Effect] = []
         moved = {peer for peer, way in self._reach.items() if reach.get(peer) != way}
-        self._reach = dict(reach)
+        self._reach = reach
         for port, (tx, rx) in enumerate(zip(self._tx, self._rx, strict=True)):
             for source in moved & rx.queue.keys():
                 del rx.queue[source]
@@ -422,7 +419,7 @@ class Onic:
         for port, tx in enumerate(self._tx):
             for seq, leaving in list(tx.leaving.items()):
                 if leaving.give_up_s <= now_s:
-                    self._released(tx, seq, None, out)
+                    self._released(port, seq, None, out)
                 elif leaving.deadline_s <= now_s:
                     leaving.interval_s = min(2 * leaving.interval_s, self.times.refresh_s)
                     leaving.deadline_s = now_s + leaving.interval_s
@@ -471,7 +468,7 @@ class Onic:
             if kind == RELEASED and flow_epoch == self.epoch:
                 leaving = tx.leaving.get(seq)
                 if leaving is not None and leaving.peer == sender:
-                    self._released(tx, seq, now_s, out)
+                    self._released(port, seq, now_s, out)
             elif kind == GRANT:
                 # It is for a flow that is over, perhaps of an earlier life: give it back.
                 out.append(Send(sender, Message(RELEASE, port, self.epoch, flow_epoch, seq)))
@@ -581,17 +578,12 @@ class Onic:
         assert active is not None
         tx.active = None
         del self._flows[active.flow]
-        record = None
         if active.phase != ASKING:
             out.append(Dark(port))
-        if active.phase == LIT:
-            record = Finished(
-                active.flow, active.peer, port, active.wavelength, active.opened_s, active.request_s,
-                active.grant_s, active.lit_s, now_s, None, active.waited,
-            )  # fmt: skip
+        life = (active, now_s) if active.phase == LIT else None
         retry_s = self.times.retry_s
         give_up_s = now_s + self.times.lease_s + self.times.guard_s
-        tx.leaving[active.seq] = _Leaving(active.peer, now_s + retry_s, retry_s, give_up_s, record)
+        tx.leaving[active.seq] = _Leaving(active.peer, now_s + retry_s, retry_s, give_up_s, life)
         out.append(Send(active.peer, Message(RELEASE, port, self.epoch, self.epoch, active.seq)))
 
     def _next(self, now_s: float, port: int, out: list[Effect]) -> None:
@@ -604,11 +596,15 @@ class Onic:
         tx.queue = deque(entry for entry in tx.queue if entry[0] != flow)
         del self._flows[flow]
 
-    @staticmethod
-    def _released(tx: _Transmitter, seq: int, now_s: float | None, out: list[Effect]) -> None:
-        record = tx.leaving.pop(seq).record
-        if record is not None:
-            out.append(record._replace(released_s=now_s))
+    def _released(self, port: int, seq: int, now_s: float | None, out: list[Effect]) -> None:
+        life = self._tx[port].leaving.pop(seq).life
+        if life is not None:
+            flow, close_s = life
+            record = Finished(
+                flow.flow, flow.peer, port, flow.wavelength, flow.opened_s, flow.request_s, flow.grant_s,
+                flow.lit_s, close_s, now_s, flow.waited,
+            )  # fmt: skip
+            out.append(record)
 
     # Receiver.
 
@@ -725,7 +721,7 @@ class Onic:
             rx.done.pop(peer, None)
             rx.queue.pop(peer, None)
             for seq in [seq for seq, leaving in tx.leaving.items() if leaving.peer == peer]:
-                self._released(tx, seq, None, out)
+                self._released(port, seq, None, out)
             active = tx.active
             if active is not None and active.peer == peer:
                 if active.phase == ASKING:

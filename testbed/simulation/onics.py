@@ -78,9 +78,6 @@ class OnicPlane:
 
     def assign(self, ways: Ways) -> None:
         """Give nodes their wavelength maps, those of a job that comes; the others keep theirs."""
-        # By identity: equal ways are mostly one object, and to hash half a million of them takes long.
-        different = {id(way): way for peers in ways.values() for way in peers.values()}
-        reach = {key: protocol.Reach(way.port, way.wavelength) for key, way in different.items()}
         now_s = self._engine.now_s
         for node, peers in ways.items():
             unit = self._units.get(node)
@@ -89,8 +86,7 @@ class OnicPlane:
                 onic = protocol.Onic(1, self._times, now_s, ports=part.ports, quarantine=False)
                 unit = self._units[node] = _Unit(node, onic, part.tuning_s)
             unit.ways = peers
-            mine: Mapping[Hashable, protocol.Reach] = {peer: reach[id(way)] for peer, way in peers.items()}
-            self._carry_out(unit, unit.onic.set_map(now_s, mine))
+            self._carry_out(unit, unit.onic.set_map(now_s, peers))
 
     # The gate.
 

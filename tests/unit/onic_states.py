@@ -9,13 +9,13 @@ from ringlight.controller.onic.protocol import (
     ASKING,
     Onic,
     Peer,
-    Reach,
     Times,
     _Grant,
     _Leaving,
     _Outgoing,
     _Waiting,
 )
+from ringlight.fabric.planes.grid.reach import Reach
 
 
 def freeze(onic: Onic, now_s: float) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ from ringlight.controller.packets.forwarding import Forwarding
 from ringlight.controller.store import Store
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.planes.grid.wavelengths import Reach
+from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from tests.unit.test_controller_job import ScriptedAgent

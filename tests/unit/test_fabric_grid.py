@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.parts import OpticalSwitch, Port
 from ringlight.fabric.planes.grid.grid import Grid, lines, position, sockets
+from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.planes.grid.wavelengths import (
     LightUse,
-    Reach,
     choose_nodes,
     colour_pairs,
     cross_connects,

@@ -36,11 +36,11 @@ from ringlight.controller.onic.protocol import (
     Lost,
     Message,
     Onic,
-    Reach,
     Send,
     Times,
     Tune,
 )
+from ringlight.fabric.planes.grid.reach import Reach
 from tests.unit.onic_states import freeze, thaw
 
 TIMES = Times()

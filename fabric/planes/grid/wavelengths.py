@@ -26,17 +26,9 @@ from dataclasses import dataclass
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.light import received_dbm
 from ringlight.fabric.planes.grid.grid import Grid, lines, sockets
+from ringlight.fabric.planes.grid.reach import Reach
 from ringlight.fabric.steps import Pair, Steps, pairs_of
 from ringlight.fabric.topology import Fabric
-
-
-@dataclass(frozen=True, order=True)
-class Reach:
-    """How a node reaches another in one hop: by its O-NIC port ``port`` on channel ``wavelength``."""
-
-    port: int
-    wavelength: int
-
 
 #: For each node the peers that it reaches in one hop, and how.
 Ways = Mapping[str, Mapping[str, Reach]]
