@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,6 +46,7 @@ from ringlight.controller.onic.protocol import (
     Tune,
 )
 from ringlight.controller.onic.wire import (
+    MESSAGE_BYTES,
     PORTS,
     VERSION,
     VERSION_MESSAGE,
@@ -71,6 +73,7 @@ TRACE_FLOWS = 8192
 MAX_WAVELENGTH = 4096
 _PEER_CREDENTIALS = struct.Struct("3i")
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
+_raw_decoded = json.JSONDecoder().raw_decode
 
 
 class AgentError(RuntimeError):
@@ -175,6 +178,15 @@ def flow_name(request: Mapping[str, Any], key: str) -> int | str:
     if isinstance(name, bool) or not isinstance(name, int | str):
         raise ValueError(f"{key} must be a number or a text")
     return name
+
+
+def _parsed(packet: bytes) -> Any:
+    """A packet's JSON, in half the time of ``json.loads``. Raises ValueError or RecursionError."""
+    text = packet.decode().strip()
+    document, end = _raw_decoded(text)
+    if end < len(text):
+        raise ValueError(f"more than one JSON document: {text[end:][:20]!r} follows")
+    return document
 
 
 def _whole(value: object, low: int, high: int) -> bool:
@@ -353,21 +365,18 @@ class Agent:
     def _do(self, effects: list[Effect]) -> None:
         """Carries out what the core wants, in order."""
         for effect in effects:
-            if isinstance(effect, Send):
-                self._send(effect.message, effect.peer)
-            else:
+            if not isinstance(effect, Send):
                 _ACTIONS[type(effect)](self, effect)
-
-    def _send(self, message: Message, peer: Address) -> None:
-        self._sent[message.kind] += 1
-        data = encode(message)
-        if self._faults is None:
-            self._transmit(data, peer)
-        else:
-            now = time.monotonic()
-            self._faults.send(now, data, peer)
-            for datagram, to in self._faults.due(now):
-                self._transmit(datagram, to)
+                continue
+            self._sent[effect.message.kind] += 1
+            data = encode(effect.message)
+            if self._faults is None:
+                self._transmit(data, effect.peer)
+            else:
+                now = time.monotonic()
+                self._faults.send(now, data, effect.peer)
+                for datagram, to in self._faults.due(now):
+                    self._transmit(datagram, to)
 
     def _transmit(self, data: bytes, peer: Address) -> None:
         try:
@@ -404,14 +413,18 @@ class Agent:
             # started anew, than going on.
             raise AgentError(f"laser of port {effect.port} cannot be darkened: {error}") from error
 
-    def _tell(self, flow: Any, what: str, over: bool, **more: object) -> None:
+    def _tell(self, flow: Any, what: str, over: bool, more: Mapping[str, object] | None = None) -> None:
         number, name = flow
         worker = self._workers.get(number)
         if worker is None:
             return
         if over:
             worker.flows.pop(flow, None)
-        self._write(worker, {what: name, **more})
+        if more is None and isinstance(name, int):
+            # The encoder takes as long as everything else together.
+            self._write(worker, f'{{"{what}":{name}}}')
+        else:
+            self._write(worker, _encoded({what: name, **(more or {})}))
 
     def _lit(self, effect: Lit) -> None:
         self._tell(effect.flow, "lit", False)
@@ -421,10 +434,10 @@ class Agent:
 
     def _failed(self, effect: Failed) -> None:
         later = {} if effect.retry_after_s is None else {"retry_after_s": effect.retry_after_s}
-        self._tell(effect.flow, "failed", True, reason=self._reason(effect), **later)
+        self._tell(effect.flow, "failed", True, {"reason": self._reason(effect), **later})
 
     def _lost(self, effect: Lost) -> None:
-        self._tell(effect.flow, "lost", True, reason=self._reason(effect))
+        self._tell(effect.flow, "lost", True, {"reason": self._reason(effect)})
 
     def _reason(self, effect: Failed | Lost) -> str:
         host, port = effect.peer
@@ -456,7 +469,7 @@ class Agent:
     def _receive(self) -> None:
         """Take one datagram: to look whether there is another would cost as much as to wait for it."""
         try:
-            data, peer = self._udp.recvfrom(2048)
+            data, peer = self._udp.recvfrom(MESSAGE_BYTES + 1)
         except BlockingIOError:
             return
         except OSError:
@@ -485,7 +498,7 @@ class Agent:
             return
         self._next_worker += 1
         worker = self._workers[self._next_worker] = _Worker(connection, self._next_worker)
-        self._readers[connection.fileno()] = lambda: self._read_worker(worker)
+        self._readers[connection.fileno()] = partial(self._read_worker, worker)
 
     def _accepted(self, listener: socket.socket, present: int) -> socket.socket | None:
         try:
@@ -513,7 +526,7 @@ class Agent:
         try:
             if len(data) > MAX_PACKET_BYTES:
                 raise ValueError(f"longer than {MAX_PACKET_BYTES} bytes")
-            request = json.loads(data)
+            request = _parsed(data)
             if not isinstance(request, dict):
                 raise ValueError("not a JSON object")
             if "open" in request:
@@ -523,7 +536,7 @@ class Agent:
             else:
                 raise ValueError('neither "open" nor "close"')
         except (ValueError, RecursionError) as error:
-            self._write(worker, {"error": str(error)})
+            self._write(worker, _encoded({"error": str(error)}))
 
     def _open_flow(self, worker: _Worker, name: int | str, peer: object) -> None:
         flow = (worker.number, name)
@@ -536,7 +549,7 @@ class Agent:
             reason = (
                 "this O-NIC has no wavelength map" if self._map is None else "is not in the wavelength map"
             )
-            self._write(worker, {"failed": name, "reason": f"{peer}: {reason}"})
+            self._write(worker, _encoded({"failed": name, "reason": f"{peer}: {reason}"}))
             return
         worker.flows[flow] = None
         self._do(self.core.open(time.monotonic(), flow, entry.agent))
@@ -547,9 +560,9 @@ class Agent:
             raise ValueError(f"flow {name!r} is not open")
         self._do(self.core.close(time.monotonic(), flow))
 
-    def _write(self, worker: _Worker, document: Mapping[str, Any]) -> None:
+    def _write(self, worker: _Worker, text: str) -> None:
         try:
-            worker.connection.send(_encoded(document).encode())
+            worker.connection.send(text.encode())
         except OSError:
             # Gone, or it does not read what it is told, and then does not know about its light. Dropped when
             # the effects at hand are carried out: its flows' closing must come after them.

@@ -658,6 +658,9 @@ class Onic:
                 self._send_grant(port, grant, out)
                 return
             rx.grant = None
+        if rx.grant is None and not rx.queue and now_s >= self._quiet_s:
+            self._grant(now_s, port, source, seq, stamp_s, now_s, out)
+            return
         if source not in rx.queue and len(rx.queue) >= self.MAX_QUEUE:
             self._deny(source, request, QUEUE_FULL, self.times.refresh_s, out)
             return
@@ -680,13 +683,19 @@ class Onic:
                 # It did not renew its request: gone, or cut off. It will ask again when it is back.
                 self.counts["expired"] += 1
                 continue
-            # Counted from when this stamp arrived, which is after the source sent it.
-            until_s = heard_s + self.times.lease_s + self.times.guard_s
-            retry_s = self.times.retry_s
-            rx.grant = _Grant(source, seq, stamp_s, until_s, False, now_s + retry_s, retry_s)
-            self.counts["grants"] += 1
-            self._send_grant(port, rx.grant, out)
+            self._grant(now_s, port, source, seq, stamp_s, heard_s, out)
             return
+
+    def _grant(
+        self, now_s: float, port: int, source: Peer, seq: int, stamp_s: float, heard_s: float,
+        out: list[Effect],
+    ) -> None:  # fmt: skip
+        # Counted from when this stamp arrived, which is after the source sent it.
+        until_s = heard_s + self.times.lease_s + self.times.guard_s
+        retry_s = self.times.retry_s
+        grant = self._rx[port].grant = _Grant(source, seq, stamp_s, until_s, False, now_s + retry_s, retry_s)
+        self.counts["grants"] += 1
+        self._send_grant(port, grant, out)
 
     def _send_grant(self, port: int, grant: _Grant, out: list[Effect]) -> None:
         flow_epoch = self._epochs[grant.source]
