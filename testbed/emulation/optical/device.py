@@ -158,15 +158,14 @@ Command = Rewire | Clear | SetAdmin | SetLabel | SetRecovery
 # Effects, to be carried out in order
 
 
-@dataclass(frozen=True)
-class Light:
+class Light(NamedTuple):
     """The ingress feeds the egress, less ``loss_db``; packets pass from ``ready_ns`` on."""
 
     ingress: int
     egress: int
     ready_ns: int
     wavelength: int | None = None
-    loss_db: float = field(default=0.0, compare=False)
+    loss_db: float = 0.0
 
 
 class Dark(NamedTuple):
@@ -202,6 +201,9 @@ class Mishap:
     ghost: bool = False
 
 
+_NONE = Mishap()
+
+
 @dataclass
 class Ticket:
     """A command on its way. When ``done``, either ``error`` is set or its light is tuned at ``tuned_ns``.
@@ -234,8 +236,7 @@ class _Turn:
     due_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(NamedTuple):
     remove: tuple[Spot, ...] = ()
     add: tuple[Wire, ...] = ()
 
@@ -344,6 +345,8 @@ class OpticalDevice:
 
     def put_off(self, late_ns: int) -> None:
         """Delay the light that the last :meth:`advance` made: its ports went dark so much later."""
+        if not late_ns:
+            return
         for ticket in self._carried_out:
             if ticket.made:
                 ticket.tuned_ns += late_ns
@@ -363,7 +366,7 @@ class OpticalDevice:
         self, command: Command, now_ns: int, ticket: Ticket, mishap: Mishap | None = None
     ) -> list[Effect]:
         """Raises DeviceError for a command that changes nothing; of one that broke off the ticket has it."""
-        mishap = mishap or Mishap()
+        mishap = mishap or _NONE
         if isinstance(command, SetAdmin | SetLabel | SetRecovery):
             return self._set_up(command, now_ns, ticket, mishap)
         whole = self._change(command)
@@ -404,7 +407,7 @@ class OpticalDevice:
 
     def _tune(self, wire: Wire, now_ns: int, late_ns: int = 0, ghost: bool = False) -> tuple[Light, int]:
         profile = self.profile
-        dark_s = profile.dark_s + self._random.uniform(0, profile.dark_jitter_s)
+        dark_s = profile.dark_s + profile.dark_jitter_s * self._random.random()
         tuned = now_ns + round(dark_s * NS) + late_ns
         self._lit[wire.spot] = Lit(wire.egress, tuned + round(profile.retrain_s * NS), ghost)
         self._feeder[wire.egress, wire.wavelength] = wire.ingress
@@ -483,7 +486,7 @@ class OpticalDevice:
         """Raises DeviceError for a port that cannot carry light, or does once all ``freed`` are gone."""
         for ingress, egress, colour in wires:
             for port in (ingress, egress):
-                admin = self.admin(port)
+                admin = self._admin.get(port)
                 if admin is Admin.FAILED:
                     raise DeviceError(Fault.HARDWARE, f"port {port} has failed")
                 if admin is Admin.DISABLED:
@@ -567,8 +570,7 @@ class OpticalDevice:
 
     def cross_connects(self) -> tuple[Wire, ...]:
         """Every cross-connect, tuned or not, in order of ingress and wavelength."""
-        spots = sorted(self._lit, key=_by_colour)
-        return tuple(Wire(ingress, self._lit[ingress, colour].egress, colour) for ingress, colour in spots)
+        return tuple([Wire(spot[0], lit.egress, spot[1]) for spot, lit in sorted(self._lit.items())])
 
     def since_ns(self, wire: Wire) -> int | None:
         """Time since which a cross-connect passes packets; None if it does not exist."""
@@ -716,10 +718,6 @@ class OpticalDevice:
 
 def _broke_off() -> DeviceError:
     return DeviceError(Fault.HARDWARE, "the command could not be carried out")
-
-
-def _by_colour(spot: Spot) -> tuple[int, int]:
-    return spot[0], -1 if spot[1] is None else spot[1]
 
 
 def _named(spot: Spot) -> str:

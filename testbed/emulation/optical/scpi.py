@@ -38,7 +38,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ringlight.testbed.emulation.optical.device import (
     Admin,
@@ -88,8 +88,7 @@ class ScpiError(Exception):
         return f'{self.code},"{self.args[0]}"'
 
 
-@dataclass(frozen=True)
-class _Unit:
+class _Unit(NamedTuple):
     """One command of a message. ``path`` is its header's keywords in short form, upper case."""
 
     path: tuple[str, ...]
@@ -223,7 +222,7 @@ class ScpiSession(Conversation[bytes]):
         except UnicodeDecodeError:
             self._record(ScpiError(-101))
             return []
-        return [unit.strip() for unit in text.split(";") if unit.strip()]
+        return [unit for unit in map(str.strip, text.split(";")) if unit]
 
     def _record(self, error: ScpiError) -> None:
         if len(self._errors) < MAX_ERRORS:

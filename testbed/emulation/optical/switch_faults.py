@@ -282,6 +282,8 @@ class Faults:
 
     def advance(self, now_ns: int) -> list[Effect]:
         """What other writers do, and what is gone by now."""
+        if not (self._writers or self._watched or self._vanishing):
+            return []
         writers, self._writers = self._writers, []
         effects = [effect for fault in writers for effect in self._foreign(fault, now_ns)]
         watched, self._watched = self._watched, []
@@ -303,11 +305,12 @@ class Faults:
 
     def heard(self, speaker: Speaker) -> None:
         """A client has said something."""
-        self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
+        if self._faults:
+            self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
 
     def on_reply(self, speaker: Speaker, can: Callable[[Kind], bool]) -> list[Injected]:
         """The faults that act on what the session says now, of the kinds that it ``can`` express."""
-        return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker)
+        return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker) if self._faults else []
 
     def _acting(self, kinds: Sequence[Kind], speaker: Speaker) -> list[Injected]:
         """The faults of these kinds that act on the session now, in the order in which they were added."""
