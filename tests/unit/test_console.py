@@ -260,11 +260,22 @@ class Typist:
         """What came up to and with ``text``."""
         deadline = time.monotonic() + timeout_s
         while text not in self.seen:
-            assert time.monotonic() < deadline, f"no {text!r} in {self.seen!r}"
+            if time.monotonic() > deadline:
+                pytest.fail(f"no {text!r} in {self.seen!r}; what runs:\n{self._processes()}")
             if select.select([self.master], [], [], 0.1)[0]:
                 self.seen += os.read(self.master, 4096).decode(errors="replace")
         found, _, self.seen = self.seen.partition(text)
         return found
+
+    def _processes(self) -> str:
+        """Who waits for what: the prompt, its shells and their commands, which have sessions of their own."""
+        every = "pid,ppid,pgid,stat,pending,caught,ignored,wchan:24,args"
+        lines = subprocess.run(["ps", "-eo", every], capture_output=True, text=True).stdout.splitlines()
+        family = {self.process.pid}
+        for line in sorted(lines[1:], key=lambda line: int(line.split()[0])):
+            pid, parent = map(int, line.split()[:2])
+            family |= {pid} if parent in family else set()
+        return "\n".join(line[:200] for line in lines[1:] if int(line.split()[0]) in family)
 
     def end(self) -> None:
         if self.process.poll() is None:
