@@ -53,9 +53,12 @@ PHASES = ("asking", "tuning", "lit")
 LIFE: Mapping[str, Mapping[str, str]] = {
     "waiting": {"asking": "it has the transmitter: REQUEST", "over": "closed"},
     "asking": {"tuning": "GRANT", "over": "DENY, silence, another map, or closed: RELEASE"},
-    "tuning": {"lit": "the laser is ready: CONFIRM", "over": "the lease ran out, or closed: RELEASE"},
+    "tuning": {"lit": "the laser is ready; CONFIRM follows", "over": "the lease ran out, or closed: RELEASE"},
     "lit": {"over": "closed, the lease ran out, or the receiver restarted: RELEASE"},
 }
+
+#: Light is confirmed after this share of ``retry_s``, if it is still on.
+CONFIRM_SHARE = 4
 
 _NEVER = float("inf")
 
@@ -205,7 +208,7 @@ class _Outgoing:
     seq: int
     phase: int
     deadline_s: float
-    """Next retransmission, or when the laser will be ready."""
+    """Next message, or when the laser will be ready."""
     interval_s: float
     give_up_s: float
     """While asking: when the receiver's silence has lasted too long."""
@@ -216,6 +219,7 @@ class _Outgoing:
     waited: bool
     grant_s: float = 0.0
     lit_s: float = 0.0
+    confirmed: bool = False
 
 
 @dataclass(slots=True)
@@ -509,7 +513,7 @@ class Onic:
             return
         self._extend(now_s, port, active, until_s, lease_s, out)
         if active.phase == LIT:
-            out.append(Send(active.peer, Message(CONFIRM, port, self.epoch, self.epoch, active.seq)))
+            self._confirm(now_s, port, active, out)
 
     def _extend(
         self, now_s: float, port: int, active: _Outgoing, until_s: float, lease_s: float, out: list[Effect]
@@ -531,8 +535,14 @@ class Onic:
             self._end(now_s, port, out, "the lease ran out before the laser was ready")
             return
         active.phase, active.lit_s = LIT, now_s
-        self._renew_at(now_s, active, active.until_s - self.times.lease_s / 2)
+        # Others ask for light at the same moment, and the receiver repeats its GRANT not before ``retry_s``.
+        active.deadline_s = now_s + self.times.retry_s / CONFIRM_SHARE
         out.append(Lit(active.flow))
+
+    def _confirm(self, now_s: float, port: int, active: _Outgoing, out: list[Effect]) -> None:
+        if not active.confirmed:
+            active.confirmed = True
+            self._renew_at(now_s, active, active.until_s - self.times.lease_s / 2)
         out.append(Send(active.peer, Message(CONFIRM, port, self.epoch, self.epoch, active.seq)))
 
     def _transmitter_due(self, now_s: float, port: int, active: _Outgoing, out: list[Effect]) -> None:
@@ -546,6 +556,8 @@ class Onic:
         elif active.deadline_s <= now_s:
             if active.phase == TUNING:
                 self._light(now_s, port, active, out)
+            elif not active.confirmed:
+                self._confirm(now_s, port, active, out)
             else:
                 active.interval_s = min(2 * active.interval_s, self.times.refresh_s)
                 active.deadline_s = now_s + active.interval_s

@@ -225,6 +225,7 @@ def test_a_flow_from_open_to_release(rig: Rig) -> None:
     status = rig.ask(0, "status")
     assert [flow["state"] for flow in status["flows"]] == ["lit"]
     assert rig.ask(1, "status")["receivers"][0] == {"granted_to": gpu_ip(0), "waiting": []}
+    until("the confirmation", lambda: rig.counters(0)["sent"]["confirm"])
     assert worker.ask(close=1) == {"closed": 1}
     assert rig.laser(0) is None
     flow = until("the release", lambda: rig.ask(0, "trace", cursor=0)["flows"])[0]

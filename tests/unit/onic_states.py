@@ -44,7 +44,7 @@ def freeze(onic: Onic, now_s: float) -> tuple[Any, ...]:
                     active.flow, active.peer, active.wavelength, active.seq, active.phase,
                     ahead(active.deadline_s), active.interval_s,
                     ahead(active.give_up_s) if active.phase == ASKING else 0.0,
-                    ahead(active.until_s) if active.phase != ASKING else 0.0,
+                    ahead(active.until_s) if active.phase != ASKING else 0.0, active.confirmed,
                 ),
                 tuple(
                     (seq, one.peer, ahead(one.deadline_s), one.interval_s, ahead(one.give_up_s))
@@ -90,11 +90,11 @@ def thaw(
         tx.queue.extend((*entry, now_s) for entry in queue)
         onic._flows.update((entry[0], port) for entry in queue)
         if active is not None:
-            flow, peer, wavelength, number, phase, deadline_s, interval_s, give_up_s, until_s = active
+            flow, peer, wavelength, number, phase, deadline_s, interval_s, give_up_s, until_s, sure = active
             onic._flows[flow] = port
             tx.active = _Outgoing(
                 flow, peer, wavelength, number, phase, now_s + deadline_s, interval_s,
-                now_s + give_up_s, now_s + until_s, now_s, now_s, False,
+                now_s + give_up_s, now_s + until_s, now_s, now_s, False, confirmed=sure,
             )  # fmt: skip
         for number, peer, deadline_s, interval_s, give_up_s in leaving:
             tx.leaving[number] = _Leaving(peer, now_s + deadline_s, interval_s, now_s + give_up_s, None)

@@ -283,7 +283,7 @@ def test_every_flow_of_a_grid_is_asked_for_and_lit() -> None:
         assert of["receiver_overlaps"] == 0
         assert 0 < of["setup_p50"] <= of["setup_p99"] <= of["setup_max"]
         assert of["idle_setup_max"] <= of["setup_max"] <= of["open_max"]
-        assert of["control_messages_per_flow"] == pytest.approx(5)
+        assert of["control_messages_per_flow"] == pytest.approx(4)
         assert of["jct_predicted_with_setup"] > of["jct_predicted"]
 
 

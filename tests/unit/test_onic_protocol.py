@@ -154,19 +154,20 @@ class World:
         return [effect for _, effect in self.told[name] if isinstance(effect, kind)]
 
 
-def test_a_flow_alone_takes_five_messages() -> None:
+@pytest.mark.parametrize(("lit_s", "confirms"), [(TIMES.retry_s / 5, 0), (TIMES.retry_s / 2, 1)])
+def test_a_flow_alone_takes_four_messages_and_a_long_one_a_fifth(lit_s: float, confirms: int) -> None:
     world = World("ab", delay_s=1e-4)
     world.open("a", 1, "b")
-    world.run(0.01)
+    world.run(lit_s)
     assert world.told["a"] == [(pytest.approx(2e-4), Lit(1))]
     assert world.lasers["a"] == ("b", LEASE_S)
     world.close("a", 1)
     assert not world.lasers
     world.run(1.0)
-    assert world.kinds() == ["request", "grant", "confirm", "release", "released"]
+    assert world.kinds() == ["request", "grant", *["confirm"] * confirms, "release", "released"]
     record = world.events("a", Finished)[0]
     assert (record.flow, record.peer, record.port, record.wavelength, record.waited) == (1, "b", 0, 1, False)
-    assert record.released_s == pytest.approx(0.0102)
+    assert record.released_s == pytest.approx(lit_s + 2e-4)
     assert all(onic.idle() and onic.next_deadline() is None for onic in world.onics.values())
 
 
