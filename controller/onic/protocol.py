@@ -57,9 +57,6 @@ LIFE: Mapping[str, Mapping[str, str]] = {
     "lit": {"over": "closed, the lease ran out, or the receiver restarted: RELEASE"},
 }
 
-#: Light is confirmed after this share of ``retry_s``, if it is still on.
-CONFIRM_SHARE = 4
-
 _NEVER = float("inf")
 
 
@@ -184,6 +181,11 @@ class Times:
             raise ValueError(f"0 < retry_s <= refresh_s <= lease_s / 2 and guard_s >= 0 must hold: {self}")
         if not self.retry_s <= self.patience_s < _NEVER:
             raise ValueError(f"patience_s must be at least retry_s: {self}")
+
+    @property
+    def confirm_s(self) -> float:
+        """How long light is on before its source confirms it; the receiver repeats its GRANT later."""
+        return self.retry_s / 4
 
     @classmethod
     def dilated(cls, lease_s: float, dilation: float) -> Times:
@@ -535,8 +537,8 @@ class Onic:
             self._end(now_s, port, out, "the lease ran out before the laser was ready")
             return
         active.phase, active.lit_s = LIT, now_s
-        # Others ask for light at the same moment, and the receiver repeats its GRANT not before ``retry_s``.
-        active.deadline_s = now_s + self.times.retry_s / CONFIRM_SHARE
+        # Others ask for light at the same moment, and their messages must not wait for this one.
+        active.deadline_s = now_s + self.times.confirm_s
         out.append(Lit(active.flow))
 
     def _confirm(self, now_s: float, port: int, active: _Outgoing, out: list[Effect]) -> None:
@@ -612,11 +614,10 @@ class Onic:
         life = self._tx[port].leaving.pop(seq).life
         if life is not None:
             flow, close_s = life
-            record = Finished(
+            out.append(Finished(
                 flow.flow, flow.peer, port, flow.wavelength, flow.opened_s, flow.request_s, flow.grant_s,
                 flow.lit_s, close_s, now_s, flow.waited,
-            )  # fmt: skip
-            out.append(record)
+            ))  # fmt: skip
 
     # Receiver.
 
@@ -671,6 +672,7 @@ class Onic:
                 return
             rx.grant = None
         if rx.grant is None and not rx.queue and now_s >= self._quiet_s:
+            # As by way of the queue, which is more than most requests need.
             self._grant(now_s, port, source, seq, stamp_s, now_s, out)
             return
         if source not in rx.queue and len(rx.queue) >= self.MAX_QUEUE:

@@ -125,7 +125,8 @@ def _header(experiment: Experiment, found: Mapping[str, Any]) -> str:
         said = f"Half of {found['blind']['kinds']['all']['jobs']} blind predictions are within"
         return header(
             "Ringlight blind test",
-            f"{said} {of['median']:.1f} % of an all-reduce, 95 of 100 within {of['p95']:.1f} %",
+            f"{said} {of['median']:.1f}\N{NO-BREAK SPACE}% of an all-reduce, 95 of 100 within "
+            f"{of['p95']:.1f}\N{NO-BREAK SPACE}%",
             f"{experiment.spec.description} All were predicted before the first ran on the testbed.",
             [("workers", emulated["runtime"]), ("the emulation calls itself", emulated["fidelity"])],
             emulated["complete"],

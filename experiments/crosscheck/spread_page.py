@@ -34,7 +34,7 @@ def spread_figure(entries: Sequence[Entry], limit: float) -> Figure:
 
 
 def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
-    """The errors' table, and everybody beyond the limit."""
+    """The errors' table, everybody beyond the limit, and what stands over the table of all jobs."""
     blind, limit = found["blind"], found["limit_percent"]
 
     def size(figure: str, key: str) -> Callable[[tuple[str, Any]], str]:
@@ -69,12 +69,17 @@ def spread_parts(found: Mapping[str, Any], picture: str) -> list[str]:
         f"was emulated; the predictions have SHA-256 {blind['predicted_sha256']}. No run is left out: one "
         "that calls itself bad counts."
     )
-    there = len(blind["outliers"])
+    there, jobs = len(blind["outliers"]), len(found["entries"])
+    beyond = f"None of {jobs} jobs."
+    if there:
+        beyond = (
+            f"{there} of {jobs} jobs, {unexplained} of them unexplained: the run names no cause for half of "
+            "the difference."
+        )
     return [
         f"<h2>How far predictions were off</h2>{picture}{table}{said}",
-        f"<h2>Beyond {limit:g} %</h2>"
-        f"<p>{there} of {len(found['entries'])} jobs, {unexplained} of them unexplained: the run names no "
-        f"cause for half of the difference.</p>{outliers}",
+        f"<h2>Beyond {limit:g}&nbsp;%</h2><p>{beyond}</p>{outliers}",
+        "<h2>Every job</h2><p>The farthest off first.</p>",
     ]
 
 

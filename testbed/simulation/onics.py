@@ -70,7 +70,7 @@ class OnicPlane:
         self._flow = itertools.count(1)
         self._open: dict[int, _Asked] = {}
         times = times or protocol.Times()
-        self._look_s = times.retry_s / protocol.CONFIRM_SHARE
+        self._look_s = times.confirm_s
         self._times = times
         self._fabric = fabric
         self._units: dict[str, _Unit] = {}
@@ -127,7 +127,7 @@ class OnicPlane:
         """Looks at the node's next deadline now, and then often enough to be there in time.
 
         To ask after every message would take most of the time. No deadline that the protocol sets is less
-        than a quarter of ``retry_s`` ahead, so it is enough to look again after that.
+        than ``confirm_s`` ahead, so it is enough to look again after that.
         """
         deadline_s = unit.onic.next_deadline()
         unit.watched = deadline_s is not None

@@ -384,13 +384,14 @@ def test_a_peer_of_another_version_is_named_and_told(rig: Rig) -> None:
 
 def test_malformed_messages_are_counted_and_dropped(rig: Rig) -> None:
     rig.start(2)
-    garbage = [b"", b"x", b"RL", bytes(48), os.urandom(2000), encode(Message(REQUEST, 0, 1, 1, 1))[:-1]]
+    whole = encode(Message(REQUEST, 0, 1, 1, 1))
+    garbage = [b"", b"x", b"RL", bytes(48), os.urandom(2000), whole[:-1], whole + b"\0"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         one.bind((HOST, 0))
         for data in garbage:
             one.sendto(data, rig.agents[0].address)
         # Well formed, but from nobody in the map.
-        one.sendto(encode(Message(REQUEST, 0, 1, 1, 1)), rig.agents[0].address)
+        one.sendto(whole, rig.agents[0].address)
     until("the counter", lambda: rig.counters(0)["malformed"] == len(garbage))
     until("the denial", lambda: rig.counters(0)["denies"] == 1)
     assert rig.worker(0).ask(open=1, peer=gpu_ip(1)) == {"lit": 1}
@@ -406,6 +407,8 @@ def test_bad_requests_of_a_worker_are_answered(rig: Rig) -> None:
         (b"{}", 'neither "open" nor "close"'),
         (b'{"open": 1.5, "peer": "10.82.0.2"}', "must be a number or a text"),
         (b'{"close": 5}', "flow 5 is not open"),
+        (b' {"close": 5}\n', "flow 5 is not open"),
+        (b'{"close": 5}{}', "more than one JSON document"),
         (b"x" * 5000, "longer than 4096 bytes"),
     ):
         worker.socket.send(data)

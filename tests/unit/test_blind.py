@@ -16,6 +16,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
 from ringlight.experiments.crosscheck.blind import cause_of, run_blind, spread_of
 from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
+from ringlight.experiments.crosscheck.spread_page import spread_parts
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
@@ -60,6 +61,17 @@ def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
     assert tree["allreduce_s"] == {"median": 10.5, "p95": 19.0, "most": 20.0, "within": 0.5}
     assert found["kinds"]["ring"]["iteration_s"]["median"] == 30.0
     assert [at["run"] for at in found["outliers"]] == [f"tree-{k:03d}" for k in range(11, 21)] + ["ring-020"]
+
+
+def test_the_page_lists_under_its_limit_only_who_is_beyond_it() -> None:
+    for percent, said, rows in ((9.9, "None of 1 jobs.", 0), (30.0, "1 of 1 jobs, 1 of them unexplained", 1)):
+        entries = [entry("ring-020", percent)]
+        blind = spread_of(entries, 10.0) | {"experiments": 1, "seed": 7, "predicted_sha256": "ab"}
+        page = "".join(spread_parts({"blind": blind, "limit_percent": 10.0, "entries": entries}, ""))
+        beyond, every = page.partition("<h2>Beyond 10&nbsp;%</h2>")[2].split("<h2>Every job</h2>")
+        assert said in beyond
+        assert not every.startswith("<table")
+        assert beyond.count("ring-020") == rows
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,9 @@ class Typist:
     def _processes(self) -> str:
         """Who waits for what: the prompt, its shells and their commands, which have sessions of their own."""
         every = "pid,ppid,pgid,stat,pending,caught,ignored,wchan:24,args"
-        lines = subprocess.run(["ps", "-eo", every], capture_output=True, text=True).stdout.splitlines()
+        lines = subprocess.run(
+            ["ps", "-eo", every], capture_output=True, text=True, timeout=10
+        ).stdout.splitlines()
         family = {self.process.pid}
         for line in sorted(lines[1:], key=lambda line: int(line.split()[0])):
             pid, parent = map(int, line.split()[:2])

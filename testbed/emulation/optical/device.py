@@ -201,7 +201,7 @@ class Mishap:
     ghost: bool = False
 
 
-_NONE = Mishap()
+_NO_MISHAP = Mishap()
 
 
 @dataclass
@@ -366,7 +366,7 @@ class OpticalDevice:
         self, command: Command, now_ns: int, ticket: Ticket, mishap: Mishap | None = None
     ) -> list[Effect]:
         """Raises DeviceError for a command that changes nothing; of one that broke off the ticket has it."""
-        mishap = mishap or _NONE
+        mishap = mishap or _NO_MISHAP
         if isinstance(command, SetAdmin | SetLabel | SetRecovery):
             return self._set_up(command, now_ns, ticket, mishap)
         whole = self._change(command)

@@ -530,7 +530,7 @@ class OpticalSwitchServer:
 
     def _read(self, client: _Client) -> None:
         try:
-            data = client.connection.recv(1 << 13)
+            data = client.connection.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
