@@ -125,9 +125,10 @@ threading.Thread(target=lambda: time.sleep(0.2) or sys.stdout.write("thread ")).
 def test_nobody_waits_without_end_for_a_server_that_is_stopped(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringlight.testbed.forkserver._ANSWER_S", 0.1)
     process = place.start("60", "0")
     place.until_said()
+    # Not before: on a full machine a server that runs may take longer, too.
+    monkeypatch.setattr("ringlight.testbed.forkserver._ANSWER_S", 0.1)
     assert isinstance(place.server._process, subprocess.Popen)
     place.server._process.send_signal(signal.SIGSTOP)
     try:
