@@ -138,7 +138,7 @@ def _set_up(ends: tuple[int, int], rate_bps: float = RATE_BPS) -> None:
             with IPRoute() as own:
                 index = netlink.set_up(own, "eth0")
                 netlink.set_checksum_offload("eth0", False)
-                netlink.set_single_frames(own, index)
+                netlink.set_burst(own, index)
                 netlink.shape(own, index, rate_bps, 0.02)
                 netlink.address(own, index, f"10.78.0.{number}", 24, rto_min_s=0.02)
 

@@ -29,11 +29,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pyroute2.iproute import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 from pyroute2.netlink.rtnl.tcmsg import plugins as _queueing_disciplines
 
 from ringlight.testbed.emulation.optical.netns import set_ipv6_off
@@ -41,6 +43,9 @@ from ringlight.testbed.parts import Tunnel
 
 # pyroute2 knows pfifo but not bfifo, whose option is the same number, counted in bytes instead of packets.
 _queueing_disciplines.setdefault("bfifo", _queueing_disciplines["pfifo"])
+# It does not know the two attributes of linux/if_link.h either that come after those it knows.
+if ifinfbase.nla_map[-1][0] == "IFLA_ALLMULTI":
+    ifinfbase.nla_map += (("IFLA_DEVLINK_PORT", "hex"), ("IFLA_GSO_IPV4_MAX_SIZE", "uint32"))
 
 T = TypeVar("T")
 
@@ -51,6 +56,8 @@ TIMER_SLACK_S = 200e-6
 #: What a sender may hand over in one piece, seconds of its link: shorter than the timers that matter, and
 #: than any queue.
 BURST_S = 500e-6
+#: Most that the kernel lets TCP hand over in one piece, bytes, and what it lets it where nobody says more.
+LARGEST_BURST_BYTES, USUAL_BURST_BYTES = 8 * 0xFFFF, 1 << 16
 #: Rates that a TBF can have, bits per second: its rate is 32 bits of bytes, its bucket 32 bits of 64 ns.
 RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, and what each request adds to it, seconds.
@@ -257,10 +264,25 @@ def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
 
 
-def set_single_frames(netlink: IPRoute, index: int, most: int = 1) -> None:
-    """Let TCP hand an interface one frame at a time, or ``most``, not bursts to be cut up later."""
-    with failing(f"interface {index}: frames one by one"):
-        netlink.link("set", index=index, gso_max_segs=most)
+@cache
+def _passes_large_bursts() -> bool:
+    """Whether IPv4 may hand over more than `USUAL_BURST_BYTES` in one piece here: since Linux 6.3."""
+    with IPRoute() as here:
+        return here.link("get", index=1)[0].get("gso_ipv4_max_size") is not None
+
+
+def _burst(size_bytes: int) -> dict[str, int]:
+    """Attributes of an interface that takes pieces of up to ``size_bytes``, unless those are usual."""
+    if size_bytes <= USUAL_BURST_BYTES or not _passes_large_bursts():
+        return {}
+    return {"gso_max_size": size_bytes, "gso_ipv4_max_size": size_bytes}
+
+
+def set_burst(netlink: IPRoute, index: int, frames: int = 1) -> None:
+    """Let TCP hand an interface ``frames`` frames at a time, to be cut up later, or one by one."""
+    size_bytes = min(frames * FRAME_BYTES, LARGEST_BURST_BYTES)
+    with failing(f"interface {index}: {frames} frames at a time"):
+        netlink.link("set", index=index, gso_max_segs=frames, **_burst(size_bytes))
 
 
 def segments_at(rate_bps: float) -> int:
@@ -294,16 +316,21 @@ def create_veth(
     peer_namespace: int | None = None,
     peer_mac: str | None = None,
 ) -> None:
-    """A veth pair, both ends with the lab's MTU; each end is born in its namespace (a descriptor)."""
+    """A veth pair, both ends with the lab's MTU; each end is born in its namespace (a descriptor).
+
+    An end without a namespace is a switch's port: it passes what a host hands over in one piece, however
+    large, where the kernel would cut up what is larger than `USUAL_BURST_BYTES`.
+    """
     far: dict[str, Any] = {"ifname": peer, "mtu": MTU_BYTES}
     near: dict[str, Any] = {"ifname": name, "mtu": MTU_BYTES, "kind": "veth", "peer": far}
     if group:
         near["group"] = group
-    if namespace is not None:
-        near["net_ns_fd"] = namespace
-    if peer_namespace is not None:
-        far["net_ns_fd"] = peer_namespace
-    elif group:
+    for end, where in ((near, namespace), (far, peer_namespace)):
+        if where is not None:
+            end["net_ns_fd"] = where
+        else:
+            end |= _burst(LARGEST_BURST_BYTES)
+    if group and peer_namespace is None:
         far["group"] = group
     if peer_mac is not None:
         far["address"] = peer_mac
@@ -572,7 +599,7 @@ def shape_wavelengths(
 
     HTB with one class for each, which may not borrow; a packet's priority names its class (1:1, 1:2, …), and
     one without is not held back. HTB lets a packet go as soon as the one before it is paid for: what is sent
-    here should be single frames (:func:`set_single_frames`), or a burst of 64 KiB comes too early by its own
+    here should be single frames (:func:`set_burst`), or a burst of 64 KiB comes too early by its own
     length (measured: 0.5 s of a transfer at 25 Mbit/s took 0.97 of its time).
     """
     rate = f"{round(rate_bps)}bit"
@@ -616,7 +643,7 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
     A real NIC takes from its queue pairs in turn, too. With one queue, sixteen GPUs that send to each other
     have flows that are behind at the end, when nobody makes up for them: an all-to-all of 32 MB a pair took
     1.13 of the time that its bytes need, by destination 1.07 (payload scale 25). Its turns are a frame long
-    only if TCP hands it single frames (:func:`set_single_frames`): with bursts of up to 64 KiB, 42 ms at 12.5
+    only if TCP hands it single frames (:func:`set_burst`): with bursts of up to 64 KiB, 42 ms at 12.5
     Mbit/s, the small messages of sixteen ranks waited for the large ones, and a training step took 135 s
     instead of 123 s (scenarios/examples/parallel_16.yaml; 119 s simulated).
 

@@ -805,11 +805,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 if not onic:
                     netlink.shape_shared([(NIC, rate, queue_s, "dst")], hosts)
                     segments = netlink.segments_at(rate) if offloads and self._all_carried else 1
-                    netlink.set_single_frames(own, index, segments)
+                    netlink.set_burst(own, index, segments)
                 if not offloads:
                     netlink.set_checksum_offload(NIC, False)
                 if own_onic is not None and own_onic.transmitters == "array":
-                    netlink.set_single_frames(own, index)
+                    netlink.set_burst(own, index)
                 netlink.set_up(own, NIC)
                 netlink.address(
                     own,

@@ -48,6 +48,7 @@ LAST_TYPE = 0x88B6
 CARRIED, PLAIN = "carried", "plain"
 _OUTGOING = 4
 SIOCETHTOOL, ETHTOOL_GTXCSUM = 0x8946, 0x16
+ETH_P_ALL, SO_ATTACH_FILTER = 3, 26
 
 
 def ofctl(*words: str, told: str = "") -> str:
@@ -648,4 +649,42 @@ def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
             assert all(map(leaves_checksums, hosts))
         assert {there["to"], back["to"]} == {"g1:0", "tor0:2"}
         assert min(there["frames"], back["frames"]) > 0.5 * max(there["frames"], back["frames"]) > 20
+    assert traces(processes.lab) == []
+
+
+def test_pieces_longer_than_a_header_can_say_are_carried_and_counted(tmp_path: Path) -> None:
+    file = tmp_path / "wide.yaml"
+    file.write_text(
+        """
+name: wide
+description: Two GPUs with links of 4 Gbit/s, of which 500 µs are 27 frames of 9,000 bytes.
+scale: {time: 1, payload: 10}
+fabric:
+  servers: {s0: {gpus: {g0: gpu, g1: gpu}}}
+  packet_switches: {tor0: {ports: 2}}
+  links: [{ends: [g0, "tor0:1"], rate: 40 Gbit/s}, {ends: [g1, "tor0:2"], rate: 40 Gbit/s}]
+training: {model: resnet50, compute: 20 ms, batch: 64, iterations: 1, collective: ring}
+"""
+    )
+    (plan,) = load(file).plans
+    addresses = Addresses(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    built = processes_of(plan.setting, "namespace", addresses, fast_path=True, logs=tmp_path)
+    with built as processes, Api(addresses.rest) as api:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
+            # Pass only what is longer than 65,535 bytes and an Ethernet header: LD len, JGT, RET.
+            program = [(0x80, 0, 0, 0), (0x25, 0, 1, 65_549), (0x06, 0, 0, 64), (0x06, 0, 0, 0)]
+            code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+            words = struct.pack("@HP", len(program), ctypes.addressof(code))
+            capture.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, words)
+            capture.settimeout(5)
+            pour(api)
+            port = processes.lab.interface("tor0", 2)
+            # A port is there from its first worker on, so all interfaces are listened to.
+            assert any(capture.recvfrom(100)[1][0] == port for _ in range(50)), "no piece above 64 KiB"
+        bridge = processes.lab.bridge("tor0")
+        left = sum(int(n) for n in re.findall(r"n_packets=(\d+)", ofctl("dump-flows", bridge)))
+        flows = [flow for flow in api.get("/stats/flow/1")["1"] if flow["match"].get("dl_type") == 0x0800]
+        packets, size = (sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count"))
+        assert left < 0.1 * packets, "Open vSwitch carried it"
+        assert 4_000 < size / packets <= 9_014
     assert traces(processes.lab) == []

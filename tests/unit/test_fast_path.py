@@ -223,7 +223,7 @@ class SmallMap(dict[bytes, bytes]):
 
 
 def test_the_maps_say_what_the_table_says_also_after_they_were_full() -> None:
-    maps = {name: SmallMap() for name in ("ports", "tables", "rules", "groups", "counters", "extras")}
+    maps = {name: SmallMap() for name in ("ports", "tables", "rules", "groups", "counters")}
     numbers = itertools.count(1)
     kernel = SimpleNamespace(maps=maps, number=lambda: next(numbers))
     switch, interfaces = SwitchMaps(cast(Any, kernel), 0), {1: 11, 2: 12}

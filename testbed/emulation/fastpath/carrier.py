@@ -212,7 +212,7 @@ class Carrier:
         near, far = self._smoother
         with IPRoute() as here:
             netlink.create_veth(here, near, far, group=self._group)
-            netlink.set_single_frames(here, netlink.index_of(near))
+            netlink.set_burst(here, netlink.index_of(near))
             netlink.set_checksum_offload(near, False)
             self._datapath.smooth(*(netlink.set_up(here, name) for name in (near, far)))
         self._path.unlink(missing_ok=True)

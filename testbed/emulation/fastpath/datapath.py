@@ -38,16 +38,14 @@ SOURCE = Path(__file__).with_name("fastpath.c")
 CLAIM, CARRY, SMOOTH = "claim", "carry", "smooth"
 
 _U32 = struct.Struct("=I")
-_PORT = struct.Struct("=II")
+_PORT = struct.Struct("=IIQQQQ")
 _COUNT = struct.Struct("=QQ")
-_EXTRA = struct.Struct("=QQQQ")
 _SIZES = {
     "ports": (_U32.size, _PORT.size),
     "tables": (_U32.size, TABLE_SIZE),
     "rules": (KEY.size, RULE_SIZE),
     "groups": (_U32.size, GROUP_SIZE),
     "counters": (_U32.size, _COUNT.size),
-    "extras": (_U32.size, _EXTRA.size),
     "smoother": (_U32.size, _U32.size),
 }
 #: Packets and bytes.
@@ -145,11 +143,10 @@ class SwitchMaps:
         for number, interface in self._ports.items():
             if interfaces.get(number) != interface:
                 self._maps["ports"].delete(_U32.pack(interface))
-                self._maps["extras"].delete(_U32.pack(interface))
         for number, interface in interfaces.items():
             if self._ports.get(number) != interface:
-                self._maps["extras"].update(_U32.pack(interface), bytes(_EXTRA.size))
-                self._maps["ports"].update(_U32.pack(interface), _PORT.pack(self._index, number))
+                value = _PORT.pack(self._index, number, 0, 0, 0, 0)
+                self._maps["ports"].update(_U32.pack(interface), value)
         self._ports = dict(interfaces)
 
     def counts(self) -> tuple[dict[FlowName, Count], dict[GroupName, Count]]:
@@ -170,9 +167,9 @@ class SwitchMaps:
         came, and that left."""
         found = {}
         for number, interface in self._ports.items():
-            value = self._maps["extras"].lookup(_U32.pack(interface))
-            if value is not None and any(value):
-                found[number] = _EXTRA.unpack(value)
+            value = self._maps["ports"].lookup(_U32.pack(interface))
+            if value is not None and any(extra := _PORT.unpack(value)[2:]):
+                found[number] = extra
         return found
 
     def _outputs(

@@ -107,18 +107,15 @@ struct group {
 	struct outputs buckets[BUCKETS];
 };
 
-struct port {
-	__u32 switch_;
-	__u32 number;
-};
-
 struct count {
 	__u64 packets;
 	__u64 bytes;
 };
 
-/* What the kernel's counters of an interface lack: segments of a frame are one to it. */
-struct extra {
+struct port {
+	__u32 switch_;
+	__u32 number;
+	/* What the kernel's counters of the interface lack: segments of a frame are one to it. */
 	struct count rx;
 	struct count tx;
 };
@@ -134,7 +131,6 @@ HASH(tables, MAX_SWITCHES, __u32, struct table);
 HASH(rules, MAX_RULES, struct key, struct rule);
 HASH(groups, MAX_GROUPS, __u32, struct group);
 HASH(counters, MAX_COUNTERS, __u32, struct count);
-HASH(extras, MAX_PORTS, __u32, struct extra); /* by interface */
 /* One element: the near end of the extra pair. */
 ARRAY(smoother, 1, __u32);
 MAP(claims, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, __u32, struct claimed);
@@ -206,10 +202,13 @@ parse_ipv4(struct __sk_buff *packet, struct head *head, union fields *fields, __
 	struct ipv4 *ip = &head->ip;
 	__u32 ip_header = (ip->version_length & 0x0f) * 4, there = packet->len - ETH_HLEN;
 	__u32 length = bpf_ntohs(ip->length);
+	/* A frame not yet cut into segments may be longer than its header can say, which then says 0. */
+	if (packet->gso_segs > 1)
+		length = there;
 	if (packet->len < ETH_HLEN + sizeof(*ip) || ip->version_length >> 4 != 4 || ip_header < 20 ||
 	    (ip->fragment & bpf_htons(FRAGMENT)))
 		return 0;
-	if (packet->gso_segs <= 1 && (length < ip_header || length > there || there - length > MOST_PADDING))
+	if (length < ip_header || length > there || there - length > MOST_PADDING)
 		return 0;
 	fields->ip_proto = ip->proto;
 	fields->src = ip->src;
@@ -358,19 +357,26 @@ static __always_inline void count(__u32 number, __u64 packets, __u64 bytes)
 }
 
 /* Of a frame of several segments, at one end of its way through the switch. */
-static __always_inline void count_extra(__u32 ifindex, int out, __u64 packets, __u64 header)
+static __always_inline void count_extra(struct count *extra, __u64 packets, __u64 header)
 {
-	struct extra *extra = packets > 1 ? bpf_map_lookup_elem(&extras, &ifindex) : 0;
-	if (extra)
-		add(out ? &extra->tx : &extra->rx, packets - 1, (packets - 1) * header);
+	if (packets > 1)
+		add(extra, packets - 1, (packets - 1) * header);
 }
 
-static __always_inline int leave(struct __sk_buff *packet, __u64 packets, __u32 header)
+static __always_inline void count_sent(__u32 ifindex, __u64 packets, __u64 header)
+{
+	struct port *port = packets > 1 ? bpf_map_lookup_elem(&ports, &ifindex) : 0;
+	if (port)
+		count_extra(&port->tx, packets, header);
+}
+
+static __always_inline int leave(struct __sk_buff *packet, struct port *port, __u64 packets, __u32 header)
 {
 	__u32 zero = 0, *near = bpf_map_lookup_elem(&smoother, &zero);
 	if (!near)
 		return TC_ACT_SHOT;
-	count_extra(packet->ifindex, 0, packets, header);
+	if (port)
+		count_extra(&port->rx, packets, header);
 	packet->mark = packet->ifindex;
 	return bpf_redirect(*near, 0);
 }
@@ -387,42 +393,43 @@ int carry(struct __sk_buff *packet)
 	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
 	union fields fields = {.in_port = port ? port->number : 0};
 	if (!parse(packet, &fields, &header) || !port)
-		return leave(packet, packets, header);
+		return leave(packet, port, packets, header);
 	__u32 number = port->switch_;
 	struct table *table = bpf_map_lookup_elem(&tables, &number);
 	struct rule *rule = table ? find(table, &fields) : 0;
 	if (!rule || rule->kind == LEAVE)
-		return leave(packet, packets, header);
+		return leave(packet, port, packets, header);
 	struct outputs *outputs = &rule->outputs;
 	__u64 bytes = packet->len + (packets - 1) * header;
 	if (rule->kind == GROUP) {
 		__u32 which = rule->group;
 		struct group *group = bpf_map_lookup_elem(&groups, &which);
 		if (!group || fields.eth_type != bpf_htons(ETH_P_IP))
-			return leave(packet, packets, header);
+			return leave(packet, port, packets, header);
 		__u32 bucket = group->bucket[hash_of(&fields) & group->mask & (SLOTS - 1)];
 		if (bucket >= BUCKETS)
-			return leave(packet, packets, header);
+			return leave(packet, port, packets, header);
 		outputs = &group->buckets[bucket];
 		count(group->counter, packets, bytes);
 		count(outputs->counter, packets, bytes);
 	}
 	count(rule->outputs.counter, packets, bytes);
-	count_extra(ifindex, 0, packets, header);
-	if (outputs->count == 1 && !packet->sk && outputs->interface[0] != ifindex) {
+	count_extra(&port->rx, packets, header);
+	/* The sender's socket, which is this machine's, must not be held back by this port's queue: a clone leaves
+	 * it. What is all headers is next to nothing of what a socket may have on its way. */
+	if (outputs->count == 1 && (!packet->sk || packet->len == header) && outputs->interface[0] != ifindex) {
 		__u32 out = outputs->interface[0];
-		count_extra(out, 1, packets, header);
+		count_sent(out, packets, header);
 		return bpf_redirect(out, 0);
 	}
 	for (__u32 i = 0; i < OUTPUTS; i++) {
 		if (i >= outputs->count)
 			break;
 		__u32 out = outputs->interface[i];
-		/* OpenFlow sends nothing back by the port that it came in by. A clone and not the packet itself: the
-		 * sender's socket, which is this machine's, must not be held back by this port's queue. */
+		/* OpenFlow sends nothing back by the port that it came in by. */
 		if (out != ifindex) {
 			bpf_clone_redirect(packet, out, 0);
-			count_extra(out, 1, packets, header);
+			count_sent(out, packets, header);
 		}
 	}
 	return TC_ACT_SHOT;
