@@ -13,7 +13,7 @@ from ringlight.experiments.runner.command import carry_out_experiment, load_chec
 from tests.integration.figures import Figures
 from tests.integration.test_run import RunningCommand, assert_gone, running_command
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 MINI = Path(__file__).parents[1] / "data" / "mini_ring_of_bits.yaml"
 #: By arm: 2(n - 1)/n, and (n - 1)/n of sums of 8 + log2 n bits and means of 8.

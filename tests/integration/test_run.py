@@ -208,6 +208,7 @@ def test_an_interrupted_command_leaves_nothing(
     assert_gone(lab)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(tmp_path: Path) -> None:
     """Its lab ends by itself but for files, which the next lab removes; one beside notices nothing."""
