@@ -52,7 +52,7 @@ def check(
     from ringlight.fabric.units import format_rate, format_time, parse_rate, parse_time
     from ringlight.testbed.hosts.cluster import hosts_of
     from ringlight.testbed.hosts.forks import fork_from_now_on
-    from ringlight.testbed.hosts.probe import Needs, misfits, probed
+    from ringlight.testbed.hosts.probe import Needs, checked_ways, probed
     from ringlight.testbed.hosts.readiness import why_not_ready
 
     try:
@@ -61,11 +61,11 @@ def check(
         fail(str(error), 2)
     with hosts_of(dask) as cluster:
         lacking = cluster.ask(why_not_ready, options.check_runtime(runtime))
-        ways = probed(cluster)
+        ways, misfits = checked_ways(lambda: probed(cluster), lambda _: [needs])
         # Not before, as it would take processors from the probe.
         cluster.ask(fork_from_now_on)
     problems = [f"host {name}: {why}" for name, why in lacking.items() if why is not None]
-    problems += [line for way in ways for line in misfits(way, needs)]
+    problems += misfits
     found = {
         "hosts": [{**asdict(host), "lacks": lacking[host.name]} for host in cluster.hosts],
         "ways": [asdict(way) for way in ways],
