@@ -47,7 +47,11 @@ from tests.integration.controller_rig import free_port
 
 PIECE = 1 << 20
 #: Frames that a sender hands over in one piece; none: no offloads.
-PIECES = {"offloads": netlink.LARGEST_BURST_BYTES // netlink.FRAME_BYTES, "64 KiB": 7, "tx off": 0}
+PIECES = {
+    "offloads": netlink.LARGEST_BURST_BYTES // netlink.FRAME_BYTES,
+    "64 KiB": netlink.USUAL_BURST_BYTES // netlink.FRAME_BYTES,
+    "tx off": 0,
+}
 #: Of the two switches: the number of the port of a host, and of the port to the other switch.
 HOST, TRUNK = 1, 2
 SCENARIO = """

@@ -56,7 +56,7 @@ TIMER_SLACK_S = 200e-6
 #: What a sender may hand over in one piece, seconds of its link: shorter than the timers that matter, and
 #: than any queue.
 BURST_S = 500e-6
-#: Most that the kernel lets TCP hand over in one piece, bytes, and what it lets it where nobody says more.
+#: Most that the kernel can let TCP hand over in one piece, bytes, and what it lets it by default.
 LARGEST_BURST_BYTES, USUAL_BURST_BYTES = 8 * 0xFFFF, 1 << 16
 #: Rates that a TBF can have, bits per second: its rate is 32 bits of bytes, its bucket 32 bits of 64 ns.
 RATE_BOUNDS_BPS = (10e3, 34e9)

@@ -673,7 +673,7 @@ training: {model: resnet50, compute: 20 ms, batch: 64, iterations: 1, collective
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) as capture:
             # Pass the head of what leaves and is longer than 65,535 bytes and an Ethernet header: LD of the
             # packet's type (SKF_AD_OFF + SKF_AD_PKTTYPE), JEQ PACKET_OUTGOING, LD len, JGT, RET, RET.
-            program = [(0x20, 0, 0, 0xFFFFF004), (0x15, 0, 3, socket.PACKET_OUTGOING)]
+            program = [(0x20, 0, 0, 0xFFFFF004), (0x15, 0, 3, _OUTGOING)]
             program += [(0x80, 0, 0, 0), (0x25, 0, 1, 65_549), (0x06, 0, 0, 64), (0x06, 0, 0, 0)]
             code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
             words = struct.pack("@HP", len(program), ctypes.addressof(code))

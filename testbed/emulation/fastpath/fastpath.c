@@ -356,7 +356,7 @@ static __always_inline void count(__u32 number, __u64 packets, __u64 bytes)
 		add(count, packets, bytes);
 }
 
-/* Of a frame of several segments, at one end of its way through the switch. */
+/* Adds what the kernel's counters lack of a frame of several segments, at one end of its way through the switch. */
 static __always_inline void count_extra(struct count *extra, __u64 packets, __u64 header)
 {
 	if (packets > 1)
@@ -415,8 +415,8 @@ int carry(struct __sk_buff *packet)
 	}
 	count(rule->outputs.counter, packets, bytes);
 	count_extra(&port->rx, packets, header);
-	/* The sender's socket, which is this machine's, must not be held back by this port's queue: a clone leaves
-	 * it. What is all headers is next to nothing of what a socket may have on its way. */
+	/* The sender's socket, which is this machine's, must not be held back by this port's queue, so the queue gets
+	 * a clone. A frame without payload holds its sender back by next to nothing. */
 	if (outputs->count == 1 && (!packet->sk || packet->len == header) && outputs->interface[0] != ifindex) {
 		__u32 out = outputs->interface[0];
 		count_sent(out, packets, header);
