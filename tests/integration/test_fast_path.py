@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import json
 import random
 import re
@@ -15,6 +16,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -602,13 +604,21 @@ def leaves_checksums(namespace: str) -> bool:
     return bool(struct.unpack("=II", value.raw[:8])[1])
 
 
-def pour(api: Api) -> None:
-    """Have two GPUs send to each other as fast as they can."""
+def pour(api: Api) -> Sequence[Mapping[str, Any]]:
+    """Have two GPUs send to each other as fast as they can; the switch's ports as last seen meanwhile."""
     request = {"name": "pour", "ranks": ["g0", "g1"], "workload": "linktest",
                "linktest": {"seconds": 0.5, "to": [1, 0]}}  # fmt: skip
     job = api.post("/v1/jobs", request)["id"]
-    until(lambda: api.get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED"), 40)
+    shown: list[Sequence[Mapping[str, Any]]] = [[]]
+
+    def ended() -> bool:
+        # They go with their workers.
+        shown.extend(ports for ports in [api.get("/v1/packet-switches/tor0/ports")] if ports)
+        return api.get(f"/v1/jobs/{job}")["state"] in ("SUCCEEDED", "FAILED")
+
+    until(ended, 40)
     assert api.get(f"/v1/jobs/{job}")["state"] == "SUCCEEDED"
+    return shown[-1]
 
 
 def test_a_job_is_carried_and_its_counters_are_one(tmp_path: Path) -> None:
@@ -678,16 +688,26 @@ training: {model: resnet50, compute: 20 ms, batch: 64, iterations: 1, collective
             code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
             words = struct.pack("@HP", len(program), ctypes.addressof(code))
             capture.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, words)
-            capture.settimeout(5)
-            pour(api)
-            # A port is there from its first worker on, so all interfaces are listened to. What leaves by
-            # one has been carried.
+            capture.settimeout(20)
             ports = {processes.lab.interface("tor0", number) for number in (1, 2)}
-            assert any(capture.recvfrom(100)[1][0] in ports for _ in range(50)), "no piece above 64 KiB"
+
+            def captured() -> bool:
+                # On all interfaces, as a port is there, and has a name, only as long as its worker. What
+                # leaves by one has been carried.
+                return any(capture.recvfrom(100)[1][0] in ports for _ in range(50))
+
+            with ThreadPoolExecutor(1) as pool:
+                found = pool.submit(captured)
+                shown = pour(api)
+                assert found.result(), "no piece above 64 KiB"
         bridge = processes.lab.bridge("tor0")
         left = sum(int(n) for n in re.findall(r"n_packets=(\d+)", ofctl("dump-flows", bridge)))
         flows = [flow for flow in api.get("/stats/flow/1")["1"] if flow["match"].get("dl_type") == 0x0800]
         packets, size = (sum(flow[key] for flow in flows) for key in ("packet_count", "byte_count"))
         assert left < 0.1 * packets, "Open vSwitch carried it"
         assert 4_000 < size / packets <= 9_014
+        # A port counts frames, too, and not pieces, of what came and what left.
+        assert [port["port"] for port in shown] == [1, 2]
+        for port, way in itertools.product(shown, ("rx", "tx")):
+            assert 4_000 < port[f"{way}_bytes"] / port[f"{way}_packets"] <= 9_014
     assert traces(processes.lab) == []
