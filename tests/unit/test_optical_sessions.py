@@ -193,3 +193,20 @@ def test_silence_is_borne_for_minutes_and_less_before_a_first_answer(
     assert not server._clients
     for caller in callers:
         caller.socket.close()
+
+
+def test_bytes_that_came_while_the_switch_stood_still_are_no_silence(
+    server: serving.OpticalSwitchServer,
+) -> None:
+    callers = [Caller(server), Caller(server)]
+    assert all(caller.ask() for caller in callers)
+    callers[0].socket.sendall(b"*idn?\n")
+    for client in server._clients.values():
+        client.heard_s -= server._patience_s(client) + 1
+    # As a turn goes on whose look at the sockets was before the bytes came.
+    server._expire()
+    server._work()
+    assert callers[0].socket.recv(4096).startswith(b"Polatis")
+    assert callers[1].socket.recv(10) == b""
+    for caller in callers:
+        caller.socket.close()

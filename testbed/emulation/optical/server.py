@@ -432,8 +432,8 @@ class OpticalSwitchServer:
         for key, events in self._selector.select(self._wait_s()):
             if events & selectors.EVENT_READ:
                 key.data()
-        self._work()
         self._expire()
+        self._work()
 
     def _begin_rest(self) -> None:
         """From now on REST's own thread takes its callers."""
@@ -582,11 +582,16 @@ class OpticalSwitchServer:
         client.events = events
 
     def _expire(self) -> None:
-        for client in list(self._clients.values()):
-            limit_s = self._patience_s(client)
-            if client.heard_s + limit_s < time.monotonic():
-                log.info("a client was idle for %g s and is dropped", limit_s)
+        """Drop whoever has been silent too long. What came while this process stood still is heard first."""
+        for client in [client for client in self._clients.values() if self._has_expired(client)]:
+            if client.events & selectors.EVENT_READ:
+                self._read(client)
+            if client.connection in self._clients and self._has_expired(client):
+                log.info("a client was idle for %g s and is dropped", self._patience_s(client))
                 self._drop(client)
+
+    def _has_expired(self, client: _Client) -> bool:
+        return client.heard_s + self._patience_s(client) < time.monotonic()
 
     def _patience_s(self, client: _Client) -> float:
         """Longest silence of a client."""
