@@ -1,19 +1,14 @@
 """The emulated averager of OptINC: how fast, and what it costs. Needs root.
 
-``lookup``: the table alone. ``alone``: N clients in namespaces of their own, over veths without a rate, send
-codes that are ready and throw the answers away; payload per port and second (1e6 bytes) from the first byte
-to the last answer, and the averager's processor seconds over that time. ``servers``: four servers that
-quantise and turn back, over links of each rate (Mbit/s): time of a collective over what its bytes need,
-bytes on the wire over payload at the port where they are most, the averager's share of a processor, its
-latency from the last byte of a frame to the first of its answer. All processes share the machine's
-processors.
+N clients in namespaces of their own, over veths without a rate, send codes that are ready and throw the
+answers away; payload per port and second (1e6 bytes) from the first byte to the last answer, and the
+averager's processor seconds over that time. All processes share the machine's processors.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,31 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import need_root, spread, timed
+from benchmarks.harness import need_root, spread
 from ringlight.fabric.optinc import wire
-from ringlight.fabric.optinc.averaging import Coding
 from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
 from ringlight.testbed.emulation import netlink
-from ringlight.testbed.emulation.averager.lookup import Lookup, evaluate
 from tests.integration import averager_rig as rig
 
-BITS, RANKS = 8, 4
-
-
-def lookup(servers: list[int] = [4, 8, 16]) -> dict[str, Any]:
-    """Processor time of the table, and how many codes it answers in a second of it."""
-    return {f"N = {ports}": _lookup(Coding(BITS, ports)) for ports in servers}
-
-
-def _lookup(coding: Coding) -> dict[str, Any]:
-    began = time.process_time()
-    table = evaluate(None, coding)
-    built_s = time.process_time() - began
-    apply, rng = Lookup(table), np.random.default_rng(1)
-    codes = [rng.integers(0, 2**BITS, wire.FRAME, np.uint8) for _ in range(coding.servers)]
-    seconds = timed(lambda: apply(codes), 200, clock=time.process_time)
-    rates = spread(wire.FRAME / second / 1e6 for second in seconds)
-    return {"combinations": coding.combinations, "table_cpu_s": built_s, "Mcodes_per_s": rates}
+BITS = 8
 
 
 def alone(servers: list[int] = [4, 8, 16], mebibytes: float = 64, rounds: int = 5) -> dict[str, Any]:
@@ -84,45 +61,7 @@ def _alone(servers: int, size: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def servers(rates: list[float] = [100, 400], rounds: int = 5) -> dict[str, Any]:
-    """Four servers with links of each rate, Mbit/s, and collectives of 8 MiB."""
-    need_root()
-    return {f"{rate:g} Mbit/s": _servers(rate * 1e6, 8 * 2**20, rounds) for rate in rates}
-
-
-def _servers(rate_bps: float, size: int, rounds: int) -> dict[str, Any]:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        links = stack.enter_context(rig.links(RANKS, rate_bps))
-        averager = stack.enter_context(_averager(directory, links, RANKS))
-        stack.enter_context(rig.hub_of(directory, RANKS))
-        sizes, hub = (size,) * rounds, str(directory / "hub")
-        plans = [
-            rig.Plan(rank, RANKS, RANKS, links.address(rank), rig.PORT, hub, sizes) for rank in range(RANKS)
-        ]
-        before = [links.bytes_of(rank) for rank in range(RANKS)]
-        answers = stack.enter_context(rig.serving(plans, links.servers)).answers(600)
-        after = [links.bytes_of(rank) for rank in range(RANKS)]
-        status = averager.stop()
-    if failed := [answer["failed"] for answer in answers if "failed" in answer]:
-        raise SystemExit(f"{rate_bps:g} bit/s: {failed[0]}")
-    seconds, payload = _seconds([answer["spans"] for answer in answers]), size * rounds
-    moved = np.subtract(after, before).max(axis=0) / payload
-    wanted = [rig.digest(rig.expected(plans[0], number)) for number in range(rounds)]
-    return {
-        "values": size,
-        "seconds": spread(seconds),
-        "over_what_the_bytes_need": statistics.median(seconds) / (size * 8 / rate_bps),
-        "wire_bytes_over_payload": dict(zip(("sent", "received"), moved.tolist(), strict=True)),
-        "scale_bytes_over_payload": answers[0]["moved"]["scale_bytes"] / payload,
-        "averager_cpu_share": status["cpu_s"] / sum(seconds),
-        "server_cpu_s": [answer["cpu_s"] for answer in answers],
-        "latency_s": status["latency_s"],
-        "right": all(answer["digests"] == wanted for answer in answers),
-    }
-
-
-PARTS = (lookup, alone, servers)
+PARTS = (alone,)
 
 
 def _seconds(spans: Sequence[Sequence[tuple[float, float]]]) -> list[float]:

@@ -61,8 +61,9 @@ def start(name: str, arguments: Sequence[str]) -> None:
     for part in parts:
         about = f"{module.__doc__}\n\n{part.__doc__ or ''}" if len(parts) == 1 else part.__doc__
         app.command(part.__name__.replace("_", "-"), help=about)(_named(part))
-    alone = [parts[0].__name__.replace("_", "-")] if len(parts) == 1 else []
-    app(args=[*alone, *arguments], prog_name=f"python -m benchmarks {name}")
+    first = parts[0].__name__.replace("_", "-")
+    named = len(parts) > 1 or list(arguments[:1]) == [first]
+    app(args=[*arguments] if named else [first, *arguments], prog_name=f"python -m benchmarks {name}")
 
 
 def _needs_nothing(part: Callable[..., Any]) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,20 @@ SETTLE_EVERY = 500
 #: 2,000). The rest is SQLite's cache, which follows the audit up to that one's greatest length, and what the
 #: C allocator holds free.
 GROWTH_MIB = 16.0
-#: How many lines of the code ``--trace`` shows, and the calls that led to each.
-LINES, CALLS = 20, 6
 
 
-def optical_soak(
-    operations: int = 10_000, seed: int = 1, rate: float = 0.05, trace: bool = False
-) -> dict[str, Any]:
-    """``rate``: faults per operation; ``trace``: tells which lines hold more memory in the end, slowly."""
-    tracing = Trace(operations) if trace else None
+def optical_soak(operations: int = 10_000, seed: int = 1, rate: float = 0.05) -> dict[str, Any]:
+    """``rate``: faults per operation."""
     logging.basicConfig(level=logging.CRITICAL)
 
     def said(number: int) -> None:
         tell(f"{number} of {operations} operations")
-        if tracing is not None:
-            tracing.look(number)
 
     with tempfile.TemporaryDirectory() as directory:
         report = soak(Path(directory), operations, seed, rate, settle_every=SETTLE_EVERY, tell=said)
     write(report)
-    if tracing is not None:
-        tracing.write()
     settled = {"settled": spread(report.settled_s)} if report.settled_s else {}
-    return {**vars(report), **settled, "missed": misses(report, traced=trace)}
+    return {**vars(report), **settled, "missed": misses(report)}
 
 
 PARTS = (optical_soak,)
@@ -59,13 +49,12 @@ def growth_mib(report: Report) -> float:
     return report.memory_mib[-1] - report.memory_mib[len(report.memory_mib) // 4]
 
 
-def misses(report: Report, *, traced: bool = False) -> list[str]:
-    """``traced``: the trace itself takes memory, which is not judged then."""
+def misses(report: Report) -> list[str]:
     found = [*report.wrong, *report.crashes]
     for what, (before, after) in (("threads", report.threads), ("descriptors", report.descriptors)):
         if after > before:
             found.append(f"{what}: {after} at the end, {before} at the start")
-    if not traced and growth_mib(report) > GROWTH_MIB:
+    if growth_mib(report) > GROWTH_MIB:
         found.append(f"memory: {growth_mib(report):.1f} MiB more than after a quarter of the operations")
     return found
 
@@ -79,30 +68,3 @@ def write(report: Report) -> None:
     total = ("all", report.injected.total(), report.acted.total())
     show(["fault", "injected", "acted"], [*faults, total])
     tell(f"memory: {growth_mib(report):+.1f} MiB after a quarter")
-
-
-class Trace:
-    """Which lines of the code hold more memory at the end than after a quarter of the operations."""
-
-    def __init__(self, operations: int) -> None:
-        self._operations = operations
-        self._snapshots: list[tracemalloc.Snapshot] = []
-        tracemalloc.start(CALLS)
-
-    def look(self, number: int) -> None:
-        """Take a snapshot of memory if one is due after ``number`` operations."""
-        due = self._operations // 4 if not self._snapshots else self._operations - SETTLE_EVERY + 1
-        if number >= due:
-            ours = [tracemalloc.Filter(False, tracemalloc.__file__)]
-            self._snapshots.append(tracemalloc.take_snapshot().filter_traces(ours))
-
-    def write(self) -> None:
-        if len(self._snapshots) < 2:
-            return
-        first, last = self._snapshots[0], self._snapshots[-1]
-        changes = last.compare_to(first, "traceback")
-        grown = sum(change.size_diff for change in changes)
-        tell(f"Python's objects {grown / 1024:+.0f} KiB (after a quarter)")
-        for change in [change for change in changes if change.size_diff > 0][:LINES]:
-            tell(f"{change.size_diff / 1024:+.1f} KiB, {change.count_diff:+d} blocks")
-            tell("\n".join(change.traceback.format()))

@@ -1,7 +1,7 @@
 """Measures the REST API's latency, and the start and end of a lab. Needs root.
 
 It brings up the six GPUs of the bundled scenario with an optical switch that takes no time itself (profile
-``ideal``), asks, lights, listens, trains, and takes the lab down again.
+``ideal``), asks, lights, listens, and takes the lab down again.
 
 Beside each figure stands its limit or a peer of the same run: the same question put to the optical switch
 over SCPI, and a bare FastAPI application that answers the same text. Times are those of one client with one
@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -37,9 +35,6 @@ from benchmarks.harness import (
     beside,
     lab_up,
     milliseconds,
-    ringlight,
-    running,
-    spread,
     timed,
     until,
 )
@@ -72,13 +67,6 @@ def rest(count: int = 200, runtime: Literal["docker", "namespace"] = "docker") -
         scenario.write_text(yaml.safe_dump(document, sort_keys=False))
         with lab_up(scenario, runtime, up_s) as lab:
             found = calls(lab["url"], count, Path(lab["state"]))
-            found["job of six workers, s"] = job(lab["url"])
-            ask = ("--controller", lab["rest"], "topology", "--json")
-            found["commands without the launcher, s"] = {
-                "ringlight --help": spread(timed(lambda: ringlight("--help"), 3)),
-                "ringlight topology": spread(timed(lambda: ringlight(*ask), 3)),
-            }
-            found["controller alone, s"] = controller_alone(lab)
     return {"runtime": runtime, **found, "up, s": {**up_s, "limit": UP_S}}
 
 
@@ -261,55 +249,3 @@ def until_answer(client: httpx.Client, path: str, wanted: Callable[[Any], bool] 
         return False
 
     until(good, f"{client.base_url}{path}: a good answer", pace_s=0.005)
-
-
-def job(url: str) -> dict[str, Any]:
-    """A job of six containers, from its submission to free GPUs, and a regroup of it."""
-    request = {"name": "bench", "ranks": ["g0", "g3", "g1", "g4", "g2", "g5"], "gradient_bytes": 400_000}
-    request |= {"compute_s": 0.05, "iterations": 40}
-    with closing(Caller(url)) as api:
-        listener, began = Listener(url), time.monotonic()
-        api.call("POST", "/v1/jobs", request)
-
-        def told(state: str) -> float:
-            return listener.wait(lambda e: e["event"] == "job" and e["state"] == state)[0]
-
-        states = {state: told(state) - began for state in ("PENDING", "STARTING", "READY", "RUNNING")}
-        asked = time.monotonic()
-        regroup = api.call("POST", "/v1/regroup", {})["id"]
-        done, _ = listener.wait(lambda e: e.get("regroup") == regroup and e["state"] in ("DONE", "FAILED"))
-        ended = told("SUCCEEDED")
-        clean, _ = listener.wait(lambda e: e["event"] == "job_clean")
-        events = api.call("GET", "/v1/jobs/bench/events")["events"]
-    starts = [e["compute_start"] for e in events if e["event"] == "iteration" and e["i"] == 0]
-    ends = [e["allreduce_end"] for e in events if e["event"] == "iteration"]
-    return {
-        **{f"submitted to {state}": round(s, 3) for state, s in states.items()},
-        "submitted to first iteration": round(min(starts) - began, 3),
-        "regroup asked to done": round(done - asked, 3),
-        "last iteration to SUCCEEDED": round(ended - max(ends), 3),
-        "SUCCEEDED to free GPUs": round(clean - ended, 3),
-    }
-
-
-def controller_alone(lab: dict[str, Any]) -> dict[str, float]:
-    """The lab's controller ended and another started in its place."""
-    pid = lab["pids"]["controller"]
-    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
-    with httpx.Client(base_url=lab["url"], timeout=PATIENCE_S, trust_env=False) as client:
-        client.get("/v1/health").raise_for_status()
-        began = time.monotonic()
-        os.kill(pid, signal.SIGTERM)
-        until(lambda: not Path(f"/proc/{pid}").exists(), "the controller's end", pace_s=0.001)
-        ended = time.monotonic()
-        environment = {**os.environ, "RINGLIGHT_LAB": lab["lab"]}
-        with running(command, Path(lab["logs"], "controller.log"), environment):
-            until_answer(client, "/v1/health")
-            answered = time.monotonic()
-            until_answer(client, "/v1/health", lambda health: health["status"] == "ok")
-            healthy = time.monotonic()
-    return {
-        "stop": round(ended - began, 3),
-        "start to first answer": round(answered - ended, 3),
-        "start to healthy": round(healthy - ended, 3),
-    }

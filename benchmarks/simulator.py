@@ -1,34 +1,16 @@
-"""How fast the simulator is, and how close to what others compute.
+"""How fast ODDL's agents are simulated, each flow asking for its light.
 
-Every part runs in a process of its own, so that it starts cold and its memory is its own. numba is used where
-this Python has it; ``ring`` runs without it first. ``torus`` runs the same flows in SimGrid's Python binding
-in between, where Debian's python3-simgrid is installed.
+Every size runs in a process of its own, so that it starts cold and its memory is its own. numba is used where
+this Python has it.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, apart
-
-SIMGRID = ROOT / "tests" / "simgrid_flows.py"
-DEBIAN_PYTHON = "/usr/bin/python3"
-
-
-def ring() -> dict[str, Any]:
-    """A 4,096-rank ring all-reduce of 64 MiB in 8,190 steps over one switch."""
-    return {name: apart(_ring, name == "numba") for name in ("numpy", "numba")}
-
-
-def torus(side: int = 64) -> dict[str, Any]:
-    """A random permutation with sizes of 1 to 16 MiB on a side × side torus, ours and SimGrid's, in turn."""
-    return apart(_torus, side)
+from benchmarks.harness import apart
 
 
 def oddl(nodes: list[int] = [64, 1024, 4096]) -> dict[str, Any]:
@@ -36,89 +18,7 @@ def oddl(nodes: list[int] = [64, 1024, 4096]) -> dict[str, Any]:
     return {f"{count} nodes": apart(_oddl, count) for count in nodes}
 
 
-PARTS = (ring, torus, oddl)
-
-
-def _ring(numba: bool) -> dict[str, Any]:
-    begin = time.perf_counter()
-    if not numba:
-        sys.path[:] = [place for place in sys.path if not (Path(place) / "numba").exists()]
-    from ringlight.fabric.schedules import ring as schedule
-    from ringlight.fabric.trees import leaf_spine
-    from ringlight.testbed.simulation.maxmin import has_numba
-    from ringlight.testbed.simulation.networks import PacketNetwork
-    from ringlight.testbed.simulation.phases import synchronous
-
-    fabric = leaf_spine(1, 4096, 100e9).fabric()
-    network = PacketNetwork(fabric, latency_s=1e-6)
-    ranks = tuple(fabric.gpus)
-    found = synchronous(network, ranks, schedule(4096), 64 * 2**20)
-    cold_s = time.perf_counter() - begin
-    begin = time.perf_counter()
-    synchronous(network, ranks, schedule(4096), 64 * 2**20)
-    return {
-        "numba": has_numba(),
-        "steps": len(found.step_s),
-        "phases_computed": found.phases,
-        "simulated_s": found.total_s,
-        "closed_form_s": 2 * 4095 * (64 * 2**20 / 4096 * 8 / 100e9 + 1e-6),
-        "cold_with_imports_and_fabric_s": cold_s,
-        "warm_s": time.perf_counter() - begin,
-    }
-
-
-def _torus(side: int) -> dict[str, Any]:
-    import numpy as np
-
-    from ringlight.testbed.simulation.maxmin import drain, has_numba
-
-    nodes = side * side
-    random = np.random.default_rng(1)
-    goals = random.permutation(nodes)
-    fixed = np.flatnonzero(goals == np.arange(nodes))
-    goals[fixed] = (fixed + 1) % nodes
-    paths = []
-    for a, b in enumerate(goals.tolist()):
-        at, path = [a % side, a // side], []
-        for axis, goal in enumerate((b % side, b // side)):
-            while at[axis] != goal:
-                way = 1 if (goal - at[axis]) % side <= side // 2 else -1
-                path.append(4 * (at[1] * side + at[0]) + 2 * axis + (way < 0))
-                at[axis] = (at[axis] + way) % side
-        paths.append(path)
-    capacity = np.full(4 * nodes, 12.5e9)
-    sizes = np.round(random.uniform(1, 16, nodes) * 2**20)
-    offsets = np.cumsum([0, *map(len, paths)])
-    links = np.array([link for path in paths for link in path])
-
-    def ours() -> tuple[float, Any]:
-        begin = time.perf_counter()
-        ends = drain(offsets, links, capacity, sizes)
-        return time.perf_counter() - begin, ends
-
-    first_s, ends = ours()
-    result: dict[str, Any] = {
-        "flows": nodes, "mean_hops": len(links) / nodes, "numba": has_numba(), "first_s": first_s,
-    }  # fmt: skip
-    case = {
-        "capacity": capacity.tolist(), "paths": paths, "sizes": sizes.tolist(), "starts": [0.0] * nodes,
-        "hosts": [[str(a), str(b)] for a, b in enumerate(goals.tolist())],
-    }  # fmt: skip
-    try:
-        done = subprocess.run(
-            [DEBIAN_PYTHON, str(SIMGRID)], input=json.dumps(case) + "\n", capture_output=True, text=True,
-            timeout=1800, check=True,
-        )  # fmt: skip
-        answer = json.loads(done.stdout)
-        off = np.abs(ends - answer["ends"]) / np.array(answer["ends"])
-        result |= {"simgrid_s": answer["seconds"], "largest_relative_difference": float(off.max())}
-    except (OSError, subprocess.CalledProcessError) as error:
-        result["simgrid_s"] = None
-        result["simgrid_missing"] = str(error)
-    result["warm_s"], _ = ours()
-    if result["simgrid_s"]:
-        result["simgrid_over_ours"] = result["simgrid_s"] / result["warm_s"]
-    return result
+PARTS = (oddl,)
 
 
 def _oddl(nodes: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ reaches its optimum. Here each colour is given to sets of ways that share no seg
 the pairs' numbers are fixed, and a linear program says how many times they fit. It begins with few sets;
 others that its prices ask for are found by a dynamic program, which also proves that there are no more.
 
-Nothing is decided with it: tests and ``benchmarks/wavelengths.py`` measure gaps against it.
+Nothing is decided with it: tests measure gaps against it.
 """
 
 from __future__ import annotations

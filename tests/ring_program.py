@@ -7,7 +7,7 @@ only how many of them go clockwise is open. Of two ways, one inside the other, n
 the fibres (Wilfong and Winkler, Ring routing and wavelength translation, SODA 1998), so a linear program
 decides it in which only the sum of all that go clockwise is whole.
 
-Nothing is decided with it: tests and ``benchmarks/wavelengths.py`` measure gaps against it.
+Nothing is decided with it: tests measure gaps against it.
 """
 
 from __future__ import annotations

@@ -97,10 +97,11 @@ def test_parts_are_commands_and_parameters_options(
     assert document == {"benchmark": "made_up", "machine": {"processors": 2}, **expected}
 
 
+@pytest.mark.parametrize("command", [[], ["fast"]])
 def test_a_benchmark_of_one_part_needs_no_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, document = found((fast,), ["--times", "3"], monkeypatch, capsys)
+    code, document = found((fast,), [*command, "--times", "3"], monkeypatch, capsys)
     assert (code, document["times"]) == (0, 3)
 
 
