@@ -37,7 +37,7 @@ import typer
 from pyroute2.iproute import IPRoute
 
 from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, need_root, show, spread
-from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation import calibration, netlink, openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.optical import ebpf
@@ -110,35 +110,28 @@ def stream(seconds: float = 2.0, rounds: int = 5) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def hosts(lab: Lab) -> Iterator[tuple[int, int]]:
-    """Two namespaces."""
-    found = [netlink.create_namespace(lab.namespace(name)) for name in ("a", "b")]
-    try:
-        yield found[0], found[1]
-    finally:
-        for name in ("a", "b"):
-            netlink.delete_namespace(lab.namespace(name))
+def set_up_hosts(ends: tuple[int, int], frames: int) -> None:
+    for number, end in enumerate(ends, 1):
 
+        def inside(number: int = number) -> None:
+            netlink.configure_namespace("reno")
+            with IPRoute() as own:
+                index = netlink.set_up(own, "eth0")
+                netlink.set_burst(own, index, max(1, frames))
+                if not frames:
+                    netlink.set_checksum_offload("eth0", False)
+                netlink.address(own, index, f"10.77.0.{number}", 24, rto_min_s=0.02)
 
-def set_up_host(number: int, frames: int) -> None:
-    netlink.configure_namespace("reno")
-    with IPRoute() as own:
-        index = netlink.set_up(own, "eth0")
-        netlink.set_burst(own, index, max(1, frames))
-        if not frames:
-            netlink.set_checksum_offload("eth0", False)
-        netlink.address(own, index, f"10.77.0.{number}", 24, rto_min_s=0.02)
+        netlink.in_namespace(end, inside)
 
 
 @contextmanager
 def plain(lab: Lab, frames: int) -> Iterator[tuple[int, int]]:
     """Two hosts on one veth pair."""
-    with hosts(lab) as ends:
+    with calibration._hosts(lab) as ends:
         with IPRoute() as here:
             netlink.create_veth(here, "eth0", "eth0", namespace=ends[0], peer_namespace=ends[1])
-        for number, end in enumerate(ends, 1):
-            netlink.in_namespace(end, lambda number=number: set_up_host(number, frames))  # type: ignore[misc]
+        set_up_hosts(ends, frames)
         yield ends
 
 
@@ -148,7 +141,7 @@ def redirected(lab: Lab, frames: int) -> Iterator[tuple[int, int]]:
     names = [[lab.interface(node, port) for port in (HOST, TRUNK)] for node in "ab"]
     source = build_object(Path(__file__).with_name("redirect.c"))
     programs, maps = ebpf.load(source, ["redirect"], {"ways": (4, 4)}, {})
-    with hosts(lab) as ends, closing(maps["ways"]) as ways:
+    with calibration._hosts(lab) as ends, closing(maps["ways"]) as ways:
         with IPRoute() as here:
             for (name, _), end in zip(names, ends, strict=True):
                 netlink.create_veth(here, name, "eth0", group=lab.link_group, peer_namespace=end)
@@ -160,8 +153,7 @@ def redirected(lab: Lab, frames: int) -> Iterator[tuple[int, int]]:
             for way in (indexes, indexes[::-1]):
                 ways.update(*(struct.pack("=I", index) for index in way))
         os.close(programs["redirect"])
-        for number, end in enumerate(ends, 1):
-            netlink.in_namespace(end, lambda number=number: set_up_host(number, frames))  # type: ignore[misc]
+        set_up_hosts(ends, frames)
         yield ends
 
 
@@ -173,7 +165,7 @@ def uncarried(lab: Lab, frames: int, carrier: type[Carrier] | None = None) -> It
         name: [lab.interface(node, p) for p in (HOST, TRUNK)] for node, name in zip("ab", names, strict=True)
     }
     fast = None
-    with hosts(lab) as ends, tempfile.TemporaryDirectory() as directory:
+    with calibration._hosts(lab) as ends, tempfile.TemporaryDirectory() as directory:
         try:
             words: list[str] = []
             with IPRoute() as here:
@@ -199,12 +191,12 @@ def uncarried(lab: Lab, frames: int, carrier: type[Carrier] | None = None) -> It
                 fast = carrier(bridges, Path(directory, "fast.sock"), smoother, lab.link_group)
                 fast.start()
                 fast.take_up(port for name in names for port in interfaces[name])
-            for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+            for number, name in enumerate(names, 1):
                 for field in ("ip,nw_dst", "arp,arp_tpa"):
                     for other in (1, 2):
                         out = HOST if other == number else TRUNK
                         ofctl("add-flow", name, f"priority=9,{field}=10.77.0.{other},actions=output:{out}")
-                netlink.in_namespace(end, lambda number=number: set_up_host(number, frames))  # type: ignore[misc]
+            set_up_hosts(ends, frames)
             yield ends
         finally:
             if fast is not None:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import yaml
 
-from benchmarks.harness import RINGLIGHT, ROOT, behind, need_root, show, tell, until
+from benchmarks.harness import RINGLIGHT, ROOT, need_root, show, tell, until
 from ringlight.experiments.language.expand import load
 from ringlight.fabric.cut import cut
 from ringlight.testbed.load import machine_ticks
@@ -262,28 +262,18 @@ def _moved_over_cut(events: Sequence[Mapping[str, Any]]) -> int:
 
 def _many(leaves: int, gpus: int) -> dict[str, Any]:
     """A scenario: job j has GPU j of every leaf, so all rings cross the core."""
-    every, links = behind("leaf", leaves, gpus, "40 Gbit/s")
-    links += [
-        {"ends": [f"leaf{leaf}:{gpus + 1}", f"core:{leaf + 1}"], "rate": "160 Gbit/s"}
-        for leaf in range(leaves)
-    ]
+    tree = {"leaves": leaves, "spines": 1, "gpus_per_leaf": gpus, "gpu": "gpu"}
     return {
         "name": "size",
         "description": "Many containers behind one core.",
         "scale": {"time": 8, "payload": 400},
-        "fabric": {
-            "servers": {
-                f"s{leaf}": {"gpus": dict.fromkeys(names, "gpu")} for leaf, names in enumerate(every)
-            },
-            "packet_switches": {
-                **{f"leaf{leaf}": {"ports": gpus + 1} for leaf in range(leaves)},
-                "core": {"ports": leaves},
-            },
-            "links": links,
-        },
+        "fabric": {"leaf_spine": {**tree, "rate": "40 Gbit/s", "uplink_rate": "160 Gbit/s"}},
         "training": {"model": "resnet50", "compute": "60 ms", "batch": 16, "iterations": 10},
         "link_test": {"duration": "500 ms"},
-        "jobs": {f"j{port}": {"ranks": [names[port] for names in every]} for port in range(gpus)},
+        "jobs": {
+            f"j{port}": {"ranks": [f"g{gpus * leaf + port}" for leaf in range(leaves)]}
+            for port in range(gpus)
+        },
         "arms": {"all": {"title": "All jobs at once"}},
     }
 

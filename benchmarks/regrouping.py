@@ -12,19 +12,11 @@ import time
 from typing import Any
 
 from ringlight.fabric.cost import RingJob, predict
-from ringlight.fabric.parts import (
-    Gpu,
-    Link,
-    OpticalSwitch,
-    PacketSwitch,
-    Port,
-)
 from ringlight.fabric.placement import Circuit, regroup
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
+from tests.unit.fabrics import gpu_ports, make_fabric, switch_ports
 
 LIMIT_S = 2.0
-
-
 MIXED, ODD = [4, 8, 16, 32, 64], [3, 5, 6, 12, 24, 40]
 #: By name: GPUs, aggregation switches, optical switches, spare ports, sizes of jobs.
 INSTANCES = {
@@ -76,47 +68,22 @@ def instance(
 ) -> tuple[Fabric, list[Circuit], list[RingJob]]:
     """GPUs dealt to ``planes`` optical switches; each of those reaches every aggregation switch.
 
-    One spine packet switch joins the aggregation switches by copper.
+    A last packet switch joins the aggregation switches by copper.
 
     ``spare``: GPU-facing ports per aggregation switch beyond gpus/switches, on plane 0 first. Sizes are
     drawn until no GPU is left that the smallest would fit; the GPUs of a job and its place are random.
     """
     rng = random.Random(seed)
     per_switch = gpus // switches // planes
-    nodes = {
-        f"g{i}": Gpu(f"g{i}", f"s{i // 8}", "gpu", f"10.82.{i // 250}.{i % 250 + 1}", "") for i in range(gpus)
-    }
-    packet = {
-        f"tor{i}": PacketSwitch(f"tor{i}", i + 1, per_switch * planes + spare + 1) for i in range(switches)
-    }
-    size = gpus // planes + switches * (per_switch + spare)
-    optical = {f"ocs{i}": OpticalSwitch(f"ocs{i}", size, "scpi", "mems") for i in range(planes)}
-    links: list[Link] = []
-    places: dict[int, list[Port]] = {plane: [] for plane in range(planes)}
-    next_port = [0] * planes
-
-    def plug(port: Port, plane: int) -> None:
-        next_port[plane] += 1
-        links.append(Link(port, Port(f"ocs{plane}", next_port[plane]), 100e9, 0.0))
-
-    for i in range(gpus):
-        plug(Port(f"g{i}", 0), i % planes)
-    for s in range(switches):
-        for k in range(per_switch * planes + spare):
-            port = Port(f"tor{s}", k + 1)
-            plug(port, k % planes)
-            places[k % planes].append(port)
-    packet["spine0"] = PacketSwitch("spine0", switches + 1, switches)
-    for s in range(switches):
-        links.append(
-            Link(Port(f"tor{s}", per_switch * planes + spare + 1), Port("spine0", s + 1), 400e9, 0.0)
-        )
+    ports = [[per_switch + (spare + planes - 1 - o) // planes] * switches + [0] for o in range(planes)]
+    spine = [(switch, switches) for switch in range(switches)]
+    fabric = make_fabric(ports, [gpu % planes for gpu in range(gpus)], trunks=spine, rate_bps=100e9)
     circuits = []
-    for plane in range(planes):
-        rng.shuffle(places[plane])
-        members = [i for i in range(gpus) if i % planes == plane]
-        circuits += [(Port(f"g{i}", 0), places[plane][k]) for k, i in enumerate(members)]
-    order = list(nodes)
+    for plane in fabric.optical_switches:
+        places = switch_ports(fabric, plane)
+        rng.shuffle(places)
+        circuits += list(zip(gpu_ports(fabric, plane), places, strict=False))
+    order = list(fabric.gpus)
     rng.shuffle(order)
     jobs: list[RingJob] = []
     while len(order) >= min(sizes):
@@ -125,4 +92,4 @@ def instance(
         jobs.append(
             RingJob.all_reduce(f"job{len(jobs)}", ranks, rng.choice([102.2e6, 553.4e6, 244.4e6]), 0.3)
         )
-    return Fabric(nodes, packet, optical, tuple(links)), circuits, jobs
+    return fabric, circuits, jobs
