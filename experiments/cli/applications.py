@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringlight.experiments.cli.common import fail, say
-from ringlight.experiments.cli.options import OpenLab, Place, check_runtime, machine
+from ringlight.experiments.cli.options import OpenLab, Place, machine
 
 if TYPE_CHECKING:
     from ringlight.experiments.language.expand import Experiment
@@ -30,15 +30,14 @@ def processes_of_lab(
     if (why := lab_of_setting.cannot_drive(setting.fabric)) is not None:
         fail(f"{scenario}: {why}", 2)
     (setting,) = _for_applications(scenario, [setting], lab)
-    runtime, apps = check_runtime(lab.runtime), lab.app or []
     return lab_of_setting.processes_of(
         setting,
-        runtime,
+        lab.runtime,
         lab.addresses(),
         fast_path=lab.fast_path,
         follow=follow,
         lends=lends,
-        apps=apps,
+        apps=lab.app or [],
         notice=say,
     )
 

@@ -36,14 +36,13 @@ def emulation(
     over: options.OverHosts | None = None,
 ) -> Iterator[EmulationBackend]:
     """Raises UserError, and LabError for hosts that cannot be had."""
-    runtime = options.check_runtime(lab.runtime)
     if dask is None:
         refuse_hosts(context)
         # It imports what labs are made of while this process imports its own and reads the scenario.
         with forking(PROGRAMS):
             from ringlight.experiments.backends.emulation.backend import EmulationBackend
 
-            yield EmulationBackend(runtime, lab.addresses(), apps, lab.fast_path)
+            yield EmulationBackend(lab.runtime, lab.addresses(), apps, lab.fast_path)
         return
     refuse(context, _OF_ONE_MACHINE, "without effect on labs of other hosts (--dask)")
     from ringlight.experiments.runner.hosts import HostsBackend
@@ -53,7 +52,7 @@ def emulation(
         places = sum(host.labs for host in cluster.hosts)
         named = ", ".join(host.name for host in cluster.hosts)
         say(f"{len(cluster.hosts)} hosts for labs, {places} labs at once: {named}")
-        backend = HostsBackend(runtime, cluster, lab.fast_path, None if over is None else over.chosen())
+        backend = HostsBackend(lab.runtime, cluster, lab.fast_path, None if over is None else over.chosen())
         yield backend
         backend.tidy()
 

@@ -42,7 +42,7 @@ def demo(
     """Set up what is missing, then run the bundled GPU-disaggregation experiment."""
     from ringlight.testbed.setup import ensure_ready
 
-    ensure_ready(say, runtime=options.check_runtime(lab.runtime))
+    ensure_ready(say, runtime=lab.runtime)
     _run(BUNDLED, options.Runs(repeat=repeat), options.OpenLab(**vars(lab)), runs, as_json, context)
 
 

@@ -60,7 +60,7 @@ def check(
     except ValueError as error:
         fail(str(error), 2)
     with hosts_of(dask) as cluster:
-        lacking = cluster.ask(why_not_ready, options.check_runtime(runtime))
+        lacking = cluster.ask(why_not_ready, runtime)
         ways, misfits = checked_ways(lambda: probed(cluster), lambda _: [needs])
         # Not before, as it would take processors from the probe.
         cluster.ask(fork_from_now_on)

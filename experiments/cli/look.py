@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -51,7 +51,8 @@ def capture(
         float | None, typer.Option("--time", "-t", min=0.1, max=86_400, help="End after this many seconds.")
     ] = None,
     direction: Annotated[
-        str, typer.Option("--direction", help="Packets that come in (in), leave (out), or both (inout).")
+        Literal["in", "out", "inout"],
+        typer.Option("--direction", help="Packets that come in (in), leave (out), or both (inout)."),
     ] = "inout",
     lab_id: LabId = None,
     as_json: options.Json = False,
@@ -60,8 +61,6 @@ def capture(
     from ringlight.testbed.emulation.console import capture as taps
     from ringlight.testbed.emulation.console.attached import attach
 
-    if direction not in ("in", "out", "inout"):
-        fail(f"--direction: {direction!r} is not in, out or inout", 2)
     if as_json and write is None:
         fail("--json needs --write: packets as text go to standard output", 2)
     lab = attach(lab_id)
@@ -69,7 +68,7 @@ def capture(
     if write is not None:
         # Last: an old file is emptied by it.
         taps.check_writable(write)
-    command = taps.command(tap, direction, None if write is None else str(write), count)  # type: ignore[arg-type]
+    command = taps.command(tap, direction, None if write is None else str(write), count)
     what = f"{port} ({tap.interface})"
     with taps.capturing(command, lab, what) as capturing:
         say(f"capturing at {what}; Ctrl-C ends it")
@@ -114,7 +113,9 @@ def graph(
             help="Lab id, or a scenario file, which needs no lab; without it, the only lab that is up.",
         ),
     ] = None,
-    form: Annotated[str, typer.Option("--format", "-f", help="mermaid, dot or graphml.")] = "mermaid",
+    form: Annotated[
+        Literal["mermaid", "dot", "graphml"], typer.Option("--format", "-f", help="Language of the picture.")
+    ] = "mermaid",
     *,
     place: options.Place,
 ) -> None:
@@ -126,8 +127,6 @@ def graph(
         "dot": graphs.dot,
         "graphml": graphs.graphml,
     }
-    if form not in forms:
-        fail(f"--format: {form!r} is not one of {', '.join(forms)}", 2)
     fabric, lit = _fabric_of(where, place)
     typer.echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
 

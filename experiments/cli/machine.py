@@ -152,7 +152,7 @@ def setup(runtime: options.Runtime = "docker") -> None:
     """Make this machine ready: services, eBPF program, worker image. Does nothing the second time."""
     from ringlight.testbed.setup import ensure_ready
 
-    ensure_ready(say, runtime=options.check_runtime(runtime))
+    ensure_ready(say, runtime=runtime)
     say("ready")
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -43,7 +43,8 @@ Json = Annotated[
     ),
 ]
 Runtime = Annotated[
-    str, typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts.")
+    Literal["docker", "namespace"],
+    typer.Option("--runtime", help="docker: a container per GPU; namespace: processes in Mininet hosts."),
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
@@ -79,13 +80,6 @@ Dask = Annotated[
         help="Build labs on hosts: workers of this Dask scheduler (tls://HOST:PORT) with the resource HOST.",
     ),
 ]
-
-
-def check_runtime(runtime: str) -> str:
-    """Raises UserError."""
-    if runtime not in ("docker", "namespace"):
-        fail(f"--runtime: {runtime!r} is neither docker nor namespace", 2)
-    return runtime
 
 
 @dataclass(frozen=True)
