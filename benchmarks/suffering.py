@@ -161,7 +161,8 @@ def _lab(rate_gbps: float) -> Iterator[tuple[Any, Pair]]:
 
             def impair(where: str, kind: Mapping[str, float]) -> None:
                 for one, link in LINKS.items():
-                    made = faults.impair(*link, kind if one == where else {})
+                    wanted = kind if one == where else {}
+                    made = faults.ask("impair", " ".join(("link", *link)), impairments=wanted)
                     while faults.fault(made).state == "asked":
                         time.sleep(0.01)
 

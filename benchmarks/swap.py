@@ -78,7 +78,7 @@ def _once(api: Api, faults: FaultClient, more: dict[str, Any]) -> dict[str, floa
     beside = _submit(api, "blue", BESIDE, iterations=2000)
     job = _submit(api, "red", RANKS, iterations=24, **more)
     until(lambda: len(_events(api, job, "iteration")) >= 8 * len(RANKS), "no iterations")
-    fault = faults.lose(f"gpu {LOST}")
+    fault = faults.ask("lose", f"gpu {LOST}")
     until(lambda: _job(api, job)["state"] == "SUCCEEDED", "the job does not end")
     document, t_asked = _job(api, job), faults.fault(fault).t_asked
     (loss,) = document["losses"]

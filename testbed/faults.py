@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Do = Literal["cut", "kill", "lose", "disturb", "impair"]
 State = Literal["asked", "in force", "over", "failed"]
@@ -63,7 +63,7 @@ class FaultClient:
         self._http = http_client(agent, timeout_s=ANSWER_S)
 
     @classmethod
-    def of_inventory(cls, inventory: Path) -> FaultClient:
+    def of_inventory(cls, inventory: Path) -> Self:
         """The client for the lab with this ``inventory.json``. Raises FaultError."""
         try:
             return cls(json.loads(inventory.read_text(encoding="utf-8"))["agent"])
@@ -72,7 +72,7 @@ class FaultClient:
         except (ValueError, KeyError, TypeError):
             raise FaultError(None, f"{inventory}: names no agent") from None
 
-    def __enter__(self) -> FaultClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -95,7 +95,11 @@ class FaultClient:
         """``cut``, ``kill``, ``lose``, ``disturb``, ``impair`` or ``restore`` a target (docs/faults.md); the
         fault's id.
 
-        ``control``: of ``disturb``; ``impairments``: of ``impair``.
+        ``control`` of ``disturb``: every message of the O-NICs' agents comes ``delay_s`` seconds later; the
+        shares ``loss``, ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken.
+        ``tuning_s``: by GPU, what its laser takes where it is not what the fabric says. ``impairments`` of
+        ``impair``: by the names of :class:`fabric.impairments.Impairments`. Times are as emulated, and either
+        takes the place of an earlier one.
         """
         body: dict[str, Any] = {"do": do, "target": target}
         if back_after_s is not None:
@@ -106,36 +110,9 @@ class FaultClient:
             body["impairments"] = dict(impairments)
         return str(self._call("POST", "/v1/faults", body)["id"])
 
-    def cut(self, a: str, b: str, *, back_after_s: float | None = None) -> str:
-        """Cut the link between two ports; the fault's id."""
-        return self.ask("cut", f"link {a} {b}", back_after_s=back_after_s)
-
     def kill(self, target: str, *, back_after_s: float | None = None) -> str:
         """Kill ``switch NAME``, ``agent GPU``, ``worker JOB RANK`` or ``server agent``; the fault's id."""
         return self.ask("kill", target, back_after_s=back_after_s)
-
-    def lose(self, target: str, *, back_after_s: float | None = None) -> str:
-        """Lose ``gpu NAME`` or ``nic NAME``; the fault's id."""
-        return self.ask("lose", target, back_after_s=back_after_s)
-
-    def disturb(self, control: Mapping[str, Any], *, back_after_s: float | None = None) -> str:
-        """Disturb the control network of the O-NICs' agents, in place of an earlier way; the fault's id.
-
-        ``control``: every message comes ``delay_s`` seconds (as emulated) later; the shares ``loss``,
-        ``duplicate`` and ``reorder`` of them, from 0 to 1, are lost, doubled and overtaken. ``tuning_s``: by
-        GPU, what its laser takes (as emulated) where it is not what the fabric says.
-        """
-        return self.ask("disturb", "control network", back_after_s=back_after_s, control=control)
-
-    def impair(
-        self, a: str, b: str, impairments: Mapping[str, float], *, back_after_s: float | None = None
-    ) -> str:
-        """Have the link between two ports lose, delay or damage frames, in place of what it does by itself;
-        the fault's id.
-
-        ``impairments``: by the names of :class:`fabric.impairments.Impairments`, times as emulated.
-        """
-        return self.ask("impair", f"link {a} {b}", back_after_s=back_after_s, impairments=impairments)
 
     def impaired(self) -> list[dict[str, Any]]:
         """Each direction of each link that was impaired, with what it has counted since the lab came up."""

@@ -11,7 +11,7 @@ import pytest
 
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
-from ringlight.testbed.faults import FaultClient
+from tests.fault_client import FaultClient
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root

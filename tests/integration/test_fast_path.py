@@ -32,9 +32,9 @@ from ringlight.testbed.emulation import netlink, openvswitch
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
 from ringlight.testbed.emulation.optical.netns import entered
-from ringlight.testbed.faults import FaultClient
 from ringlight.testbed.lab import OVS_LABEL, new_lab
 from ringlight.testbed.processes import Addresses
+from tests.fault_client import FaultClient
 from tests.integration.controller_rig import free_port
 from tests.integration.labs import traces, until
 

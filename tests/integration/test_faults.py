@@ -20,8 +20,9 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.optical.datapath import Datapath
-from ringlight.testbed.faults import FaultClient, FaultError, FaultReport
+from ringlight.testbed.faults import FaultError, FaultReport
 from tests.drivers import converge
+from tests.fault_client import FaultClient
 from tests.integration.labs import agent_client, running_testbed, until
 
 pytestmark = pytest.mark.root

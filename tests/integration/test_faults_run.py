@@ -13,8 +13,9 @@ import pytest
 
 from ringlight.containers.image_build import ensure_image
 from ringlight.testbed.emulation.clean import clean
-from ringlight.testbed.faults import FaultClient, FaultReport
+from ringlight.testbed.faults import FaultReport
 from ringlight.testbed.lab import LabError
+from tests.fault_client import FaultClient
 from tests.integration.controller_rig import FABRIC
 from tests.integration.labs import traces, until
 from tests.integration.test_controller_jobs import SPREAD, Run

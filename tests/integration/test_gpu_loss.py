@@ -15,7 +15,7 @@ import pytest
 from ringlight.containers.worker.reference import Segment, train_in_one_process
 from ringlight.containers.worker.spec import parse_spec
 from ringlight.controller.web.client import http_client
-from ringlight.testbed.faults import FaultClient
+from tests.fault_client import FaultClient
 from tests.integration.test_controller_jobs import Run
 
 pytestmark = pytest.mark.root
