@@ -46,7 +46,7 @@ from ringlight.controller.rest import (
     optical_faults,
     planes,
 )
-from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, errors, sender
+from ringlight.controller.rest.common import PlainRoute, Who, add_error_handlers, answers, sender
 from ringlight.controller.rest.metrics import Metrics
 from ringlight.controller.rest.requests import (
     Circuits,
@@ -64,6 +64,7 @@ from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.controller.web.page_files import Page
+from ringlight.controller.web.refusals import errors
 from ringlight.controller.web.timing import Timed, call_histogram
 from ringlight.fabric.parts import PacketSwitch, Port
 

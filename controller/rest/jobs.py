@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from ringlight.controller.circuits.regroup import RegroupDocument
 from ringlight.controller.jobs.job import JobDocument, JobEvents, JobOutput
 from ringlight.controller.jobs.workload_files import PACKED_BYTES, WorkloadDocument
-from ringlight.controller.rest.common import PlainRoute, Who, answers, errors
+from ringlight.controller.rest.common import PlainRoute, Who, answers
 from ringlight.controller.rest.requests import (
     Cursor,
     JobId,
@@ -25,6 +25,7 @@ from ringlight.controller.rest.requests import (
 from ringlight.controller.service import Controller
 from ringlight.controller.web.access import BINARY
 from ringlight.controller.web.bounds import Uploads
+from ringlight.controller.web.refusals import errors
 
 #: The path of a workload but for its name; its bodies are :data:`BINARY`.
 WORKLOADS = "/v1/workloads/"

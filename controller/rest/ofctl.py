@@ -18,8 +18,9 @@ from pydantic import BaseModel
 from ringlight.controller.errors import ConflictError, NotFoundError, UnsupportedError
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest import ofctl_shapes as shapes
-from ringlight.controller.rest.common import PlainRoute, answers, errors
+from ringlight.controller.rest.common import PlainRoute, answers
 from ringlight.controller.rest.ofctl_shapes import Dpid, OneGroup, OneMeter, OnePort, OneQueue
+from ringlight.controller.web.refusals import errors
 
 #: Questions of later OpenFlow, and where 1.3 has the answer.
 _LATER = {"queuedesc": "queueconfig", "meterdesc": "meterconfig"}

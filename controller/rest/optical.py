@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from ringlight.controller.circuits.manager import Change, Target
 from ringlight.controller.circuits.transaction import LeftoverDocument
 from ringlight.controller.optical.base import Alarm, CrossConnectResult, Identity, Timing
-from ringlight.controller.rest.common import PlainRoute, Who, answers, failure
+from ringlight.controller.rest.common import PlainRoute, Who, answers
 from ringlight.controller.rest.requests import (
     CrossConnectEntry,
     CrossConnectSet,
@@ -23,6 +23,7 @@ from ringlight.controller.rest.requests import (
     PortAdmin,
 )
 from ringlight.controller.service import Controller
+from ringlight.controller.web.refusals import failure
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, Mode, PortState
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from fastapi import FastAPI, Path, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
 from ringlight.controller.web.bounds import BoundedBodies
+from ringlight.controller.web.refusals import add_input_handlers, errors, failure
 from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.datapath import Counters, Datapath
 from ringlight.testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
@@ -37,12 +36,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: A fault's seed and its number: what JSON's readers hold exactly.
 _MAX_NUMBER = (1 << 53) - 1
-
-
-class Error(BaseModel):
-    """What every error answers."""
-
-    detail: str = Field(description="One line that says what is wrong and where")
 
 
 class SwitchDocument(BaseModel):
@@ -171,21 +164,6 @@ class Cleared(BaseModel):
 
 FaultId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, examples=[1])]
 PortNumber = Annotated[int, Path(ge=1, le=8192, examples=[1])]
-_MEANINGS = {
-    401: "The call needs the header `Authorization: Bearer TOKEN`",
-    403: "`Host` or `Origin` is that of a stranger",
-    404: "There is no such thing",
-    408: "The body did not come in time",
-    409: "There are too many faults already, or this switch cannot do it",
-    413: "The body is larger than 1 MiB",
-    415: "The body is not declared to be `application/json`",
-    422: "The request names or holds what is not valid here",
-    503: "The switch is ending, or did not come to it in time",
-}
-
-
-def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Error, "description": _MEANINGS[status]} for status in statuses}
 
 
 def create_app(
@@ -196,9 +174,11 @@ def create_app(
         title="Ringlight emulated optical switch",
         version="1",
         description="What the switch really does, and the faults injected into it.",
-        responses=_errors(403, 503) if tokens is None else _errors(401, 403, 503),
+        responses=errors(403, 503) if tokens is None else errors(401, 403, 503),
     )
-    _add_error_handlers(app)
+    add_input_handlers(app)
+    for kind, status, detail in _REFUSALS:
+        app.add_exception_handler(kind, _refusing(status, detail))
     _add_reading(app, switch)
     _add_faults(app, switch)
     # The last one added is asked first.
@@ -223,13 +203,13 @@ def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
         """Every port, with its power and light."""
         return switch.ask(lambda: [_port(device, port, switch.now_ns) for port in _ports(device)])
 
-    @app.get("/v1/ports/{port}", tags=["switch"], responses=_errors(404, 422))
+    @app.get("/v1/ports/{port}", tags=["switch"], responses=errors(404, 422))
     def get_port(port: PortNumber) -> PortDocument:
         if port not in _ports(device):
             raise HTTPException(404, f"there is no port {port} (1..{2 * device.size})")
         return switch.ask(lambda: _port(device, port, switch.now_ns))
 
-    @app.put("/v1/ports/{port}/light", tags=["switch"], responses=_errors(404, 408, 409, 413, 415, 422))
+    @app.put("/v1/ports/{port}/light", tags=["switch"], responses=errors(404, 409, 415, 422))
     def set_light(port: PortNumber, body: LightRequest) -> PortDocument:
         """Have light come in at an ingress, or none. Only where no packets pass: there fibres say it."""
         if port not in _ports(device):
@@ -269,7 +249,7 @@ def _add_faults(app: FastAPI, switch: OpticalSwitchServer) -> None:
         """The faults in force, those included that have acted as often as they may."""
         return switch.ask(lambda: [_fault(fault) for fault in faults.all()])
 
-    @app.post("/v1/faults", status_code=201, tags=["faults"], responses=_errors(408, 409, 413, 415, 422))
+    @app.post("/v1/faults", status_code=201, tags=["faults"], responses=errors(409, 415, 422))
     def add_fault(body: FaultRequest) -> FaultDocument:
         """Inject a fault; it is in force when this answers."""
         spec = FaultSpec(**body.model_dump())
@@ -281,11 +261,11 @@ def _add_faults(app: FastAPI, switch: OpticalSwitchServer) -> None:
 
         return switch.ask(add)
 
-    @app.get("/v1/faults/{fault}", tags=["faults"], responses=_errors(404, 422))
+    @app.get("/v1/faults/{fault}", tags=["faults"], responses=errors(404, 422))
     def get_fault(fault: FaultId) -> FaultDocument:
         return _known(fault, lambda: switch.ask(lambda: _fault(faults.get(fault))))
 
-    @app.delete("/v1/faults/{fault}", tags=["faults"], responses=_errors(404, 422))
+    @app.delete("/v1/faults/{fault}", tags=["faults"], responses=errors(404, 422))
     def clear_fault(fault: FaultId) -> Cleared:
         """End a fault; what it has broken, or left without light, works again."""
         return _known(fault, lambda: switch.ask(lambda: _clear(switch, [fault])))
@@ -390,47 +370,15 @@ def _counters(switch: OpticalSwitchServer) -> CountersDocument:
     return CountersDocument(mirror_moves=device.moves.total(), ports=found)
 
 
-# Errors
+#: Errors of the switch's own thread, and how they are told; None: by their text.
+_REFUSALS: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (FaultError, 422, None),
+    (TooManyFaults, 409, None),
+    (DeviceError, 409, None),
+    (TimeoutError, 503, "the switch did not come to it in time"),
+    (CancelledError, 503, "the switch is ending"),
+)
 
 
-def _add_error_handlers(app: FastAPI) -> None:
-    def failure(status: int, detail: str) -> JSONResponse:
-        return JSONResponse({"detail": " ".join(detail.split())}, status)
-
-    @app.exception_handler(FaultError)
-    def of_faults(_: Request, error: FaultError) -> Response:
-        return failure(409 if isinstance(error, TooManyFaults) else 422, str(error))
-
-    @app.exception_handler(DeviceError)
-    def of_device(_: Request, error: DeviceError) -> Response:
-        return failure(409, str(error))
-
-    @app.exception_handler(TimeoutError)
-    def of_time(_: Request, error: TimeoutError) -> Response:
-        return failure(503, "the switch did not come to it in time")
-
-    @app.exception_handler(CancelledError)
-    def of_end(_: Request, error: CancelledError) -> Response:
-        return failure(503, "the switch is ending")
-
-    @app.exception_handler(RequestValidationError)
-    def of_input(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return failure(422, f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
-        where = ".".join(str(part) for part in first["loc"][1:])
-        return failure(422, f"{where or 'the ' + str(first['loc'][0])}: {first['msg']}")
-
-    @app.exception_handler(HTTPException)
-    def of_http(request: Request, error: HTTPException) -> Response:
-        path = request.url.path
-        told = {
-            400: "the body is not JSON",
-            405: f"{path} does not know the method {request.method}",
-        }
-        status = 422 if error.status_code == 400 else error.status_code
-        if status == 404 and error.detail == "Not Found":
-            told[404] = f"there is no path {path}"
-        answer = failure(status, told.get(error.status_code, str(error.detail)))
-        answer.headers.update(error.headers or {})
-        return answer
+def _refusing(status: int, detail: str | None) -> Callable[[Request, Exception], Response]:
+    return lambda _, error: failure(status, detail or str(error))
