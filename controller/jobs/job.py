@@ -239,28 +239,14 @@ class Job:
 
     def document(self) -> JobDocument:
         """The job as the REST API shows it."""
-        ranks: list[Any] = [
+        found: Any = {key: getattr(self, key) for key in JobDocument.__annotations__}
+        found["ranks"] = [
             {k: v for k, v in asdict(rank).items() if k != "done"} | {"worker": self.worker(rank.rank)}
             for rank in self.ranks
         ]
-        losses: list[Any] = [asdict(loss) for loss in self.losses]
-        return {
-            "id": self.id,
-            "name": self.name,
-            "state": self.state,
-            "error": self.error,
-            "hold": self.hold,
-            "plane": self.plane,
-            "switches": self.switches,
-            "ranks": ranks,
-            "spec": self.spec,
-            "on_loss": self.on_loss,
-            "spares": list(self.spares),
-            "losses": losses,
-            "t_submitted": self.t_submitted,
-            "t_released": self.t_released,
-            "t_ended": self.t_ended,
-        }
+        found |= {"spares": list(self.spares), "losses": [asdict(loss) for loss in self.losses]}
+        document: JobDocument = found
+        return document
 
     def record(self) -> dict[str, Any]:
         """What is kept on disk; the workers' events are the agent's to keep."""
@@ -271,27 +257,18 @@ class Job:
     def from_record(cls, record: Mapping[str, Any]) -> Job:
         known = Rank.__dataclass_fields__.keys()
         named = (record[key] for key in ("plane", *FORMER_KEYS) if record.get(key) is not None)
-        return cls(
-            id=record["id"],
-            name=record["name"],
-            ranks=[Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],
-            spec=dict(record["spec"]),
-            hold=record["hold"],
-            t_submitted=record["t_submitted"],
-            state=JobState(record["state"]),
-            error=record["error"],
-            started=record["started"],
-            clean=record["clean"],
-            t_released=record["t_released"],
-            t_ended=record["t_ended"],
-            plane=next(named, None),
-            switches=list(record.get("switches", ())),
-            on_loss=record.get("on_loss", "fail"),
-            spares=list(record.get("spares", ())),
-            attempt=record.get("attempt", 0),
-            losses=[Loss(**loss) for loss in record.get("losses", ())],
-            told=[(at, dict(event)) for at, event in record.get("told", ())],
-        )
+        found = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
+        found |= {
+            "ranks": [Rank(**{k: v for k, v in rank.items() if k in known}) for rank in record["ranks"]],
+            "spec": dict(record["spec"]),
+            "state": JobState(record["state"]),
+            "plane": next(named, None),
+            "switches": list(record.get("switches", ())),
+            "spares": list(record.get("spares", ())),
+            "losses": [Loss(**loss) for loss in record.get("losses", ())],
+            "told": [(at, dict(event)) for at, event in record.get("told", ())],
+        }
+        return cls(**found)
 
 
 def linktest_targets(settings: Mapping[str, Any], ranks: int) -> list[int | None]:

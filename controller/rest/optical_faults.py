@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 from fastapi import APIRouter
+from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from ringlight.controller.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
@@ -16,21 +17,13 @@ from ringlight.controller.service import Controller
 CALL_S = 10.0
 
 
-class OpticalFault(TypedDict):
+class OpticalFault(OpticalFaultBody):
     """A fault injected into an emulated switch. ``hits``: how often it has acted; ``left``: how often it may
     still, null until it is cleared. What each kind does: docs/optical-management.md."""
 
+    model_config = ConfigDict(json_schema_extra={})
+
     id: int
-    kind: str
-    protocol: str | None
-    count: int | None
-    probability: float
-    seed: int
-    seconds: float | None
-    port: int | None
-    ingress: int | None
-    egress: int | None
-    wavelength: int | None
     hits: int
     left: int | None
 

@@ -8,11 +8,11 @@ left out.
 from __future__ import annotations
 
 import inspect
-import io
+import itertools
 import logging
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import webob.exc
 from anyio import CapacityLimiter, from_thread, to_thread
@@ -153,31 +153,23 @@ class Served:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            environ = _environ(scope, (await receive()).get("body", b""))
-            await to_thread.run_sync(self._answer, environ, send, limiter=self._threads)
+            request = _request(scope, (await receive()).get("body", b""))
+            await to_thread.run_sync(self._answer, request, send, limiter=self._threads)
 
-    def _answer(self, environ: dict[str, Any], send: Any) -> None:
-        started: list[Any] = []
-
-        def start(status: str, headers: Sequence[tuple[str, str]], _error: Any = None) -> Callable[..., Any]:
-            started[:] = status, headers
-            return lambda _: None
-
-        pieces = self._application(environ, start)
+    def _answer(self, request: Request, send: Any) -> None:
+        status, headers, found = request.call_application(self._application)
         try:
-            first = True
-            for piece in pieces:
-                if first:
-                    from_thread.run(send, _head(*started))
-                first = False
+            pieces = iter(found)
+            # Before anything is said of it: the first piece may fail yet.
+            first = next(pieces, b"")
+            from_thread.run(send, _head(status, headers))
+            for piece in itertools.chain([first], pieces):
                 from_thread.run(send, {"type": "http.response.body", "body": piece, "more_body": True})
-            if first:
-                from_thread.run(send, _head(*started))
             from_thread.run(send, {"type": "http.response.body", "body": b""})
         finally:
-            if hasattr(pieces, "close"):
-                pieces.close()
-        log.info("%s %s: %s", environ["REQUEST_METHOD"], environ["PATH_INFO"], started[0])
+            if hasattr(found, "close"):
+                found.close()
+        log.info("%s %s: %s", request.method, request.path_info, status)
 
 
 def _head(status: str, headers: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -185,34 +177,25 @@ def _head(status: str, headers: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {"type": "http.response.start", "status": int(status.split()[0]), "headers": named}
 
 
-def _environ(scope: Any, body: bytes) -> dict[str, Any]:
-    """What WSGI calls a request (PEP 3333)."""
+def _request(scope: Any, body: bytes) -> Request:
+    """A call, as WebOb has it."""
     server = scope.get("server") or ("127.0.0.1", 0)
-    found: dict[str, Any] = {
-        "REQUEST_METHOD": scope["method"],
-        "SCRIPT_NAME": "",
-        "PATH_INFO": scope["path"].encode().decode("latin-1"),
+    environ = {
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
         "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
         "SERVER_NAME": str(server[0]),
         "SERVER_PORT": str(server[1]),
         "REMOTE_ADDR": str((scope.get("client") or ("",))[0]),
-        "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope["scheme"],
-        "wsgi.input": io.BytesIO(body),
-        "wsgi.errors": sys.stderr,
         "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
     }
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        key, text = name.decode("latin-1").upper().replace("-", "_"), value.decode("latin-1")
-        if key == "CONTENT_TYPE":
-            found[key] = text
-        elif key not in ("CONTENT_LENGTH", "TRANSFER_ENCODING"):
-            found[f"HTTP_{key}"] = f"{found[f'HTTP_{key}']},{text}" if f"HTTP_{key}" in found else text
-    if body:
-        found["CONTENT_LENGTH"] = str(len(body))
+        if name not in (b"content-length", b"transfer-encoding"):
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            headers[key] = f"{headers[key]},{text}" if key in headers else text
+    path = quote(scope["path"])
+    found: Request = Request.blank(path, environ, headers=headers, method=scope["method"], body=body)
     return found
 
 
