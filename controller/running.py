@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import logging
 import socket
 import ssl
@@ -16,16 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from ringlight.controller.errors import StartError
 from ringlight.controller.inventory import wait_for_inventory
 from ringlight.controller.openflow.plane import OpenFlowPlane
 from ringlight.controller.rest.app import create_app
 from ringlight.controller.service import Controller
 from ringlight.controller.web.serving import HttpServer
-from ringlight.fabric.planes.divided.plugged import plugged
-from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.planes.divided.plugged import plugged_document
 from ringlight.fabric.topology import Fabric, circuit_switches
 
 log = logging.getLogger("controller")
@@ -96,12 +92,8 @@ def _load_solver() -> None:
 def read_fabric(path: Path) -> Fabric:
     """The fabric in a JSON file, plugged together. Raises StartError naming the file and the key."""
     try:
-        return plugged(build_fabric(FabricSpec.model_validate(json.loads(path.read_text()))))
+        return plugged_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise StartError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
     except ValueError as error:
         raise StartError(f"{path}: {error}") from error

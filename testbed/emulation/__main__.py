@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import os
-import select
 import signal
 import sys
 from pathlib import Path
@@ -55,7 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--congestion-control", default="reno", help="TCP's, in every worker")
     parser.add_argument("--rto-min", type=_factor, default=0.02, help="least TCP time-out, emulated seconds")
     parser.add_argument("--bounded", action="store_true", help="workers have little under way")
-    parser.add_argument("--onic-lease", type=_factor, default=2.0, help="of light, emulated seconds")
     parser.add_argument(
         "--onic-faults", action="store_true", help="O-NICs' agents may be told to lose control messages"
     )
@@ -65,27 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--image", help="worker image (default: the one made from this source tree)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", type=Path, help="file that says which part of a lab over hosts this is")
-    parser.add_argument("--die-with", type=int, metavar="PID", help="stop when this process ends")
     return parser
 
 
 def load_fabric(path: Path) -> Fabric:
     """Raises ValueError with one line that names file and key."""
-    from pydantic import ValidationError
-
-    from ringlight.fabric.planes.divided.plugged import plugged
-    from ringlight.fabric.schema import FabricSpec, build_fabric
+    from ringlight.fabric.planes.divided.plugged import plugged_document
 
     try:
-        spec = FabricSpec.model_validate_json(path.read_text(encoding="utf-8"))
+        return plugged_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{path}: {key}: {first['msg']}") from None
-    try:
-        return plugged(build_fabric(spec))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -136,7 +124,6 @@ def _run(chosen: argparse.Namespace) -> int:
             image=chosen.image,
             seed=chosen.seed,
             onic_faults=chosen.onic_faults,
-            onic_lease_s=chosen.onic_lease,
             fast_path=chosen.fast_path,
             parts=Parts.read(chosen.part) if chosen.part else None,
         )
@@ -149,9 +136,6 @@ def _run(chosen: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
-    parent = select.poll()
-    if chosen.die_with:
-        parent.register(os.pidfd_open(chosen.die_with), select.POLLIN)
     try:
         testbed.start()
     except Stopped:
@@ -159,9 +143,6 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         logging.info("lab %s is up: %s", lab.id, json.dumps(testbed.inventory["packet_switches"]))
         while not testbed.wait(_LOOK_S):
-            if parent.poll(0):
-                logging.warning("process %d has ended, and so does the lab", chosen.die_with)
-                break
             if testbed.is_forgotten():
                 logging.warning("nothing was heard from the lab's first host for too long; it ends here")
                 break

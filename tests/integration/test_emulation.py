@@ -612,20 +612,17 @@ def test_interrupted_at_any_moment_it_leaves_nothing(lab: Lab, fabric_file: Path
     assert traces(lab) == []
 
 
-def test_it_ends_well_when_told_and_when_the_one_it_serves_has_died(lab: Lab, fabric_file: Path) -> None:
-    with subprocess.Popen(["sleep", "25"]) as served:
-        process = launch(lab, fabric_file, "--runtime", "namespace", "--die-with", str(served.pid))
-        until((lab.state_dir / "inventory.json").exists, 20)
-        second = launch(lab, fabric_file, "--runtime", "namespace")
-        _, errors = second.communicate(timeout=60)
-        assert second.returncode == 1
-        assert (
-            errors.splitlines()[-1]
-            == f"testbed: lab {lab.id} is already in use; stop it or choose another id"
-        )
-        assert (lab.state_dir / "inventory.json").exists(), "the first one goes on"
-        served.kill()
-        _, errors = process.communicate(timeout=60)
+def test_it_ends_well_when_told_and_a_second_one_of_its_id_at_once(lab: Lab, fabric_file: Path) -> None:
+    process = launch(lab, fabric_file, "--runtime", "namespace")
+    until((lab.state_dir / "inventory.json").exists, 20)
+    second = launch(lab, fabric_file, "--runtime", "namespace")
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 1
+    said = f"testbed: lab {lab.id} is already in use; stop it or choose another id"
+    assert errors.splitlines()[-1] == said
+    assert (lab.state_dir / "inventory.json").exists(), "the first one goes on"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert traces(lab) == []
 

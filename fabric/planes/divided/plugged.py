@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from ringlight.fabric.parts import (
     Link,
     Onic,
@@ -20,11 +22,24 @@ from ringlight.fabric.planes.divided.demand_ring import DemandRing
 from ringlight.fabric.planes.divided.planes import ParallelOcs, Planes
 from ringlight.fabric.planes.ring.ring import WdmRing, plugged_ring
 from ringlight.fabric.planes.wholes.interconnect import Interconnect
+from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
 #: GPUs, ports of an O-NIC, and wavelengths in each direction that can be emulated.
 MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
+
+
+def plugged_document(text: str) -> Fabric:
+    """The fabric that a JSON document describes, plugged together. Raises ValueError, one line that begins
+    with the key."""
+    try:
+        spec = FabricSpec.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+    return plugged(build_fabric(spec))
 
 
 def plugged(fabric: Fabric) -> Fabric:

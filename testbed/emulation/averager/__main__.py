@@ -45,9 +45,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--unit", type=int, default=0, help="its port there")
     parser.add_argument("--units", type=int, default=0, help="how many ports that has")
     parser.add_argument("--silence", type=float, default=3.0, help="seconds that a server may be silent")
-    parser.add_argument("--join", type=float, default=30.0, help="seconds for all to connect at first")
-    parser.add_argument("--check-every", type=int, default=16, help="of so many frames one is compared")
-    parser.add_argument("--check-codes", type=int, default=64, help="codes of it that are compared")
     parser.add_argument("--status", type=Path, help="file that tells address, table and counters (JSON)")
     return parser
 
@@ -60,19 +57,16 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("--above, --unit and --units go together")
         if chosen.leaving != 1 and chosen.above is None:
             raise ValueError("--leaving: decimals go to an averager above only")
-        if chosen.check_every < 1 or chosen.check_codes < 1:
-            raise ValueError("--check-every and --check-codes: at least 1")
         began = time.process_time()
         network = load(chosen.weights)
         table = evaluate(network, coding)
         wrong = wrong_of(table)
-        sample = Sample(network, coding, chosen.check_every, chosen.check_codes)
+        sample = Sample(network, coding)
         unit = Unit(
             coding,
             first_rank=None if chosen.of_units else chosen.first_rank,
             above=None if chosen.above is None else (chosen.unit, chosen.units),
             silence_s=chosen.silence,
-            join_s=chosen.join,
         )
         core = Core(unit, Lookup(table), sample)
         spent = time.process_time() - began
@@ -91,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
                     "worst": wrong.worst,
                     "cpu_s": spent,
                 },
-                "check": {"every": chosen.check_every, "codes": chosen.check_codes},
+                "check": {"every": sample.every, "codes": sample.codes},
             }
             server = Server(core, listener, chosen.above, chosen.status, facts)
             for number in (signal.SIGTERM, signal.SIGINT):

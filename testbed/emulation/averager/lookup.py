@@ -119,7 +119,7 @@ class Sample:
     row, from a place that moves on.
     """
 
-    def __init__(self, network: Network | None, coding: Coding, every: int, codes: int) -> None:
+    def __init__(self, network: Network | None, coding: Coding, every: int = 16, codes: int = 64) -> None:
         self.network, self.coding, self.every, self.codes = network, coding, every, codes
         self.frames = 0
         #: Answers compared.

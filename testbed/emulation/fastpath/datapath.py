@@ -32,7 +32,7 @@ from ringlight.testbed.emulation.fastpath.table import (
     Table,
 )
 from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
+from ringlight.testbed.emulation.optical.build import build_object
 
 SOURCE = Path(__file__).with_name("fastpath.c")
 CLAIM, CARRY, SMOOTH = "claim", "carry", "smooth"
@@ -55,9 +55,8 @@ Count = tuple[int, int]
 class Datapath:
     """The programs and maps of one lab. Raises EbpfError, BuildError."""
 
-    def __init__(self, build_directory: Path = BUILD_DIRECTORY) -> None:
-        source = build_object(SOURCE, build_directory)
-        programs, self.maps = ebpf.load(source, [CLAIM, CARRY, SMOOTH], _SIZES, {})
+    def __init__(self) -> None:
+        programs, self.maps = ebpf.load(build_object(SOURCE), [CLAIM, CARRY, SMOOTH], _SIZES, {})
         self.claim, self.carry, self._smooth = programs[CLAIM], programs[CARRY], programs[SMOOTH]
         numbers = itertools.count(1)
         #: Of subtables, groups and counters: never given twice.

@@ -13,7 +13,7 @@ from ringlight.controller.errors import StartError
 from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.emulation.optical.alone import read_address, read_users
-from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, BuildError
+from ringlight.testbed.emulation.optical.build import BuildError
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.emulation.optical.device import Recovery
 from ringlight.testbed.emulation.optical.far_light import LightPlan
@@ -115,9 +115,6 @@ def _parser() -> argparse.ArgumentParser:
         "--idle-timeout", type=float, default=IDLE_TIMEOUT_S, help="seconds; idle clients are dropped"
     )
     parser.add_argument(
-        "--build", type=Path, default=BUILD_DIRECTORY, help="where compiled programs are kept"
-    )
-    parser.add_argument(
         "--ready", type=Path, help="file to write addresses and pid to once clients can connect"
     )
     return parser
@@ -170,7 +167,6 @@ def main(arguments: list[str] | None = None) -> int:
         seed=chosen.seed,
         failed_ports=tuple(chosen.failed_port),
         idle_timeout_s=chosen.idle_timeout,
-        build_directory=chosen.build,
         wavelengths=chosen.wavelengths,
         lasers=chosen.lasers,
         laser_of_port=dict(chosen.laser),

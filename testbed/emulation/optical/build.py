@@ -37,9 +37,9 @@ def build_object(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, cl
     return _built(source, directory, [clang, *_FLAGS, *_includes(), "-c"], ".o")
 
 
-def build_program(source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
+def build_program(source: Path) -> Path:
     """The executable program of ``source``, as :func:`build_object`. Raises BuildError."""
-    return _built(source, directory, [clang, *_OWN_FLAGS], "")
+    return _built(source, BUILD_DIRECTORY, ["clang", *_OWN_FLAGS], "")
 
 
 def _built(source: Path, directory: Path, command: list[str], suffix: str) -> Path:

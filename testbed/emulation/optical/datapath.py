@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY, build_object
+from ringlight.testbed.emulation.optical.build import build_object
 from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot, Stored
 from ringlight.testbed.emulation.optical.survival import POWERS, survival
 
@@ -134,7 +134,6 @@ class Datapath:
         pins: Path,
         name: str,
         ports: int,
-        build_directory: Path = BUILD_DIRECTORY,
         selective: Selective | None = None,
     ) -> Datapath:
         """The datapath pinned in ``pins``, made if it is not there. ``ports``: highest port number.
@@ -159,7 +158,7 @@ class Datapath:
                     f" (layout {LAYOUT})"
                 )
             return datapath
-        object_file = build_object(directory=build_directory)
+        object_file = build_object()
         remove_pins(pins)
         pins.mkdir(parents=True, mode=0o700)
         capacity = {key: ports + 1 for key in _SIZES if key not in ("identity", "sources")}

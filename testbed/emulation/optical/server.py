@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 
 from ringlight.controller.web.listening import listen
 from ringlight.fabric.optical_profiles import Profile
-from ringlight.testbed.emulation.optical.build import BUILD_DIRECTORY
 from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from ringlight.testbed.emulation.optical.device import (
     NS,
@@ -97,7 +96,6 @@ class Settings:
     seed: int = 0
     failed_ports: tuple[int, ...] = ()
     idle_timeout_s: float = IDLE_TIMEOUT_S
-    build_directory: Path = BUILD_DIRECTORY
     wavelengths: int = 0
     lasers: Path | None = None
     laser_of_port: Mapping[int, int] = field(default_factory=dict)
@@ -139,11 +137,11 @@ def _open_datapath(settings: Settings, pins: Path) -> Datapath:
     ports = 2 * settings.size
     if settings.lasers is None:
         tagged = Selective(settings.wavelengths) if settings.wavelengths else None
-        return Datapath.open(pins, settings.name, ports, settings.build_directory, tagged)
+        return Datapath.open(pins, settings.name, ports, tagged)
     lasers = Lasers.open(settings.lasers)
     try:
         selective = Selective(settings.wavelengths, lasers.descriptor, settings.laser_of_port)
-        return Datapath.open(pins, settings.name, ports, settings.build_directory, selective)
+        return Datapath.open(pins, settings.name, ports, selective)
     finally:
         lasers.close()
 
