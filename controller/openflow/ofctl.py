@@ -101,7 +101,9 @@ class _Exchange:
     ofproto = ofproto_v1_3
     ofproto_parser = ofproto_v1_3_parser
 
-    def __init__(self, switch: Switch, timeout_s: float, amend: _Amend = lambda dpid, replies: None) -> None:
+    def __init__(
+        self, switch: Switch, timeout_s: float = 5.0, amend: _Amend = lambda dpid, replies: None
+    ) -> None:
         self.id = switch.id
         self._amend = amend
         self.waiters: dict[int, dict[int, Any]] = {}
@@ -140,7 +142,8 @@ class _HasSwitches(Protocol):
 class OfctlMixin:
     """``ofctl_*`` of the plane. All raise the errors of ``controller.openflow.errors``.
 
-    ``timeout_s`` is for the whole call, however many questions to the switch it takes.
+    ``timeout_s`` (5 s where it is not asked for) is for the whole call, however many questions to the switch
+    it takes.
     """
 
     def ofctl_read(
@@ -191,18 +194,16 @@ class OfctlMixin:
         _reading(f"the {what} entry", lambda: _WRITES[what](exchange, copy.deepcopy(dict(entry)), number))
         self._settle()
 
-    def ofctl_clear_flows(self: _HasSwitches, dpid: int, *, timeout_s: float = 5.0) -> None:
+    def ofctl_clear_flows(self: _HasSwitches, dpid: int) -> None:
         """Delete every flow of every table."""
-        exchange = _Exchange(self._switch(dpid), timeout_s)
+        exchange = _Exchange(self._switch(dpid))
         everything = {"table_id": ofproto_v1_3.OFPTT_ALL}
         ofctl_v1_3.mod_flow_entry(exchange, everything, ofproto_v1_3.OFPFC_DELETE)
         self._settle()
 
-    def ofctl_modify_port(
-        self: _HasSwitches, dpid: int, entry: Mapping[str, Any], *, timeout_s: float = 5.0
-    ) -> None:
+    def ofctl_modify_port(self: _HasSwitches, dpid: int, entry: Mapping[str, Any]) -> None:
         """Change a port's configuration (``port_no``, ``config``, ``mask``) and read it back."""
-        exchange = _Exchange(self._switch(dpid), timeout_s)
+        exchange = _Exchange(self._switch(dpid))
         number = _number(entry["port_no"], "OFPP_")
         before = _port(exchange, number)
         mask, config = _number(entry.get("mask", 0)), _number(entry.get("config", 0))
@@ -213,16 +214,14 @@ class OfctlMixin:
                 f"switch {dpid} confirmed the change of port {number}; its config is {after:#x}"
             )
 
-    def ofctl_set_role(self: _HasSwitches, dpid: int, role: Any, *, timeout_s: float = 5.0) -> None:
+    def ofctl_set_role(self: _HasSwitches, dpid: int, role: Any) -> None:
         """Ask for a role (``MASTER``, ``EQUAL`` or ``NOCHANGE``)."""
-        exchange = _Exchange(self._switch(dpid), timeout_s)
+        exchange = _Exchange(self._switch(dpid))
         _reading("the role", lambda: ofctl_v1_3.set_role(exchange, {"role": role}))
 
-    def ofctl_experimenter(
-        self: _HasSwitches, dpid: int, entry: Mapping[str, Any], *, timeout_s: float = 5.0
-    ) -> None:
+    def ofctl_experimenter(self: _HasSwitches, dpid: int, entry: Mapping[str, Any]) -> None:
         """Send an experimenter message; what the switch answers to it but an error is not waited for."""
-        exchange = _Exchange(self._switch(dpid), timeout_s)
+        exchange = _Exchange(self._switch(dpid))
         _reading("the message", lambda: ofctl_v1_3.send_experimenter(exchange, dict(entry)))
 
 

@@ -554,17 +554,7 @@ def _meaning(match: bytes, instructions: bytes) -> tuple[Mapping[str, int | str]
 
 
 def _counted(stats: Any) -> PortStats:
-    return PortStats(
-        stats.port_no,
-        stats.rx_packets,
-        stats.tx_packets,
-        stats.rx_bytes,
-        stats.tx_bytes,
-        stats.rx_dropped,
-        stats.tx_dropped,
-        stats.rx_errors,
-        stats.tx_errors,
-    )
+    return PortStats(*(getattr(stats, name) for name in PortStats.__dataclass_fields__))
 
 
 def _port(description: Any) -> PortDescription:

@@ -20,12 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import docker
 import docker.errors
 import docker.types
 import requests
+from pydantic import ConfigDict, Field
 
 #: Processes and threads of a guest, its /tmp and /dev/shm, and what is kept of what it said, each stream.
 PIDS = 1024
@@ -42,6 +43,7 @@ _WAIT_S = 10
 class Bind:
     """A file or directory of this machine and where a guest sees it; read-only unless ``write``."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     source: str
     target: str
     write: bool = False
@@ -50,14 +52,16 @@ class Bind:
 @dataclass(frozen=True)
 class GuestPlan:
     """What to run. ``command``: in place of the image's own; None leaves that. ``devices``: paths of this
-    machine's devices, which the guest sees under the same names."""
+    machine's devices, which the guest sees under the same names. ``port``: what rank 0 may listen on."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     image: str
     command: tuple[str, ...] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Bind, ...] = ()
     devices: tuple[str, ...] = ()
-    memory_bytes: int = 1 << 30
+    memory_bytes: Annotated[int, Field(gt=0)] = 1 << 30
+    port: Annotated[int, Field(gt=0, lt=1 << 16)] = 29500
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter
 
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.nodes import ControllerAddress
@@ -44,10 +45,7 @@ class Applications:
     @classmethod
     def read(cls, path: Path) -> Applications:
         """Read what :meth:`write` wrote. Raises OSError, ValueError."""
-        found = json.loads(path.read_text(encoding="utf-8"))
-        token = found["token_file"]
-        files, log_file = tuple(found["files"]), Path(found["log"])
-        return cls(**{**found, "files": files, "log": log_file, "token_file": Path(token) if token else None})
+        return TypeAdapter(cls).validate_json(path.read_bytes())
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import docker
 import docker.errors
 import requests
+from pydantic import TypeAdapter
 
 from ringlight import IMPORT_PATH
 from ringlight.fabric.optical_drivers import DRIVERS
@@ -115,8 +116,7 @@ class KeptController:
     @classmethod
     def read(cls, path: Path) -> KeptController:
         """Read a JSON file with these keys. Raises OSError, ValueError."""
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return cls(tuple(found["command"]), found["rest"], Path(found["log"]), found["follow"])
+        return TypeAdapter(cls).validate_json(path.read_bytes())
 
     @property
     def address(self) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMove
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.blocks import Blocks
 from ringlight.testbed.simulation.cluster.breaking import Faults, kept_units
-from ringlight.testbed.simulation.cluster.measures import measured, needed_wholeness, sure_slices
+from ringlight.testbed.simulation.cluster.measures import measured, sure_slices
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.fault_traces import FaultTrace, outages, spread_over, whole_slices
 from ringlight.workloads.formats.fault_traces import read_fault_trace
@@ -114,6 +114,18 @@ def test_outages_of_a_server_are_joined() -> None:
     assert list(zip(found.server.tolist(), found.begin_s.tolist(), found.end_s.tolist(), strict=True)) == [
         (0, 1, 5), (1, 6, 9), (0, 9, 9),
     ]  # fmt: skip
+
+
+def needed_wholeness(slices: int, wanted: int, confidence: float = 0.95) -> float:
+    """The probability of a slice to be whole from which on ``wanted`` of them are, with this confidence."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        if sure_slices(slices, middle, confidence) >= wanted:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def test_cubes_that_are_whole() -> None:

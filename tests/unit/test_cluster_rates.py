@@ -224,11 +224,6 @@ def test_the_mean_field_of_a_large_cluster_at_random(request: pytest.FixtureRequ
     assert found.mean() == pytest.approx(exact.mean(), abs=0.03)
 
 
-@pytest.mark.parametrize(("oversubscription", "goodput"), [(2, 0.769), (4, 0.526), (8, 0.323)])
-def test_a_full_cluster_at_random_is_as_slow_as_its_uplinks(oversubscription: int, goodput: float) -> None:
-    assert rates.random_always(0.3, oversubscription) == pytest.approx(goodput, abs=5e-4)
-
-
 def test_bounds_are_in_order() -> None:
     for seed in range(20):
         rng = np.random.default_rng([SEED, 4, seed])

@@ -15,7 +15,7 @@ from ringlight.testbed.simulation.cluster.measures import measured
 from ringlight.testbed.simulation.cluster.placing import PLACEMENTS, Free
 from ringlight.testbed.simulation.cluster.queueing import QUEUES
 from ringlight.testbed.simulation.cluster.rate_loops import LOOPS
-from ringlight.testbed.simulation.cluster.rates import SHARING, random_always
+from ringlight.testbed.simulation.cluster.rates import SHARING
 from ringlight.testbed.simulation.cluster.replay import Replay, replay
 from ringlight.workloads.job_traces import JobTrace, Sending, generated, shares_of
 
@@ -94,6 +94,17 @@ def test_waits_are_those_of_erlangs_formula(servers: int, load: float, long: boo
     # So many means, Student's t.
     half = student * float(np.std(waits, ddof=1)) / math.sqrt(len(waits))
     assert abs(float(np.mean(waits)) - wanted) <= half
+
+
+def random_always(share: float, oversubscription: float) -> float:
+    """Speed of jobs at random over a full cluster where everybody sends always: all bytes go over uplinks
+    that are ``oversubscription`` times too slow."""
+    return 1 / (1 - share + share * max(1.0, oversubscription))
+
+
+@pytest.mark.parametrize(("oversubscription", "goodput"), [(2, 0.769), (4, 0.526), (8, 0.323)])
+def test_a_full_cluster_at_random_is_as_slow_as_its_uplinks(oversubscription: int, goodput: float) -> None:
+    assert random_always(0.3, oversubscription) == pytest.approx(goodput, abs=5e-4)
 
 
 @pytest.mark.parametrize("oversubscription", [2, 4, 8])

@@ -46,7 +46,7 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.averager_processes import place_of
-from ringlight.testbed.emulation.guests import Bind, GuestEnd, GuestPlan, network_environment
+from ringlight.testbed.emulation.guests import GuestEnd, GuestPlan, network_environment
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import (
@@ -82,39 +82,6 @@ STREAMS = ("stdout", "stderr")
 STATE_BYTES = 96 << 20
 
 
-class MountRequest(BaseModel):
-    """A file or directory of this machine, and where the container sees it."""
-
-    model_config = ConfigDict(extra="forbid")
-    source: str
-    target: str
-    write: bool = False
-
-
-class ContainerRequest(BaseModel):
-    """A container to run beside the worker, in its network. ``port``: what rank 0 may listen on."""
-
-    model_config = ConfigDict(extra="forbid")
-    image: str
-    command: list[str] | None = None
-    environment: dict[str, str] = {}
-    mounts: list[MountRequest] = []
-    devices: list[str] = []
-    memory_bytes: int = Field(default=1 << 30, gt=0)
-    port: int = Field(default=29500, gt=0, lt=1 << 16)
-
-    def plan(self, own_image: str | None) -> GuestPlan:
-        """``own_image``: the worker's, which may be asked for by the name that does not change."""
-        return GuestPlan(
-            image=own_image if self.image == OWN_IMAGE and own_image is not None else self.image,
-            command=None if self.command is None else tuple(self.command),
-            environment=self.environment,
-            mounts=tuple(Bind(mount.source, mount.target, mount.write) for mount in self.mounts),
-            devices=tuple(self.devices),
-            memory_bytes=self.memory_bytes,
-        )
-
-
 class WorkerRequest(BaseModel):
     """One worker to start. ``spec`` is handed to it as it is, with the job's directory for ``checkpoint``.
 
@@ -131,7 +98,7 @@ class WorkerRequest(BaseModel):
     attempt: int = Field(default=0, ge=0)
     checkpoint: bool = False
     graph: Annotated[str, Digest] | None = None
-    container: ContainerRequest | None = None
+    container: GuestPlan | None = None
 
     @property
     def worker(self) -> str:
@@ -443,8 +410,15 @@ class Workers:
             image=self._image,
             onic=self._onic_directory(request.gpu),
             checkpoint=self._checkpoint(request.job) if request.checkpoint else None,
-            guest=None if request.container is None else request.container.plan(self._image),
+            guest=self._guest(request),
         )
+
+    def _guest(self, request: WorkerRequest) -> GuestPlan | None:
+        """What runs beside a worker, whose own image may be asked for by the name that does not change."""
+        plan = request.container
+        if plan is None or self._image is None or plan.image != OWN_IMAGE:
+            return plan
+        return replace(plan, image=self._image)
 
     def put_workload(self, digest: str, part: Path, found: str) -> None:
         """Keep a workload, the file ``part`` with SHA-256 ``found``, for workers to be started; it is moved.
@@ -480,9 +454,8 @@ class Workers:
                 self._lightpaths.begin(place.gpu, place.directory, _addresses(spec))
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
-            if place.guest is not None and request.container is not None:
-                addresses, port = _addresses(spec), request.container.port
-                told = network_environment(place.rank, addresses, port, NIC)
+            if place.guest is not None:
+                told = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
                 worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **told})
         except (AgentError, ValueError, *Failures) as error:
             return str(error)

@@ -23,8 +23,6 @@ from ringlight.workloads.job_traces import JobTrace
 
 #: Points of a distribution and of a course over time that are kept.
 POINTS = 200
-#: A cluster sustains a load when it does this much of the work that arrives meanwhile.
-SUSTAINED = 0.95
 #: Distributions that are kept: completion times, waits, and completion times over ideal ones.
 CURVES = ("completion", "waited", "slower")
 #: Sizes by which jobs are told apart, GPUs.
@@ -123,18 +121,6 @@ def sure_slices(slices: int, whole: float, confidence: float = 0.95) -> int:
         found -= 1
         at_least += math.comb(slices, found) * whole**found * (1 - whole) ** (slices - found)
     return found
-
-
-def needed_wholeness(slices: int, wanted: int, confidence: float = 0.95) -> float:
-    """The probability of a slice to be whole from which on ``wanted`` of them are, with this confidence."""
-    low, high = 0.0, 1.0
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        if sure_slices(slices, middle, confidence) >= wanted:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -191,9 +191,3 @@ class Speeds(Protocol):
 
 
 SHARING: Mapping[Sharing, Speeds] = {"always": always, "interleaved": interleaved, "duty": duty}
-
-
-def random_always(share: float, oversubscription: float) -> float:
-    """Speed of jobs at random over a full cluster where everybody sends always: all bytes go over uplinks
-    that are ``oversubscription`` times too slow."""
-    return 1 / (1 - share + share * max(1.0, oversubscription))
