@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
@@ -27,6 +27,9 @@ from ringlight.testbed.forkserver import Process, start_process
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
+
+if TYPE_CHECKING:
+    from ringlight.testbed.hosts.spread import SpreadLab
 
 log = logging.getLogger(__name__)
 
@@ -198,31 +201,6 @@ def labs_at(ports: Iterable[int]) -> list[str]:
     return list(found)
 
 
-class Spread(Protocol):
-    """The parts of a lab on other hosts. Methods raise LabError, one line naming the host."""
-
-    #: The last of each part's log, by host, once it has ended.
-    logs: dict[str, bytes]
-    #: IP packets of workers are no longer.
-    mtu_bytes: int
-
-    def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
-        """Have them built; options for the testbed of the part that is here."""
-        ...
-
-    def check(self) -> None:
-        """Raise LabError where one could not be built, or has ended."""
-        ...
-
-    def blind(self) -> list[str]:
-        """Hosts that nobody looks after now, though their parts go on."""
-        ...
-
-    def end(self) -> None:
-        """Wait for their end, once the part that is here has ended."""
-        ...
-
-
 class LabProcesses:
     """One lab with its testbed, which starts the controller and starts it again whenever it dies; use as a
     context manager.
@@ -245,7 +223,7 @@ class LabProcesses:
         logs: Path | None = None,
         follow: bool = True,
         apps: Sequence[Path] = (),
-        spread: Spread | None = None,
+        spread: SpreadLab | None = None,
         lends: bool = True,
         notice: Callable[[str], None] = log.warning,
     ) -> None:
@@ -418,7 +396,7 @@ class LabProcesses:
         if self._spread is not None and not self.inventory:
             self._spread.check()
 
-    def _await_reason(self, spread: Spread) -> None:
+    def _await_reason(self, spread: SpreadLab) -> None:
         """Raise LabError where it was another part that could not be built: it may say so a little later."""
         deadline = time.monotonic() + REASON_S
         while time.monotonic() < deadline:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from ringlight.controller.openflow.errors import (
     NotConnectedError,
@@ -21,7 +21,7 @@ from ringlight.controller.openflow.errors import (
     SwitchRefusedError,
     SwitchTimeoutError,
 )
-from ringlight.controller.openflow.messages import Description, FlowEntry, FlowMod, PortDescription, PortStats
+from ringlight.controller.openflow.messages import FlowEntry, FlowMod
 from ringlight.controller.optical.base import (
     Alarm,
     Capabilities,
@@ -42,6 +42,9 @@ from ringlight.controller.optical.errors import (
 )
 from ringlight.fabric.crossconnect import CrossConnect, CrossConnectState, PortState
 
+if TYPE_CHECKING:
+    from ringlight.controller.openflow.plane import OpenFlowPlane
+
 #: Cookie of the flows that Ringlight makes ("RLXC").
 OWNER = 0x524C5843
 PRIORITY = 100
@@ -49,18 +52,6 @@ DROP_PRIORITY = 1
 MAX_BATCH = 256
 #: OFPP_IN_PORT: back out of the port it came in by, which OpenFlow does only when told in so many words.
 IN_PORT = 0xFFFFFFF8
-
-
-class Plane(Protocol):
-    """The part of an OpenFlow plane that this driver needs."""
-
-    def connected(self) -> frozenset[int]: ...
-    def wait_for(self, dpids: Iterable[int], timeout_s: float) -> None: ...
-    def send_flows(self, dpid: int, mods: Sequence[FlowMod], *, timeout_s: float) -> None: ...
-    def flows(self, dpid: int, *, timeout_s: float) -> list[FlowEntry]: ...
-    def port_stats(self, dpid: int, *, timeout_s: float) -> list[PortStats]: ...
-    def ports(self, dpid: int, *, timeout_s: float) -> list[PortDescription]: ...
-    def desc(self, dpid: int, *, timeout_s: float) -> Description: ...
 
 
 # Flows and cross-connects
@@ -108,7 +99,7 @@ class OpenFlowDriver(OpticalSwitchDriver):
     """The bridge of the inventory entry ``{"dpid": 257, "profile": {…}}`` on the plane that it connects to.
     Flows with another cookie belong to another owner."""
 
-    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: Plane | None) -> None:
+    def __init__(self, name: str, keys: Mapping[str, Any], size: int, openflow: OpenFlowPlane | None) -> None:
         if openflow is None:
             raise ValueError(f"optical switch {name}: the driver openflow needs an OpenFlow plane")
         # A bridge takes a command at once; only the dark window of the profile is made here.

@@ -83,8 +83,9 @@ class SpreadLab:
         self._over = over
         self._token = secrets.token_hex(16)
         self._futures: dict[str, Any] = {}
+        #: IP packets of workers are no longer.
         self.mtu_bytes = over.mtu_bytes
-        #: The last of each part's log, by host.
+        #: The last of each part's log, by host, once it has ended.
         self.logs: dict[str, bytes] = {}
 
     def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:

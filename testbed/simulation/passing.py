@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -198,15 +197,9 @@ def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
     return found
 
 
-class Transferring(Protocol):
-    """Starts a part of a transfer."""
-
-    def __call__(
-        self, part: Part, waited_s: float, more: Callable[[Flow], float], done: Callable[[], None]
-    ) -> None:
-        """Start a flow whose sender had its bytes ``waited_s`` ago; ``more`` and ``done`` as of
-        :meth:`Engine.start`."""
-        ...
+#: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
+#: ``more`` and ``done`` of :meth:`Engine.start`.
+Transferring = Callable[[Part, float, Callable[[Flow], float], Callable[[], None]], None]
 
 
 class PassingOn:

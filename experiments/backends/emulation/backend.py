@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringlight.containers.image import OWN_IMAGE, ImageError, image_present
 from ringlight.experiments.backends.emulation.lab import EmulatedLab
@@ -31,7 +31,10 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
-from ringlight.testbed.processes import Addresses, LabProcesses, Spread, check_ready
+from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
+
+if TYPE_CHECKING:
+    from ringlight.testbed.hosts.spread import SpreadLab
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +57,7 @@ class EmulationBackend:
         addresses: Addresses = Addresses(),
         apps: Sequence[Path] = (),
         fast_path: bool = False,
-        spread: Callable[[Setting], Spread] | None = None,
+        spread: Callable[[Setting], SpreadLab] | None = None,
     ) -> None:
         self.fast_path, self._spread = fast_path, spread
         self.runtime, self._addresses, self._apps = runtime, addresses, tuple(apps)

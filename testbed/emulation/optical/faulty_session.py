@@ -69,6 +69,7 @@ class FaultySession:
         self.inner.feed(data)
 
     def fall_silent(self, ticket: Ticket, after_ns: int) -> None:
+        """Say nothing more; the connection ends so long after the command is done."""
         self._silenced = ticket, after_ns
 
     def advance(self, now_ns: int) -> bytes:

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ringlight.testbed.emulation.optical.device import (
     NS,
@@ -47,6 +47,9 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
+
+if TYPE_CHECKING:
+    from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 
 #: Most faults at a time.
 MAX_FAULTS = 64
@@ -156,15 +159,6 @@ class _Vanishing:
     since_ns: int | None
 
 
-class Speaker(Protocol):
-    """A client's session, as faults see it."""
-
-    protocol: str
-
-    def fall_silent(self, ticket: Ticket, after_ns: int) -> None:
-        """Say nothing more; the connection ends so long after the command is done."""
-
-
 class Faults:
     """The faults of one device."""
 
@@ -175,7 +169,7 @@ class Faults:
         self._faults: dict[int, Injected] = {}
         self._numbers = count(1)
         #: Whose commands are submitted now, if they are a client's.
-        self.speaker: Speaker | None = None
+        self.speaker: FaultySession | None = None
         #: Commands under way whose light will be stuck or vanish.
         self._watched: list[tuple[Injected, Ticket]] = []
         self._vanishing: list[_Vanishing] = []
@@ -303,16 +297,16 @@ class Faults:
                 effects += self._device.lose(one.wire)
         return effects
 
-    def heard(self, speaker: Speaker) -> None:
+    def heard(self, speaker: FaultySession) -> None:
         """A client has said something."""
         if self._faults:
             self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
 
-    def on_reply(self, speaker: Speaker, can: Callable[[Kind], bool]) -> list[Injected]:
+    def on_reply(self, speaker: FaultySession, can: Callable[[Kind], bool]) -> list[Injected]:
         """The faults that act on what the session says now, of the kinds that it ``can`` express."""
         return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker) if self._faults else []
 
-    def _acting(self, kinds: Sequence[Kind], speaker: Speaker) -> list[Injected]:
+    def _acting(self, kinds: Sequence[Kind], speaker: FaultySession) -> list[Injected]:
         """The faults of these kinds that act on the session now, in the order in which they were added."""
         acting = []
         for fault in self._faults.values():
