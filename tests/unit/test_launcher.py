@@ -160,29 +160,78 @@ def test_of_two_at_once_one_makes_the_environment_and_the_other_waits(
 def test_changed_packages_leave_what_was_installed_besides(
     launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "requirements.lock").write_text("one==1\n")
-    monkeypatch.setattr(launcher, "LOCK", tmp_path / "requirements.lock")
-    monkeypatch.setattr(launcher, "VENV", tmp_path / ".venv")
-    monkeypatch.setattr(launcher, "STAMP", tmp_path / ".venv/stamp")
-    (tmp_path / ".venv").mkdir()
-    done: list[str] = []
-    monkeypatch.setattr(launcher, "run", lambda command, what: done.append(what))
+    done = commands_recorded(launcher, tmp_path, monkeypatch)
     made_anew = "Making the Python environment"
     launcher.make_environment()
-    assert done[0] == made_anew
+    assert next(iter(done)) == made_anew
 
     done.clear()
-    (tmp_path / "requirements.lock").write_text("one==2\n")
+    launcher.LOCK.write_text(launcher.LOCK.read_text().replace("one==1", "one==2"))
     assert not launcher.environment_is_current()
     launcher.make_environment()
-    assert done == ["Installing the Python packages", "Installing ringlight itself"]
+    assert list(done) == ["Installing uv", "Installing the Python packages", "Installing ringlight itself"]
 
     # One that was interrupted may be half made.
     launcher.STAMP.unlink()
     done.clear()
     launcher.make_environment()
-    assert done[0] == made_anew
+    assert next(iter(done)) == made_anew
     assert launcher.environment_is_current()
+
+
+def commands_recorded(
+    launcher: ModuleType,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str = "",
+    failing: tuple[str, ...] = (),
+) -> dict[str, list[str]]:
+    """The programs of set-up commands, by what they are for, as they come; none is run.
+
+    ``settings``: pip's. ``failing``: programs that fail.
+    """
+    told = subprocess.CompletedProcess([], 0, f"{settings}\n".encode(), b"")
+    monkeypatch.setattr(launcher.subprocess, "run", lambda command, **_: told)
+    (folder / "requirements.lock").write_text("one==1\nuv==1 \\\n    --hash=2\ntwo==1\n")
+    monkeypatch.setattr(launcher, "LOCK", folder / "requirements.lock")
+    monkeypatch.setattr(launcher, "VENV", folder / ".venv")
+    monkeypatch.setattr(launcher, "STAMP", folder / ".venv/stamp")
+    (folder / ".venv").mkdir()
+    done: dict[str, list[str]] = {}
+
+    def run(command: list[str], what: str, *, must: bool = True, deadline_s: float = 0) -> bool:
+        program = Path(command[0]).name
+        done.setdefault(what, []).append(program)
+        if what == "Installing uv":
+            assert Path(command[-1]).read_text() == "uv==1 \\\n    --hash=2\n"
+        assert not (must and program in failing)
+        return program not in failing
+
+    monkeypatch.setattr(launcher, "run", run)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("settings", "failing", "programs"),
+    [
+        ("", (), ["uv"]),
+        ("global.extra-index-url='x'", (), ["uv"]),
+        ("", ("uv",), ["uv", "python"]),
+        ("global.index-url='x'", (), ["python"]),
+        (":env:.no-index='1'", (), ["python"]),
+    ],
+)
+def test_pip_does_what_uv_cannot_do(
+    launcher: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str,
+    failing: tuple[str, ...],
+    programs: list[str],
+) -> None:
+    done = commands_recorded(launcher, tmp_path, monkeypatch, settings, failing)
+    launcher.make_environment()
+    assert done["Installing the Python packages"] == programs
 
 
 def test_the_environment_itself_starts_it_where_there_is_one(tmp_path: Path) -> None:
