@@ -12,11 +12,8 @@ from ringlight.workloads.formats.chakra.schema import CommType, Metadata, Node, 
 from ringlight.workloads.formats.chakra.writer import delimited, encoded
 
 
-def chakra(operations: int = 1_000_000, ranks: int = 2, write: Path | None = None) -> dict[str, Any]:
-    """A trace of so many operations on all ranks together. ``write``: only writes it, into this folder."""
-    if write is not None:
-        write.mkdir(parents=True, exist_ok=True)
-        return {"trace": str(written(write, operations, ranks))}
+def chakra(operations: int = 1_000_000, ranks: int = 2) -> dict[str, Any]:
+    """A trace of so many operations on all ranks together."""
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder), operations, ranks)
         size = sum(file.stat().st_size for file in Path(folder).iterdir())

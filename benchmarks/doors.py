@@ -41,19 +41,12 @@ PIECE = b"x" * (1 << 16)
 KINDS = ("quiet", "bodies", "slow", "metrics", "everything")
 
 
-def doors(
-    seconds: float = 15.0, only: str | None = None, url: str | None = None, pid: int | None = None
-) -> dict[str, Any]:
-    """``seconds`` of each phase, or of the ``only`` one; ``url``, ``pid``: a controller that is there
-    already."""
+def doors(seconds: float = 15.0, only: str | None = None) -> dict[str, Any]:
+    """``seconds`` of each phase, or of the ``only`` one."""
     kinds = KINDS if only is None else (only,)
     check_known("--only", kinds, KINDS)
-    with contextlib.ExitStack() as stack:
-        if url is None:
-            lab = stack.enter_context(lab_up(SCENARIO, "namespace"))
-            url, pid = lab["url"], lab["pids"]["controller"]
-        if pid is None:
-            raise SystemExit("--url: name its process with --pid")
+    with lab_up(SCENARIO, "namespace") as lab:
+        url, pid = lab["url"], lab["pids"]["controller"]
         at_first = settled(pid)
         found = {kind: phase(kind, url, pid, seconds) for kind in kinds}
         grew = resident_bytes(pid) - at_first

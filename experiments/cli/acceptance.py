@@ -176,7 +176,6 @@ def _write(document: Mapping[str, Any], out: Path) -> None:
 
 
 def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping[str, Make]:
-    from ringlight.fabric.optical_profiles import PROFILES
     from ringlight.testbed import services
     from ringlight.testbed.acceptance.rigs import RIGS
     from ringlight.testbed.acceptance.rigs.emulated import (
@@ -188,8 +187,6 @@ def _emulated(drivers: Sequence[str] | None, profile: str, size: int) -> Mapping
         ScpiRig,
     )
 
-    if profile and profile not in PROFILES:
-        fail(f"--profile: there is no {profile!r}; there are {', '.join(PROFILES)}", 2)
     if size and not HOSTS < size <= MAX_SIZE:
         fail(f"--size {size}: of an emulated switch {HOSTS + 1} to {MAX_SIZE}", 2)
     if strange := next((name for name in drivers or () if name not in RIGS), None):

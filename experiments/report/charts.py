@@ -132,16 +132,12 @@ def key(colour: str, label: str, width: float = 2) -> Line2D:
     return Line2D([], [], color=colour, linewidth=width, label=label)
 
 
-def vertical_grid(axis: Axes) -> None:
-    axis.grid(axis="y", visible=False)
-    axis.grid(axis="x", visible=True)
-
-
 def named_rows(axis: Axes, names: Sequence[str]) -> None:
     """Names the rows of a chart, row 0 at the top; a narrow picture breaks long names into two lines."""
     axis.set_yticks(range(len(names)), _beside(axis, names), fontsize=7 if narrow() else 8)
     axis.set_ylim(len(names) - 0.5, -0.5)
-    vertical_grid(axis)
+    axis.grid(axis="y", visible=False)
+    axis.grid(axis="x", visible=True)
 
 
 def _beside(axis: Axes, names: Sequence[str]) -> list[str]:
