@@ -6,8 +6,8 @@ wrong ones, the largest distance of an output from its goal in levels, seconds. 
 the whole network of the paper's sizes, too, and ``apart`` is the largest difference of both networks'
 outputs there. ``s`` is time as it passes, ``cpu_s`` the processor's, which others spoil less.
 
-``area``: interferometers (MZIs) of the paper's Tables I and II and of its cascade, beside the
-paper's figures.
+``area``: interferometers (MZIs) that the paper's cascade adds, beside the paper's figure; of its tables they
+are in the report of ``scenarios/optinc.yaml``.
 
 ``physics``: the share of inputs answered wrongly against each of eight sources, one at a time: phase bits,
 phases that are off for good, loss in each MZI, noise of detectors and of transmitters, mismatch of
@@ -57,8 +57,6 @@ from ringlight.fabric.optinc.network import (
 from ringlight.fabric.optinc.structure import (
     CASES,
     Structure,
-    area_ratio,
-    around_mzis,
     inserted_mzis,
     mzis,
     network_mzis,
@@ -66,20 +64,6 @@ from ringlight.fabric.optinc.structure import (
 from ringlight.fabric.optinc.sweeps import Physics, Spread, harmless, wrong_shares
 from ringlight.fabric.optinc.weights import trained
 
-#: The paper's Table I: area in % of the same unit with no layer approximated.
-TABLE_I = {"8bit_4": 39.3, "8bit_8": 40.9, "8bit_16": 40.4, "16bit_4": 49.3}
-#: The paper's Table II, 16 bits and four servers: the first and the last approximated layer, area in %.
-TABLE_II = {(4, 6): 49.3, (4, 7): 47.9, (4, 8): 47.4, (3, 6): 43.7, (3, 7): 42.2}
-#: Columns of the tables of areas: the figure and its format.
-AREA_COLUMNS = {
-    "MZIs, none approximated": ("mzis_none_approximated", ",.0f"),
-    "MZIs": ("mzis", ",.0f"),
-    "area, %": ("area", ".2f"),
-    "the paper's, %": ("paper", ".1f"),
-    "apart, points": ("apart", "+.2f"),
-    "without P and T, %": ("area_without_p_and_t", ".2f"),
-    "with the light of biases, %": ("area_with_biases", ".2f"),
-}
 #: Section III, cascade: what two more matrices add to a network of scenario 1, in %.
 CASCADE = 10.5
 #: Inputs up to which all are computed, and how many of more.
@@ -173,51 +157,18 @@ def _exactness(case: str, structure: Structure, sample: int, seed: int) -> dict[
 
 
 def area() -> dict[str, Any]:
-    """Interferometers (MZIs) of the paper's tables and of its cascade, beside the paper's figures."""
-    base = CASES["16bit_4"]
-    first = {case: _area(structure, TABLE_I[case]) for case, structure in CASES.items()}
-    second = {
-        f"{begin}-{end}": _area(replace(base, approximated=frozenset(range(begin, end + 1))), paper)
-        for (begin, end), paper in TABLE_II.items()
-    }
-    for head, rows in (("Table I", first), ("Table II: layers", second)):
-        show(
-            (head, *AREA_COLUMNS),
-            [
-                (name, *(format(row[key], form) for key, form in AREA_COLUMNS.values()))
-                for name, row in rows.items()
-            ],
-        )
+    """Interferometers (MZIs) that the paper's cascade adds, beside the paper's figure."""
     base = CASES["8bit_4"]
     inserted, network, unit = inserted_mzis(base), network_mzis(base), mzis(base)
     of_network, of_unit = 100 * inserted / network, 100 * inserted / unit
-    cascade = {
-        "inserted_mzis": inserted, "of_network": of_network, "of_unit": of_unit, "paper": CASCADE
-    }  # fmt: skip
     cells = (
         f"{inserted:,}",
         f"{network:,}: {of_network:.2f} %",
         f"{unit:,}: {of_unit:.2f} %",
         f"{CASCADE} %",
     )
-    heads = ("Cascade: MZIs more", "of a network's", "of a unit's, P and T counted", "the paper's")
-    show(heads, [cells])
-    return {"table_1": first, "table_2": second, "cascade": cascade}
-
-
-def _area(structure: Structure, paper: float) -> dict[str, float]:
-    none = replace(structure, approximated=frozenset())
-    ours = 100 * area_ratio(structure)
-    return {
-        "mzis_none_approximated": mzis(none),
-        "mzis": mzis(structure),
-        "around_mzis": around_mzis(structure.coding),
-        "area": ours,
-        "paper": paper,
-        "apart": ours - paper,
-        "area_with_biases": 100 * area_ratio(structure, biases=True),
-        "area_without_p_and_t": 100 * network_mzis(structure) / network_mzis(none),
-    }
+    show(("Cascade: MZIs more", "of a network's", "of a unit's, P and T counted", "the paper's"), [cells])
+    return {"inserted_mzis": inserted, "of_network": of_network, "of_unit": of_unit, "paper": CASCADE}
 
 
 def physics(
