@@ -235,18 +235,6 @@ def ringlight(*words: str) -> str:
     return done.stdout
 
 
-def behind(switch: str, switches: int, gpus: int, rate: str) -> tuple[list[list[str]], list[dict[str, Any]]]:
-    """Names of GPUs by the packet switch that they are behind, and their links to its first ports, as a
-    scenario has them."""
-    names = [[f"g{number}-{port}" for port in range(gpus)] for number in range(switches)]
-    links = [
-        {"ends": [name, f"{switch}{number}:{port + 1}"], "rate": rate}
-        for number, group in enumerate(names)
-        for port, name in enumerate(group)
-    ]
-    return names, links
-
-
 @contextmanager
 def empty_lab() -> Iterator[Any]:
     """A lab's name, whose namespaces, bridges and processes are removed with the context."""

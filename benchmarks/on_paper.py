@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from pyroute2.iproute import IPRoute
 
-from benchmarks.harness import behind, lab_up, need_root, processor_s, running, show, until
+from benchmarks.harness import lab_up, need_root, processor_s, running, show, until
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE
 from ringlight.experiments.analysis.scaling import FULL, choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -186,16 +186,7 @@ def _scheduled(count: int, seconds: float, rounds: int) -> dict[str, Any]:
 
 
 def _controlled(count: int, seconds: float) -> dict[str, Any]:
-    names, links = behind("tor", count, 1, "100 Gbit/s")
-    links += [
-        {"ends": [f"tor{leaf}:2", f"tor{(leaf + 1) % count}:3"], "rate": "400 Gbit/s"}
-        for leaf in range(count)
-    ]
-    fabric = {
-        "servers": {f"s{n}": {"gpus": dict.fromkeys(gpus, "a100")} for n, gpus in enumerate(names)},
-        "packet_switches": {f"tor{leaf}": {"ports": 3} for leaf in range(count)},
-        "links": links,
-    }
+    names, fabric = _ring(count, 1)
     scenario = {
         "name": "switches",
         "description": "Packet switches in a ring.",
@@ -277,13 +268,33 @@ def _crossing(plan: Any, machines: int) -> _Crossing:
     return _Crossing(rate_bps / 8 / LARGEST_MTU_BYTES, rate_bps)
 
 
+def _ring(switches: int, gpus: int) -> tuple[list[list[str]], dict[str, Any]]:
+    """Names of GPUs by the packet switch that they are behind, and the fabric: the switches in a ring."""
+    names = [[f"g{number}-{port}" for port in range(gpus)] for number in range(switches)]
+    links = [
+        {"ends": [name, f"tor{number}:{port + 1}"], "rate": "100 Gbit/s"}
+        for number, group in enumerate(names)
+        for port, name in enumerate(group)
+    ]
+    links += [
+        {
+            "ends": [f"tor{number}:{gpus + 1}", f"tor{(number + 1) % switches}:{gpus + 2}"],
+            "rate": "400 Gbit/s",
+        }
+        for number in range(switches)
+    ]
+    return names, {
+        "servers": {
+            f"s{number}": {"gpus": dict.fromkeys(group, "a100")} for number, group in enumerate(names)
+        },
+        "packet_switches": {f"tor{number}": {"ports": gpus + 2} for number in range(switches)},
+        "links": links,
+    }
+
+
 def _plan(gpus: int, iterations: int) -> Any:
     leaves = gpus // LEAF
-    every, links = behind("tor", leaves, LEAF, "100 Gbit/s")
-    links += [
-        {"ends": [f"tor{leaf}:{LEAF + 1}", f"tor{(leaf + 1) % leaves}:{LEAF + 2}"], "rate": "400 Gbit/s"}
-        for leaf in range(leaves)
-    ]
+    every, fabric = _ring(leaves, LEAF)
     groups = [every[first : first + LEAF] for first in range(0, leaves, LEAF)]
     jobs = {
         f"j{number}-{port}": {"ranks": [names[port] for names in group]}
@@ -293,11 +304,7 @@ def _plan(gpus: int, iterations: int) -> Any:
     scenario = {
         "name": "on-paper",
         "description": "Jobs of eight GPUs on eight packet switches of a ring.",
-        "fabric": {
-            "servers": {f"s{n}": {"gpus": dict.fromkeys(names, "a100")} for n, names in enumerate(every)},
-            "packet_switches": {f"tor{leaf}": {"ports": LEAF + 2} for leaf in range(leaves)},
-            "links": links,
-        },
+        "fabric": fabric,
         "training": {
             "model": "resnet50", "compute": "40 ms", "batch": 16, "iterations": iterations,
             "gradient": "400 MB", "collective": "ring",
