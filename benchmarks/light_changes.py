@@ -5,7 +5,7 @@ in the kernel. A GPU sends a frame every 0.1 ms. ``PUT …/cross-connects/1`` mo
 two other GPUs; the time runs from the call until the first frame arrives at the other one, by the receiver's
 kernel, and beside it until the answer.
 
-``drift``: emulated optical switches, model and protocol, without fibres, and one controller that watches all.
+``drift``: a lab of emulated optical switches without fibres, and one controller that watches all.
 Somebody else removes a cross-connect on one; the time runs from the switch's acknowledgement until the event
 is on the stream. Beside it what the watching costs, of one processor: by the controller and by the switches.
 """
@@ -17,19 +17,20 @@ import json
 import socket
 import statistics
 import struct
-import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import Event, Process
+from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
-from benchmarks.harness import empty_lab, milliseconds, need_root, processor_s, running, until
-from benchmarks.rest_latency import Caller, Listener, Scpi, until_answer
-from ringlight.fabric.optical_profiles import PROFILES
+from benchmarks.harness import lab_up, milliseconds, need_root, processor_s
+from benchmarks.rest_latency import Caller, Listener, Scpi
 from ringlight.testbed.emulation.optical.netns import entered
-from tests.integration.controller_rig import ControllerRig, free_port
+from tests.integration.controller_rig import ControllerRig
 
 #: Milliseconds, median and 99th percentile.
 TO_LIGHT_MS = (5.0, 20.0)
@@ -71,7 +72,7 @@ def drift(switches: int = 32, size: int = 160, count: int = 40, seconds: float =
     """``size``: duplex faceplate ports of each switch; ``seconds``: of watching."""
     need_root()
     names = [f"o{number}" for number in range(switches)]
-    with watched(names, size) as (url, ports, pids):
+    with watched(names, size) as (url, addresses, pids):
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
             # Every switch full, by one change over all of them.
             pairs = [{"ingress": i, "egress": size + i} for i in range(1, size + 1)]
@@ -79,7 +80,6 @@ def drift(switches: int = 32, size: int = 160, count: int = 40, seconds: float =
             began = time.monotonic()
             answer = api.post("/v1/optical-changes", json=body)
             filled_s = time.monotonic() - began
-            # The packet switch is not there; light is what matters here.
             lit = [r for c in answer.json()["optical_switches"].values() for r in c["results"] if r["t_lit"]]
             time.sleep(3.0)
             before, since = {name: processor_s(pid) for name, pid in pids.items()}, time.monotonic()
@@ -93,7 +93,7 @@ def drift(switches: int = 32, size: int = 160, count: int = 40, seconds: float =
             time.sleep(0.13 + 0.37 * (number % 5))
             name = names[number % switches]
             port = number // switches % size + 1
-            with contextlib.closing(Scpi(f"127.0.0.1:{ports[name]}")) as other:
+            with contextlib.closing(Scpi(addresses[name])) as other:
                 assert other.ask(f":oxc:swit:conn:sub (@{port}),(@{size + port});*opc?").startswith("1")
             done = time.monotonic()
             word = f"{port}->{size + port}"
@@ -156,49 +156,24 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def watched(names: Sequence[str], size: int) -> Iterator[tuple[str, dict[str, int], dict[str, int]]]:
-    """The controller's URL, the switches' SCPI ports, and process ids by name (and ``controller``)."""
-    ports = {name: free_port() for name in names}
-    pids: dict[str, int] = {}
-    rest, profile = free_port(), PROFILES["ideal"].declared()
-    links = [
-        {"ends": [end, f"{names[0]}:{k}"], "rate": "10 Gbit/s"} for k, end in enumerate(("g0", "tor0:1"), 1)
-    ]
-    fabric = {
-        "servers": {"s0": {"gpus": {"g0": "tesla-m40"}}},
-        "packet_switches": {"tor0": {"ports": 1}},
-        "optical_switches": {name: {"size": size, "profile": "ideal"} for name in names},
-        "links": links,
+def watched(names: Sequence[str], size: int) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
+    """The controller's URL, the switches' SCPI addresses, and process ids by name (and ``controller``)."""
+    scenario = {
+        "name": "drift",
+        "description": "Optical switches without fibres.",
+        "fabric": {
+            "servers": {"s0": {"gpus": {"g0": "gpu", "g1": "gpu"}}},
+            "packet_switches": {"tor0": {"ports": 2}},
+            "optical_switches": {name: {"size": size, "profile": "ideal"} for name in names},
+            "links": [{"ends": [f"g{n}", f"tor0:{n + 1}"], "rate": "10 Gbit/s"} for n in range(2)],
+        },
+        "training": {"model": "resnet50", "compute": "1 s", "batch": 1, "iterations": 1},
     }
-    entries = {
-        name: {"driver": "scpi", "address": f"127.0.0.1:{port}", "profile": profile}
-        for name, port in ports.items()
-    }
-    with empty_lab() as lab, contextlib.ExitStack() as stack:
-        state = lab.state_dir
-        inventory = {"lab": lab.id, "packet_switches": {"tor0": {"dpid": 1}}, "optical_switches": entries}
-
-        def start(name: str, *words: str) -> None:
-            command = [sys.executable, "-m", *words]
-            process = stack.enter_context(running(command, state / f"{name}.log", lab.environment()))
-            pids[name] = process.pid
-
-        for name, port in ports.items():
-            start(
-                *(name, "ringlight.testbed.emulation.optical", "--name", name, "--lab", lab.id),
-                *("--size", str(size), "--listen", f"127.0.0.1:{port}", "--profile", "ideal", "--seed", "1"),
-                *("--pins", str(lab.bpf_dir / name), "--ready", str(state / f"{name}.ready")),
-            )
-        until(lambda: all((state / f"{name}.ready").exists() for name in names), "the switches' start", 120.0)
-        (state / "fabric.json").write_text(json.dumps(fabric))
-        (state / "inventory.json").write_text(json.dumps(inventory))
-        start(
-            *("controller", "ringlight.controller", "--fabric", str(state / "fabric.json")),
-            *("--inventory", str(state / "inventory.json"), "--state", str(state)),
-            *("--rest", f"127.0.0.1:{rest}", "--openflow", f"127.0.0.1:{free_port()}"),
-            *("--switches-timeout", "0.5"),
-        )
-        url = f"http://127.0.0.1:{rest}"
-        with httpx.Client(base_url=url, trust_env=False) as client:
-            until_answer(client, "/v1/health")
-        yield url, ports, pids
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "drift.yaml")
+        file.write_text(yaml.safe_dump(scenario), encoding="utf-8")
+        with lab_up(file, "namespace") as lab:
+            found = json.loads(Path(lab["state"], "inventory.json").read_text())["optical_switches"]
+            pids = {name: found[name]["pid"] for name in names}
+            addresses = {name: found[name]["address"] for name in names}
+            yield lab["url"], addresses, {**pids, "controller": lab["pids"]["controller"]}
