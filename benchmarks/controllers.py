@@ -27,18 +27,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from benchmarks.harness import ROOT, check_known, need_root, running, tell, until
-from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
-from ringlight.experiments.cli.options import Place
+from benchmarks.harness import ROOT, check_known, lab_up, need_root, running, tell, until
 from ringlight.experiments.client import Api
 from ringlight.testbed.emulation.console.attached import Attached, of_lab
-from ringlight.testbed.processes import Addresses
+from ringlight.testbed.lab import Lab
 from tests.integration.controller_rig import free_port
 
 APPLICATIONS = ROOT / "docs/applications"
@@ -306,21 +304,18 @@ def measure(arm: str, times: int, wait_s: float, program: str | None, runtime: s
     controller = arm if arm in ("ringlight", "app", "none") else theirs
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringlight-controllers-")))
-        setting = Place().setting(scenario(dict.fromkeys(("p0", "p1"), controller), folder))
-        places = [f"127.0.0.1:{free_port()}" for _ in range(4)]
-        addresses = replace(
-            Addresses(), rest=places[0], openflow=places[1], app_openflow=places[2], app_rest=places[3]
-        )
-        apps = [APPLICATIONS / "learning_switch.py"] if arm == "app" else []
+        file = scenario(dict.fromkeys(("p0", "p1"), controller), folder)
+        words = ["--app", str(APPLICATIONS / "learning_switch.py")] if arm == "app" else []
+        for option in ("--app-openflow", "--app-rest") if words else ():
+            words += [option, f"127.0.0.1:{free_port()}"]
         if arm == "manager":
             stack.enter_context(running(own_manager(openflow), folder / "other.log"))
         elif arm == "faucet":
             assert program is not None
             stack.enter_context(running(faucet_command(program, openflow, folder), folder / "other.log"))
-        processes = processes_of(setting, runtime, addresses, logs=folder, apps=apps)
-        stack.enter_context(processes)
-        api = stack.enter_context(Api(addresses.rest))
-        bench = Bench(api, of_lab(processes.lab), folder, wait_s)
+        lab = stack.enter_context(lab_up(file, runtime, None, *words))
+        api = stack.enter_context(Api(lab["url"]))
+        bench = Bench(api, of_lab(Lab(lab["lab"])), folder, wait_s)
         runs = []
         for number in range(times):
             tell(f"{ARMS[arm]}: {number + 1} of {times}")

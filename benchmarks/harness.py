@@ -251,10 +251,12 @@ def empty_lab() -> Iterator[Any]:
 
 
 @contextmanager
-def lab_up(scenario: Path, runtime: str, took_s: dict[str, float] | None = None) -> Iterator[dict[str, Any]]:
+def lab_up(
+    scenario: Path, runtime: str, took_s: dict[str, float] | None = None, *more: str
+) -> Iterator[dict[str, Any]]:
     """A lab as ``up --json`` tells it, with the ``url`` of its controller; taken down with the context.
 
-    ``took_s`` is given the seconds of each phase, by the files that it leaves.
+    ``took_s`` is given the seconds of each phase, by the files that it leaves. ``more``: options of ``up``.
     """
     # Here, as parts that measure a cold start import this module.
     from ringlight.testbed.lab import STATE_ROOT
@@ -264,7 +266,7 @@ def lab_up(scenario: Path, runtime: str, took_s: dict[str, float] | None = None)
     took_s = {} if took_s is None else took_s
     rest, began = f"127.0.0.1:{free_port()}", time.time()
     words = ("--json", "--runtime", runtime, "--rest", rest, "--openflow", f"127.0.0.1:{free_port()}")
-    lab = json.loads(ringlight("up", str(scenario), *words))
+    lab = json.loads(ringlight("up", str(scenario), *words, *more))
     files = ("fabric.json", "inventory.json", "standing.json")
     moments = [began, *((STATE_ROOT / lab["lab"] / name).stat().st_mtime for name in files), time.time()]
     names = ("command and checks", "testbed", "controller healthy", "command's end")
