@@ -13,16 +13,11 @@ from pathlib import Path
 from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.report.page import drawing, folded, page
 from ringlight.experiments.report.perfetto import write_trace
-from ringlight.experiments.report.sections import Section, names, sections
+from ringlight.experiments.report.sections import Section, sections
 from ringlight.experiments.report.view import View
 
 #: Calls a function with each number below another, and gives what it returned, in order.
 Each = Callable[[Callable[[int], str], int], list[str]]
-
-
-def parts() -> tuple[str, ...]:
-    """Names of all sections: what a file's ``paper.says`` may speak to."""
-    return names()
 
 
 def one_by_one(function: Callable[[int], str], count: int) -> list[str]:

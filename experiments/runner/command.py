@@ -32,7 +32,8 @@ from ringlight.experiments.record.folder import (
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.record.version import code_version
 from ringlight.experiments.record.writing import write_json, write_whole, writing
-from ringlight.experiments.report.report import parts, prepare, write_report
+from ringlight.experiments.report.report import prepare, write_report
+from ringlight.experiments.report.sections import names as sections_known
 from ringlight.experiments.report.view import View, view_of
 from ringlight.experiments.runner.executors import beside, by_entry_point, in_forks
 from ringlight.experiments.runner.executors import dask as dask_executor
@@ -76,7 +77,7 @@ def load_checked(
         repeat=repeat,
         sets=sets,
         metrics=units,
-        parts=parts,
+        parts=sections_known,
         scale_for=scale_for if chosen is None else lambda _: chosen,
         auto=auto or chosen is not None,
     )

@@ -18,8 +18,8 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import JobState, PortRate, Record, Reference, WorkerDone, WorkerReady
 from ringlight.experiments.report.perfetto import write_trace
-from ringlight.experiments.report.report import parts, render
-from ringlight.experiments.report.sections import sections
+from ringlight.experiments.report.report import render
+from ringlight.experiments.report.sections import names, sections
 from ringlight.experiments.report.view import View, view_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import SIX_GPUS
@@ -50,7 +50,7 @@ def simulated(text: str) -> View:
 
 def view_of_file(text: str, path: str, disturbed: Disturb | None = None) -> View:
     """``disturbed``: what becomes of a run's records; it is then taken to be measured."""
-    experiment, backend = parse(text, path, parts=parts), SimulationBackend()
+    experiment, backend = parse(text, path, parts=names), SimulationBackend()
     records: list[Record] = []
     chosen = choose(experiment, backend)
     for plan in chosen.plans:
@@ -79,7 +79,7 @@ def test_every_section_has_its_place_and_says_what_it_needs() -> None:
     for section in sections():
         assert section.render.__doc__
     assert len({section.order for section in sections()}) == len(sections())
-    assert parts() == tuple(sorted(section.name for section in sections()))
+    assert names() == tuple(sorted(section.name for section in sections()))
 
 
 def test_a_job_alone_has_no_comparison(tmp_path: Path) -> None:
