@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # On processors that tests keep busy, threads of numpy's would mostly wait for each other. Read when numpy is
 # imported, and inherited by all that tests start.
@@ -55,6 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     As Ringlight brings a plugin, pytest would rewrite the assertions of all its modules.
     """
     config.pluginmanager.rewrite_hook._must_rewrite.discard("ringlight")
+    # How long an example takes says how busy the machine is.
+    settings.register_profile("ours", deadline=None, max_examples=200 if config.getoption("--long") else 50)
+    settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
     lit = lit_at(rig)
     ping = subprocess.Popen(
         [
-            *("ip", "netns", "exec", rig.lab.namespace("g0"), "ping", "-q", "-i", "0.01"),
+            *("ip", "netns", "exec", rig.lab.namespace("g0"), "ping", "-D", "-i", "0.01"),
             *("-c", "60", "-W", "2", rig.fabric.gpus["g3"].ip),
         ],
         stdout=subprocess.PIPE,
@@ -118,7 +118,7 @@ def test_moving_gpus_moves_their_rules_and_nothing_else(rig: ControllerRig) -> N
         text, _ = ping.communicate(timeout=30)
     finally:
         ping.kill()
-    assert "60 received" in text, "a circuit and a path that nobody changed lost packets"
+    assert "60 received" in text, f"a circuit and a path that nobody changed lost packets: {text}"
     assert rules_found(rig) == rules_wanted(rig, SWAPPED)
     assert rig.ping("g0", "g2")
     assert rig.ping("g0", "g1")
