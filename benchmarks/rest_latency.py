@@ -231,21 +231,15 @@ def bare(text: str) -> Iterator[Caller]:
         process.stdin.write(text)
         process.stdin.close()
         url = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:
-            until_answer(client, "/")
+
+        def answers() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(url, timeout=PATIENCE_S, trust_env=False).is_success
+            return False
+
+        until(answers, "the bare application's answer", pace_s=0.005)
         with closing(Caller(url)) as caller:
             yield caller
     finally:
         process.terminate()
         process.wait(10)
-
-
-def until_answer(client: httpx.Client, path: str, wanted: Callable[[Any], bool] = lambda _: True) -> None:
-    """Wait for an answer that is ``wanted``."""
-
-    def good() -> bool:
-        with contextlib.suppress(httpx.TransportError):
-            return wanted(client.get(path).raise_for_status().json())
-        return False
-
-    until(good, f"{client.base_url}{path}: a good answer", pace_s=0.005)

@@ -54,10 +54,10 @@ def prepare() -> None:
         figure.savefig(io.BytesIO(), format="svg")
 
 
-def write_report(folder: Path, view: View, *, png: bool = False, each: Each = one_by_one) -> None:
+def write_report(folder: Path, view: View, *, each: Each = one_by_one) -> None:
     """Write report.html, plots/ and trace.json into a run folder; the rest as of :func:`render`.
 
     Raises WriteError.
     """
-    write_whole(folder / "report.html", render(view, folder / "plots", png=png, each=each))
+    write_whole(folder / "report.html", render(view, folder / "plots", each=each))
     write_trace(folder / "trace.json", view.runs)
