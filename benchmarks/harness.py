@@ -162,6 +162,12 @@ def beside(ours: Sequence[float], peer: Sequence[float], limit_ms: Sequence[floa
     return {**milliseconds(ours), "limit_ms": list(limit_ms), "ratio": round(ratio, 3)}
 
 
+def of_jobs(result: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """The run's own values of a metric in an object of result.json, by arm and subject."""
+    rows = (row for row in result["rows"] if row["metric"] == metric and row["label"] != "published")
+    return {f"{row['arm']}, {row['subject']}": row["value"] for row in rows}
+
+
 # Processes
 
 
@@ -189,6 +195,13 @@ def processor_s(pid: int) -> float:
     """Processor time of a process so far. Raises OSError for none."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def processor_share(pid: int, seconds: float) -> float:
+    """Share of one processor that a process takes in the next ``seconds``."""
+    before, began = processor_s(pid), time.monotonic()
+    time.sleep(seconds)
+    return (processor_s(pid) - before) / (time.monotonic() - began)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, need_root, ringlight, running, show
+from benchmarks.harness import ROOT, need_root, of_jobs, ringlight, running, show
 
 _LOOP = """
 import os, sys, time
@@ -49,10 +49,10 @@ def neighbour(
         result = json.loads(ringlight("run", str(scenario), "--json", *chosen, *option))
     took_s = time.monotonic() - began
     fidelity = result["fidelity"]
-    foretold = dict(_figures(simulated, "jct_ratio"))
+    foretold = of_jobs(simulated, "jct_ratio")
     ratios = {
         whose: {"measured": ratio, "simulated": foretold[whose], "points": 100 * abs(ratio - foretold[whose])}
-        for whose, ratio in _figures(result, "jct_ratio")
+        for whose, ratio in of_jobs(result, "jct_ratio").items()
     }
     over = dict(_alone(result))
     show(
@@ -72,17 +72,10 @@ def neighbour(
     }
 
 
-def _figures(result: Mapping[str, Any], metric: str) -> Iterator[tuple[str, float]]:
-    """Our values of a metric, by arm and job."""
-    for row in result["rows"]:
-        if row["metric"] == metric and row["label"] != "published":
-            yield f"{row['arm']}, {row['subject']}", row["value"]
-
-
 def _alone(result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """All-reduces over the ideal ones, of jobs for which the model says the same as that."""
-    ideal, model = (dict(_figures(result, f"allreduce_{name}")) for name in ("ideal", "predicted"))
-    for whose, over in _figures(result, "allreduce_over_ideal"):
+    ideal, model = (of_jobs(result, f"allreduce_{name}") for name in ("ideal", "predicted"))
+    for whose, over in of_jobs(result, "allreduce_over_ideal").items():
         if whose in model and model[whose] <= ideal[whose] * (1 + 1e-9):
             yield whose, round(over, 4)
 

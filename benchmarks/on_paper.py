@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from pyroute2.iproute import IPRoute
 
-from benchmarks.harness import lab_up, need_root, processor_s, running, show, until
+from benchmarks.harness import lab_up, need_root, processor_s, processor_share, running, show, until
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE
 from ringlight.experiments.analysis.scaling import FULL, choose_scale
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -156,9 +156,7 @@ def _scheduled(count: int, seconds: float, rounds: int) -> dict[str, Any]:
                 hosts = cluster.hosts
                 assert len(hosts) == count
                 time.sleep(5.0)
-                before_s = processor_s(process.pid)
-                time.sleep(seconds)
-                idle = (processor_s(process.pid) - before_s) / seconds
+                idle = processor_share(process.pid, seconds)
 
                 def taken(call: Callable[[], object], times: int) -> float:
                     """Processor seconds of the scheduler for each of so many, without what it takes idle."""
@@ -204,9 +202,7 @@ def _controlled(count: int, seconds: float) -> dict[str, Any]:
             pid = lab["pids"]["controller"]
             up_s = processor_s(pid)
             time.sleep(10.0)
-            before_s = processor_s(pid)
-            time.sleep(seconds)
-            idle = (processor_s(pid) - before_s) / seconds
+            idle = processor_share(pid, seconds)
             memory_mib = _memory_mib(pid)
     return {
         "switches": count,

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import yaml
 
-from benchmarks.harness import RINGLIGHT, ROOT, need_root, show, tell, until
+from benchmarks.harness import RINGLIGHT, ROOT, need_root, of_jobs, show, tell, until
 from ringlight.experiments.language.expand import load
 from ringlight.fabric.cut import cut
 from ringlight.testbed.load import machine_ticks
@@ -65,13 +65,9 @@ def demo(runtime: Runtime = "docker", repeat: int = 1) -> dict[str, Any]:
     """All arms of the demo. Bars: verdict not bad, parameters identical, reductions within 3 points of those
     on one host, and a regroup moves light over the cut."""
     found = _both(DEMO, runtime, 2, ("--repeat", str(repeat)))
-    one, over = found["one"], found["over"]
-    reduced = {
-        f"{row['arm']}, {row['subject']}": [row["value"], other["value"]]
-        for row in one["rows"]
-        for other in over["rows"]
-        if _key(row) == _key(other) and row["metric"] == "jct_reduction" and row["label"] == "measured"
-    }
+    over = found["over"]
+    one, other = (of_jobs(found[name], "jct_reduction") for name in ("one", "over"))
+    reduced = {whose: [value, other[whose]] for whose, value in one.items() if whose in other}
     show(("reduction of the JCT, %", "one host", "two hosts"), [(k, *v) for k, v in reduced.items()])
     same = [row["value"] for row in over["rows"] if row["metric"] == "parameters_identical"]
     moved = _moved_over_cut(over["events"])

@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.harness import lab_up, need_root, processor_s, ringlight, spread, tell
+from benchmarks.harness import lab_up, need_root, of_jobs, processor_share, ringlight, spread, tell
 from benchmarks.watched import HOUR, SCRUB, scenario
 from ringlight.experiments.client import Api
 from tests.browser import Browser, browser
@@ -90,13 +90,13 @@ def replay(iterations: int = 580, rounds: int = 5) -> dict[str, Any]:
 def live(changes: int = 40, seconds: float = 6.0) -> dict[str, Any]:
     with _page_of_lab() as (lab, tab, first, none), Api(lab["url"]) as api:
         pid = lab["pids"]["controller"]
-        one = _share(pid, seconds)
+        one = processor_share(pid, seconds)
         seen, answered = _changes(tab, api, changes)
         with _followers(lab["url"], 9):
-            ten = _share(pid, seconds)
+            ten = processor_share(pid, seconds)
         tab.open("about:blank")
         time.sleep(2.0)
-        closed = _share(pid, 2 * seconds)
+        closed = processor_share(pid, 2 * seconds)
     seen_p95 = sorted(seen)[int(0.95 * len(seen))]
     checks = (
         (seen_p95, SEEN_S, "s from call to screen, p95"),
@@ -134,13 +134,16 @@ def demo(
                 watched.append(json.loads(ringlight("run", file, *words)))
             shown += when
     verdicts = [[run["fidelity"]["verdict"] for run in runs] for runs in (without, watched)]
-    before, after = [_utilisations(run) for run in without], [_utilisations(run) for run in watched]
+    before, after = ([of_jobs(run, "gpu_utilisation") for run in runs] for runs in (without, watched))
     points = {
-        subject: statistics.median(run[subject] for run in after)
-        - statistics.median(run[subject] for run in before)
+        subject: 100
+        * (
+            statistics.median(run[subject] for run in after)
+            - statistics.median(run[subject] for run in before)
+        )
         for subject in before[0]
     }
-    apart = {subject: _apart([run[subject] for run in before]) for subject in before[0]}
+    apart = {subject: _apart([100 * run[subject] for run in before]) for subject in before[0]}
     missed = [f"{subject}: {found:+.2f} points" for subject, found in points.items() if abs(found) > POINTS]
     missed += [f"verdicts {verdicts}"] if sorted(verdicts[0]) != sorted(verdicts[1]) else []
     missed += [] if len(shown) == rounds else ["the page was not always shown"]
@@ -150,15 +153,6 @@ def demo(
         "points_apart_without": apart,
         "page_shown": len(shown),
         "missed": missed,
-    }
-
-
-def _utilisations(result: dict[str, Any]) -> dict[str, float]:
-    """Measured GPU utilisation in per cent, by arm and job."""
-    return {
-        f"{row['arm']}, {row['subject']}": 100 * row["value"]
-        for row in result["rows"]
-        if row["metric"] == "gpu_utilisation" and row["label"] == "measured"
     }
 
 
@@ -237,20 +231,13 @@ def _changes(tab: Browser, api: Api, changes: int) -> tuple[list[float], list[fl
 
 def _settled(pid: int, seconds: float) -> float:
     """Share of one processor that a controller takes once what a lab's start left to be done is over."""
-    before = _share(pid, seconds)
+    before = processor_share(pid, seconds)
     for _ in range(10):
-        share = _share(pid, seconds)
+        share = processor_share(pid, seconds)
         if abs(share - before) < SAME_SHARE:
             return (share + before) / 2
         before = share
     return before
-
-
-def _share(pid: int, seconds: float) -> float:
-    """Share of one processor that a process takes."""
-    before, began = processor_s(pid), time.monotonic()
-    time.sleep(seconds)
-    return (processor_s(pid) - before) / (time.monotonic() - began)
 
 
 @contextmanager
