@@ -116,6 +116,29 @@ def _write_intent(found: Mapping[str, Any]) -> None:
 
 
 @commands.command()
+def connect(
+    switch: Switch,
+    ingress: int,
+    egress: int,
+    wavelength: Annotated[int | None, typer.Option(min=0, help="Channel; only a WSS needs one.")] = None,
+    mode: Mode = "update",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Connect an ingress (1..N) to an egress (N+1..2N): one direction of light."""
+    body = {"egress": egress, "wavelength": wavelength, "mode": mode, "dry_run": dry_run}
+    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
+    _change("PUT", path, body, as_json, _write_change)
+
+
+@commands.command()
+def disconnect(switch: Switch, ingress: int, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Remove what an ingress carries."""
+    path = f"/v1/optical-switches/{switch}/cross-connects/{ingress}"
+    _change("DELETE", path, None, as_json, _write_change, dry_run=dry_run)
+
+
+@commands.command()
 def replace(
     switch: Switch,
     pairs: Annotated[list[str] | None, typer.Argument(metavar="INGRESS-EGRESS…")] = None,

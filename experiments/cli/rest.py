@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -433,13 +434,16 @@ def _write_regroup(found: Mapping[str, Any]) -> None:
 # --- observation
 
 
-def events(as_json: Json = False) -> None:
+def events(
+    after: Annotated[int | None, typer.Option(help="Start with kept events of a higher id.")] = None,
+    as_json: Json = False,
+) -> None:
     """Follow the controller's events until interrupted."""
     import json
 
     head = ("id", "t", "event", "timeline")
     with connection() as api:
-        for event in api.stream("/v1/events"):
+        for event in api.stream("/v1/events" + ("" if after is None else f"?after={after}")):
             if as_json:
                 typer.echo(json.dumps(event))
                 continue
@@ -450,6 +454,7 @@ def events(as_json: Json = False) -> None:
 
 def series(
     last: Annotated[float, typer.Option(help="Seconds to look back.")] = 1.0,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the samples there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Throughput of the packet switches' ports; the table shows the mean of the last seconds."""
@@ -457,6 +462,8 @@ def series(
     with connection() as api:
         since = api.get("/v1/health").get("t", time.monotonic()) - last
         found = api.get("/v1/series", since=since)
+    if csv_file is not None:
+        _write_csv(csv_file, found)
     answer(found, as_json, _write_series)
 
 
@@ -472,3 +479,16 @@ def _write_series(samples: list[dict[str, Any]]) -> None:
         peer = mine[-1]["peer"]
         rows.append([f"{switch}:{port}", peer, format_rate(received), format_rate(sent), len(mine)])
     table(["port", "lit to", "receives", "sends", "samples"], rows, numeric=2)
+
+
+def _write_csv(path: Path, samples: list[dict[str, Any]]) -> None:
+    import csv
+
+    keys = ("t", "switch", "port", "gpu", "peer", "rx_bps", "tx_bps")
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.DictWriter(file, keys, extrasaction="ignore")
+            rows.writeheader()
+            rows.writerows(samples)
+    except OSError as error:
+        fail(f"--csv: {path}: {error.strerror}")
