@@ -72,17 +72,23 @@ class Way:
 
 def misfits(way: Way, needs: Needs) -> Iterator[str]:
     """Why a way does not fit, a line for each figure, with the pair."""
+    yield from lasting_misfits(way, needs)
+    pair = f"{way.a} to {way.b}"
+    if way.rate_bps < needs.rate_bps:
+        yield f"{pair}: {format_rate(way.rate_bps)}, and {format_rate(needs.rate_bps)} is needed (rate)"
+    if way.round_trip_s > needs.round_trip_s:
+        most = format_time(needs.round_trip_s)
+        yield f"{pair}: a round trip takes {format_time(way.round_trip_s)}, and may take {most}"
+
+
+def lasting_misfits(way: Way, needs: Needs) -> Iterator[str]:
+    """Of these lines those that no busy processor explains."""
     pair = f"{way.a} to {way.b}"
     if way.mtu_bytes < needs.mtu_bytes:
         yield (
             f"{pair}: packets of {needs.mtu_bytes} bytes do not arrive whole, the largest that do have "
             f"{way.mtu_bytes} (MTU)"
         )
-    if way.rate_bps < needs.rate_bps:
-        yield f"{pair}: {format_rate(way.rate_bps)}, and {format_rate(needs.rate_bps)} is needed (rate)"
-    if way.round_trip_s > needs.round_trip_s:
-        most = format_time(needs.round_trip_s)
-        yield f"{pair}: a round trip takes {format_time(way.round_trip_s)}, and may take {most}"
     if abs(way.clock_s) > needs.clock_s:
         off = f"{abs(way.clock_s):.3f} s {'ahead' if way.clock_s > 0 else 'behind'}"
         yield f"{pair}: the clock of {way.b} is {off}, and may be off by {format_time(needs.clock_s)}"
@@ -93,13 +99,14 @@ def checked_ways(
 ) -> tuple[list[Way], list[str]]:
     """Ways, and a line for each figure that misses what the way must give.
 
-    They are probed again, ``PROBES`` times at most, while one misses: others may have had the processors just
-    then.
+    They are probed again, ``PROBES`` times at most, while only a rate or a round trip misses: others may have
+    had the processors just then.
     """
     for _ in range(PROBES):
         ways = probe()
-        lines = [line for way in ways for needs in needs_of(way) for line in misfits(way, needs)]
-        if not lines:
+        pairs = [(way, needs) for way in ways for needs in needs_of(way)]
+        lines = [line for pair in pairs for line in misfits(*pair)]
+        if not lines or any(line for pair in pairs for line in lasting_misfits(*pair)):
             break
     return ways, lines
 

@@ -306,7 +306,7 @@ def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts, tmp
     assert done.returncode == 1
     said = done.stderr.replace("ringlight: ", "").splitlines()
     for way in ("h1 to h2", "h2 to h1"):
-        (mtu, rate, clock) = (line for line in said if line.startswith(way))
+        (mtu, clock, rate) = (line for line in said if line.startswith(way))
         assert mtu.endswith("packets of 1550 bytes do not arrive whole, the largest that do have 1500 (MTU)")
         assert "Mbit/s, and 400 Mbit/s is needed (rate)" in rate
         which = "h2 is 3.0" if way == "h1 to h2" else "h1 is 3.0"
@@ -315,7 +315,7 @@ def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts, tmp
         lines = [line for line in refused.stderr.splitlines() if f"{way}: " in line]
         assert len(lines) == 3
         assert "packets of 4050 bytes do not arrive whole, the largest that do have 1500 (MTU)" in lines[0]
-        assert "is needed (rate)" in lines[1]
+        assert "is needed (rate)" in lines[2]
     assert refused.returncode == 1
     assert not any(map(labs, rig.hosts))
 

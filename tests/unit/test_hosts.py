@@ -117,6 +117,14 @@ def test_a_way_that_is_slow_for_a_moment_is_probed_again(slow: int, fits: bool) 
     assert (ways[0].rate_bps >= 1e9, not missed) == (fits, fits)
 
 
+@pytest.mark.parametrize("lasting", [{"mtu_bytes": 1500}, {"clock_s": 3.0}])
+def test_what_will_not_pass_is_probed_once(lasting: dict[str, float]) -> None:
+    slow = replace(FITTING, rate_bps=5e7, **lasting)  # type: ignore[arg-type]
+    probes = iter([[slow]])
+    _, missed = checked_ways(lambda: next(probes), lambda _: [Needs()])
+    assert len(missed) == 2
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 64])
 def test_pairs_go_in_rounds_in_which_nobody_is_twice(count: int) -> None:
     found = list(rounds(count))
