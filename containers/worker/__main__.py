@@ -52,7 +52,7 @@ def main(directory: Path) -> int:
     except BadSpec as error:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)
     except PeerLost as error:
-        return _fail(events, EXIT_PEER_LOST, str(error), error.rank)
+        return _fail(events, EXIT_PEER_LOST, str(error), error.rank, t=error.at_s)
     except AveragingFailed as error:
         # Who says so knows whose fault it is: there is no other cause to wait for.
         return _fail(events, EXIT_FAILED, str(error), error.rank)
@@ -61,9 +61,9 @@ def main(directory: Path) -> int:
     return 0
 
 
-def _fail(events: EventLog, code: int, reason: str, peer: int | None) -> int:
+def _fail(events: EventLog, code: int, reason: str, peer: int | None, **when: float) -> int:
     log.error("%s", reason)
-    events.write("failed", reason=reason, peer=peer)
+    events.write("failed", reason=reason, peer=peer, **when)
     return code
 
 

@@ -6,15 +6,20 @@ Without numpy, which takes half of the time in which a link test's worker starts
 from __future__ import annotations
 
 import socket
+import time
 
 
 class PeerLost(Exception):
-    """A peer closed its connection, or was silent for too long. ``rank`` is the peer's."""
+    """A peer closed its connection, or was silent for too long. ``rank`` is the peer's.
+
+    ``at_s``: when that was noticed (monotonic seconds), which is before this rank closes connections itself.
+    """
 
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(f"rank {rank} lost: {reason}")
         self.rank = rank
         self.reason = reason
+        self.at_s = time.monotonic()
 
 
 class AveragingFailed(Exception):

@@ -32,8 +32,8 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
     steps = (
         # One process more than there are processors, as some tests wait.
         ("tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
-        # They wait longer than they compute: five side by side, each with labs of its own.
-        ("--ignore=tests/unit", "-m", "not alone", "-n", "5", *in_order),
+        # They wait longer than they compute: six side by side, each with labs of its own.
+        ("--ignore=tests/unit", "-m", "not alone", "-n", "6", *in_order),
         ("--ignore=tests/unit", "-m", "alone"),
     )
     second: list[str] = []

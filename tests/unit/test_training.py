@@ -11,12 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ringlight.containers.worker import __main__ as program
 from ringlight.containers.worker import model
+from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import BadSpec, parse_spec
 
@@ -132,6 +135,27 @@ def test_a_killed_rank_is_named_by_its_neighbours(tmp_path: Path) -> None:
         first = min(failures.values(), key=lambda event: event["t"])
         assert first["peer"] == 2
         assert "rank 2 lost" in first["reason"]
+
+
+def test_a_lost_peer_is_told_as_of_when_it_was_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour that sees the connections of this rank close says so later than this rank."""
+    closing = []
+
+    def loses_a_peer(*_: object) -> None:
+        try:
+            raise PeerLost(2, "it closed the connection")
+        finally:
+            closing.append(time.monotonic())
+            time.sleep(0.01)
+
+    monkeypatch.setattr(program, "read_spec", lambda path: SimpleNamespace(workload="linktest"))
+    monkeypatch.setattr("ringlight.containers.worker.linktest.linktest", loses_a_peer)
+    assert program.main(tmp_path) == program.EXIT_PEER_LOST
+    (failed,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert (failed["event"], failed["peer"]) == ("failed", 2)
+    assert failed["t"] <= closing[0]
 
 
 def test_a_stopped_rank_is_given_up_after_the_peer_timeout(tmp_path: Path) -> None:
