@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -126,11 +126,18 @@ def test(context: typer.Context) -> None:
         # The tests start hundreds of Python processes, each of which would compile the sources anew.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
-        def run(*step: str) -> int:
+        def run(*step: str, aside: bool = False) -> int:
             say(" ".join(["$", *step]))
             # By force, as nothing else ends pytest for certain; its next run removes the labs of this one.
             command = [*dying_with_starter(signal.SIGKILL), sys.executable, "-m", *step]
-            return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+            with tempfile.TemporaryFile() if aside else nullcontext() as said:
+                done = subprocess.run(
+                    command, cwd=ROOT, env=environment, check=False, stdout=said, stderr=said
+                )
+                if said is not None:
+                    said.seek(0)
+                    sys.stdout.write(f"\n{said.read().decode(errors='replace')}")
+            return done.returncode
 
         code = run("pytest", *context.args) if context.args else suite.whole(run, cache, say)
     if code:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 #: So many tests that fail beside others are run once more, alone. More of them are no accident.
@@ -12,44 +14,63 @@ MOST_AGAIN = 3
 #: pytest's exit code when tests have failed; any other failure is one of pytest itself.
 _TESTS_FAILED = 1
 
-#: Runs ``python -m`` with these words, and gives its exit code.
+#: Runs ``python -m`` with these words, and gives its exit code. ``aside``: it is heard when it has ended.
 Run = Callable[..., int]
 
 
 def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
-    """The exit code of the first step that fails, or 0. ``cache``: where pytest keeps what it remembers.
+    """The exit code of the first stage that fails, or 0. ``cache``: where pytest keeps what it remembers.
 
     A test that waits for a process or a packet can fail because the machine was held up, and the suite keeps
     it busy. So the few that fail are run once more with nothing beside them: what fails then, fails. What
     passes then is named at the end, as it is a test, or a product, that stands less than it should.
     """
-    for tool in (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)):
-        if code := run(*tool):
+    for check in (("check", "."), ("format", "--check", ".")):
+        if code := run("ruff", *check):
             return code
     # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
     in_order = ("--dist", "loadfile", "--no-loadscope-reorder")
-    pytest = ("pytest", "-q")
-    steps = (
-        # One process more than there are processors, as some tests wait.
-        ("tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
+    others = "--ignore=tests/unit"
+    # What runs at the same time; the first of them is shown as it goes.
+    stages: tuple[tuple[tuple[str, ...], ...], ...] = (
+        (
+            # One process more than there are processors, as some tests wait. None has a lab.
+            ("pytest", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
+            ("pytest", others, "-m", "labs"),
+            ("mypy",),
+        ),
         # They wait longer than they compute: six side by side, each with labs of its own.
-        ("--ignore=tests/unit", "-m", "not alone", "-n", "6", *in_order),
-        ("--ignore=tests/unit", "-m", "alone"),
+        (("pytest", others, "-m", "not alone and not labs", "-n", "6", *in_order),),
+        (("pytest", others, "-m", "alone"),),
     )
     second: list[str] = []
-    for step in steps:
-        remembered = cache / "v/cache/lastfailed"
-        remembered.unlink(missing_ok=True)
-        code = run(*pytest, *step)
-        if code == _TESTS_FAILED and 0 < len(failed := _failed(remembered)) <= MOST_AGAIN:
+    for stage in stages:
+        folders = [cache / str(number) for number in range(len(stage))]
+        with ThreadPoolExecutor(len(stage)) as pool:
+            codes = list(pool.map(partial(_step, run), stage, folders))
+        failed = [test for code, tests in codes if code == _TESTS_FAILED for test in tests]
+        code = max(code for code, _ in codes)
+        if code == _TESTS_FAILED and 0 < len(failed) <= MOST_AGAIN:
             say(f"once more, with nothing beside: {', '.join(failed)}")
-            code = run(*pytest, *failed)
+            code = run("pytest", "-q", *failed)
             second += failed
         if code:
             return code
     if second:
         say(f"passed at the second time only: {', '.join(second)}")
     return 0
+
+
+def _step(run: Run, step: tuple[str, ...], folder: Path) -> tuple[int, Sequence[str]]:
+    """Its exit code, and the tests that failed; ``folder``: for what pytest remembers."""
+    aside = folder.name != "0"
+    if step[0] != "pytest":
+        # No test can be run again for it.
+        return 2 * bool(run(*step, aside=aside)), []
+    remembered = folder / "v/cache/lastfailed"
+    remembered.unlink(missing_ok=True)
+    code = run("pytest", "-q", "-o", f"cache_dir={folder}", *step[1:], aside=aside)
+    return code, _failed(remembered)
 
 
 def _failed(remembered: Path) -> Sequence[str]:

@@ -540,7 +540,7 @@ def lab() -> Iterator[Lab]:
     assert traces(made) == []
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_killed_outright_it_leaves_what_clean_removes_and_clean_touches_nothing_else(
     lab: Lab, fabric_file: Path, image: str
 ) -> None:

@@ -194,7 +194,7 @@ def test_packets_go_another_way_round_a_cut_uplink_of_a_fat_tree() -> None:
         assert run.job(job)["state"] == "RUNNING"
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_clean_removes_a_lab_that_was_killed_with_faults_in_force() -> None:
     with contextlib.closing(FaultRun()) as run:
         run.train("red", SPREAD)

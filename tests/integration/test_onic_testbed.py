@@ -615,7 +615,7 @@ def test_a_testbed_of_many_switches_and_agents_forks_them_and_does_without_its_s
         assert parent(entry()["pid"]) == os.getpid()
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(tmp_path: Path) -> None:
     lab = new_lab()
     described = tmp_path / "fabric.json"

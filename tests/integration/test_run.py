@@ -208,7 +208,7 @@ def test_an_interrupted_command_leaves_nothing(
     assert_gone(lab)
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 @pytest.mark.timeout(600)
 def test_what_a_killed_command_leaves_is_a_folder_that_can_be_gone_on_in(tmp_path: Path) -> None:
     """Its lab ends by itself but for files, which the next lab removes; one beside notices nothing."""
@@ -323,7 +323,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(tmp_path: Path) -> 
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_a_taken_port_is_one_line_before_anything_is_built(tmp_path: Path) -> None:
     labs = set(STATE_ROOT.iterdir()) if STATE_ROOT.is_dir() else set()
     with socket.socket() as taken:

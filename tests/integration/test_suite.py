@@ -17,7 +17,7 @@ from tests.conftest import RUN, environments, lives
 from tests.integration.labs import traces, until
 from tests.integration.test_run import ROOT
 
-pytestmark = [pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.root, pytest.mark.labs]
 
 #: Tests with a lab: in a process of pytest's; of a ``ringlight run``, whose workers are containers.
 OWN = ["tests/integration/test_faults.py", "-k", "test_a_cut_cable_has_no_carrier"]

@@ -62,7 +62,7 @@ def labs() -> set[str]:
     return {path.name for path in STATE_ROOT.glob("*")}
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 @pytest.mark.parametrize("service", HIDE)
 def test_a_run_without_a_service_is_one_line_and_leaves_nothing(service: str, tmp_path: Path) -> None:
     before = labs()
@@ -112,7 +112,7 @@ def test_a_lab_stands_until_it_is_taken_down() -> None:
         clean(lab.id)
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_the_last_lab_leaves_the_machines_limits_as_they_were(tmp_path: Path) -> None:
     """Those that Mininet raises for good, set to what they usually are."""
     if any_alive():
@@ -137,7 +137,7 @@ def test_the_last_lab_leaves_the_machines_limits_as_they_were(tmp_path: Path) ->
             file.write_text(value)
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_the_controller_of_a_standing_lab_comes_back_and_a_dead_testbed_is_named() -> None:
     """SIGKILL ends the controller, whose light stays, and later the testbed, which nobody starts again."""
     ports = free_ports()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -42,11 +43,11 @@ def test_what_fails_is_run_once_more(
     ran: list[tuple[str, ...]] = []
     told: list[str] = []
 
-    def run(*step: str) -> int:
+    def run(*step: str, aside: bool = False) -> int:
         ran.append(step)
         if "--ignore=tests/unit" in step or step[0] != "pytest":
             return 0
-        what = step[:3] if step[2] == "tests/unit" else step
+        what = step[: step.index("tests/unit") + 1] if "tests/unit" in step else step
         # Without plug-ins that these tests do not use: they cost each pytest two seconds.
         lean = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
         done = subprocess.run(
@@ -60,29 +61,56 @@ def test_what_fails_is_run_once_more(
     )
     # What passed at the second time is named, and the steps after it are run; after a failure none is.
     assert any("second time only" in line for line in told) == (bool(again) and not code)
-    assert any("--ignore=tests/unit" in step for step in ran) == (not code)
+    assert any("alone" in step for step in ran) == (not code)
 
 
-def test_a_failing_tool_ends_it(tmp_path: Path) -> None:
-    ran: list[tuple[str, ...]] = []
+@pytest.mark.parametrize(
+    ("fails", "code", "steps"),
+    [
+        (("ruff", "check"), 2, ["ruff"]),
+        # What runs beside it goes on, and is the last.
+        (("mypy",), 1, ["mypy", "pytest", "pytest", "ruff", "ruff"]),
+        # An error of pytest itself is none of a test, so nothing is run again.
+        (("pytest",), 4, ["mypy", "pytest", "pytest", "ruff", "ruff"]),
+    ],
+)
+def test_what_fails_but_a_test_ends_it(
+    tmp_path: Path, fails: tuple[str, ...], code: int, steps: list[str]
+) -> None:
+    ran: list[str] = []
 
-    def run(*step: str) -> int:
-        ran.append(step)
-        return 2 if step[0] == "mypy" else 0
+    def run(*step: str, aside: bool = False) -> int:
+        ran.append(step[0])
+        return code if step[: len(fails)] == fails else 0
 
-    assert suite.whole(run, tmp_path, lambda _: None) == 2
-    assert ran[-1] == ("mypy",)
+    assert suite.whole(run, tmp_path, lambda _: None) > 0
+    assert sorted(ran) == steps
 
 
-def test_an_error_of_pytest_itself_is_none_of_a_test(tmp_path: Path) -> None:
-    ran: list[tuple[str, ...]] = []
+def test_those_that_fail_side_by_side_are_run_again_together(tmp_path: Path) -> None:
+    """Each says at its end which have failed; none of both is lost."""
+    again: list[tuple[str, ...]] = []
 
-    def run(*step: str) -> int:
-        ran.append(step)
-        return 4 if step[0] == "pytest" else 0
+    def run(*step: str, aside: bool = False) -> int:
+        if "-o" not in step:
+            again.append(step)
+            return 0
+        assert aside == ("labs" in step)
+        if "tests/unit" not in step and "labs" not in step:
+            return 0
+        folder = Path(step[step.index("-o") + 1].removeprefix("cache_dir="), "v/cache")
+        folder.mkdir(parents=True)
+        (folder / "lastfailed").write_text(
+            json.dumps({f"tests/{'labs' if aside else 'unit'}.py::test": True})
+        )
+        return 1
 
-    assert suite.whole(run, tmp_path, lambda _: None) == 4
-    assert len(ran) == 4
+    told: list[str] = []
+    assert suite.whole(run, tmp_path, told.append) == 0
+    assert [set(step[2:]) for step in again if step[0] == "pytest"] == [
+        {"tests/unit.py::test", "tests/labs.py::test"}
+    ]
+    assert "tests/labs.py::test" in told[-1]
 
 
 FUZZ = """
