@@ -127,8 +127,8 @@ def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_on_the_testbed(path: Path, tmp_path: Path, long: bool) -> None:
-    if path.stem in (*LARGE, "sixty_four", "fat_tree_4") and not long:
-        pytest.skip("has 64 or 256 GPUs, or the fat tree of another; --long does")
+    if path.stem in (*LARGE, "sixty_four", "fat_tree_4", "cut_uplink") and not long:
+        pytest.skip("has 64 or 256 GPUs, or the fat tree of test_faults_run.py; --long does")
     experiment = small(path)
     backend = EmulationBackend("namespace", Addresses("127.0.0.1:1", "127.0.0.1:2"))
     if all(refusals := [backend.refuses(plan) for plan in experiment.plans]):

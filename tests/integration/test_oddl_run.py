@@ -18,7 +18,7 @@ MINI = Path(__file__).parents[1] / "data" / "mini_oddl.yaml"
 TWO_JOBS = MINI.with_name("mini_two_jobs.yaml")
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_a_comparison_end_to_end(tmp_path: Path) -> None:
     with running_command(tmp_path / "runs", "--runtime", "namespace", scenario=MINI) as running:
         code, output = running.end()

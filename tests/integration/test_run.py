@@ -143,7 +143,7 @@ def containers(lab: Lab, *labels: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.alone
+@pytest.mark.labs
 def test_an_experiment_end_to_end(running: RunningCommand, tmp_path: Path) -> None:
     lab = running.lab()
     code, output = running.end()
