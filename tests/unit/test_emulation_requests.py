@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from ringlight.controller.rest.requests import JobRequest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
-from ringlight.experiments.backends.emulation.lab import goes_on
+from ringlight.experiments.backends.emulation.lab import EmulatedLab, _Job, goes_on
 from ringlight.experiments.backends.emulation.requests import (
     MOST_BATCH,
     MOST_BEACON_S,
@@ -156,3 +159,19 @@ def test_figures_that_the_controller_does_not_take_are_told_before_a_lab_is_buil
     assert why.startswith(f"jobs.red.{named.removeprefix('training.') if key == 'iterations' else named}: ")
     assert "a worker takes" in why
     assert SimulationBackend().refuses(plan) is None
+
+
+def test_a_job_that_went_on_is_told_to_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its event may be there while the controller still says that it is let go."""
+    states, told = iter(["READY", "RUNNING", "SUCCEEDED"]), list[str]()
+    lab = EmulatedLab.__new__(EmulatedLab)
+    lab._api = SimpleNamespace(  # type: ignore[assignment]
+        get=lambda _: {"state": next(states), "ranks": [{"gpu": "g0"}], "t_ended": 1.0, "error": None}
+    )
+    monkeypatch.setattr(EmulatedLab, "_events", lambda *_: True)
+    monkeypatch.setattr(EmulatedLab, "_tell_state", lambda _, job, *__: told.append(job.state))
+    plan: Any = SimpleNamespace(container=None)
+    job = _Job(plan, "1", {}, state="RUNNING", released=True)
+    for _ in range(3):
+        lab._look_at(job)
+    assert told == ["SUCCEEDED"]

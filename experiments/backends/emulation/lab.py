@@ -396,13 +396,15 @@ class EmulatedLab:
         # What the events told of the state may be newer.
         if state == known or not caught_up or job.state != known:
             return
+        # A job that goes on after a loss is let go by the controller, and runs as of the event that says so.
+        if state == "READY" and job.released:
+            return
         if state in ENDED and job.plan.container is not None:
             # Before its end counts as seen: should the controller go away meanwhile, all is asked again.
             self._keep_of_containers(job)
         job.state, job.gpus = state, gpus
         job.segments = job.segments or [(len(gpus), 0)]
-        # A job that goes on after a loss is let go by the controller.
-        if state not in _TOLD or (state == "READY" and job.released):
+        if state not in _TOLD:
             return
         t, reason = (found["t_ended"], found["error"]) if job.ended else (time.monotonic(), None)
         if state == "RECOVERING":
