@@ -52,7 +52,7 @@ def main(directory: Path) -> int:
     except BadSpec as error:
         return _fail(events, EXIT_BAD_SPEC, str(error), None)
     except PeerLost as error:
-        return _fail(events, EXIT_PEER_LOST, str(error), error.rank, t=error.at_s)
+        return _fail(events, EXIT_PEER_LOST, str(error), error.rank, error.at_s)
     except AveragingFailed as error:
         # Who says so knows whose fault it is: there is no other cause to wait for.
         return _fail(events, EXIT_FAILED, str(error), error.rank)
@@ -61,8 +61,10 @@ def main(directory: Path) -> int:
     return 0
 
 
-def _fail(events: EventLog, code: int, reason: str, peer: int | None, **when: float) -> int:
+def _fail(events: EventLog, code: int, reason: str, peer: int | None, at_s: float | None = None) -> int:
+    """``at_s``: when it happened (monotonic seconds), where that is not now."""
     log.error("%s", reason)
+    when = {} if at_s is None else {"t": at_s}
     events.write("failed", reason=reason, peer=peer, **when)
     return code
 

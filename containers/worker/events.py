@@ -11,7 +11,8 @@ from pathlib import Path
 class EventLog:
     """Writes each event as one line at once, so that a reader never sees half of one.
 
-    ``t`` is CLOCK_MONOTONIC, seconds: the same clock in every container of a host.
+    ``t`` is CLOCK_MONOTONIC, seconds: the same clock in every container of a host. It is now, unless the
+    event's values have one.
     """
 
     def __init__(self, path: Path) -> None:

@@ -48,12 +48,11 @@ def failure(status: int, detail: str, **more: Any) -> JSONResponse:
     return JSONResponse({"detail": " ".join(detail.split()), **more}, status)
 
 
-def add_input_handlers(app: FastAPI, former: str = "") -> None:
-    """Tell in one line what is wrong with a request: 422, but 400 below the path ``former``, if there is
-    one."""
+def add_input_handlers(app: FastAPI, *bad_request: str) -> None:
+    """Tell in one line what is wrong with a request: 422, and below the paths ``bad_request`` 400."""
 
     def of_body(request: Request) -> int:
-        return 400 if former and request.url.path.startswith(former) else 422
+        return 400 if request.url.path.startswith(bad_request) else 422
 
     @app.exception_handler(RequestValidationError)
     def of_input(request: Request, error: RequestValidationError) -> Response:

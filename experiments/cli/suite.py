@@ -45,9 +45,8 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
     )
     second: list[str] = []
     for stage in stages:
-        folders = [cache / str(number) for number in range(len(stage))]
         with ThreadPoolExecutor(len(stage)) as pool:
-            codes = list(pool.map(partial(_step, run), stage, folders))
+            codes = list(pool.map(partial(_step, run, cache), range(len(stage)), stage))
         failed = [test for code, tests in codes if code == _TESTS_FAILED for test in tests]
         code = max(code for code, _ in codes)
         if code == _TESTS_FAILED and 0 < len(failed) <= MOST_AGAIN:
@@ -61,12 +60,13 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
     return 0
 
 
-def _step(run: Run, step: tuple[str, ...], folder: Path) -> tuple[int, Sequence[str]]:
-    """Its exit code, and the tests that failed; ``folder``: for what pytest remembers."""
-    aside = folder.name != "0"
+def _step(run: Run, cache: Path, place: int, step: tuple[str, ...]) -> tuple[int, Sequence[str]]:
+    """Its exit code, and the tests that failed; ``place``: in its stage, which no two pytests remember in one
+    folder."""
+    folder, aside = cache / str(place), place > 0
     if step[0] != "pytest":
-        # No test can be run again for it.
-        return 2 * bool(run(*step, aside=aside)), []
+        # Another code than that of failed tests, as no test can be run again for it.
+        return 2 if run(*step, aside=aside) else 0, []
     remembered = folder / "v/cache/lastfailed"
     remembered.unlink(missing_ok=True)
     code = run("pytest", "-q", "-o", f"cache_dir={folder}", *step[1:], aside=aside)

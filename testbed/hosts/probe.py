@@ -82,7 +82,7 @@ def misfits(way: Way, needs: Needs) -> Iterator[str]:
 
 
 def lasting_misfits(way: Way, needs: Needs) -> Iterator[str]:
-    """The lines of them that no busy processor explains."""
+    """The lines of :func:`misfits` that a busy processor cannot explain."""
     pair = f"{way.a} to {way.b}"
     if way.mtu_bytes < needs.mtu_bytes:
         yield (

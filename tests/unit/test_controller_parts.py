@@ -249,7 +249,7 @@ def test_an_interconnect_is_plugged_together(tmp_path: Path) -> None:
 def test_fabric_file_and_address_errors(tmp_path: Path) -> None:
     path = tmp_path / "fabric.json"
     for text, said in (
-        ("{", "fabric.json"),
+        ("{", r"fabric\.json: \w"),
         (json.dumps({"servers": {}}), "servers"),
         (json.dumps({"colour": 1}), "fabric.json"),
         (

@@ -32,13 +32,13 @@ MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
 
 def plugged_document(text: str) -> Fabric:
     """The fabric that a JSON document describes, plugged together. Raises ValueError, one line that begins
-    with the key."""
+    with the key, if it is about one."""
     try:
         spec = FabricSpec.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        where, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where}: {said}" if where else said) from None
     return plugged(build_fabric(spec))
 
 
