@@ -111,13 +111,15 @@ def test(context: typer.Context) -> None:
 
     if not (ROOT / "tests").is_dir():
         fail("the installed package has no suite; Ringlight's source tree has: ./ringlight test", 2)
-    if os.geteuid() == 0:
-        from ringlight.testbed.setup import ensure_ready
-
-        ensure_ready(say)
-    else:
-        say("without root, tests that build networks are skipped")
     with ExitStack() as stack:
+        if not context.args:
+            stack.enter_context(suite.telling_its_cost(say))
+        if os.geteuid() == 0:
+            from ringlight.testbed.setup import ensure_ready
+
+            ensure_ready(say)
+        else:
+            say("without root, tests that build networks are skipped")
         environment, cache = dict(os.environ), ROOT / ".pytest_cache"
         if not os.access(ROOT, os.W_OK):
             caches = stack.enter_context(tempfile.TemporaryDirectory(prefix="ringlight-caches-"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +114,20 @@ def test_those_that_fail_side_by_side_are_run_again_together(tmp_path: Path, typ
     assert tests == ([] if types else [{"tests/unit.py::test", "tests/labs.py::test"}])
     assert bool(told) == (not types)
     assert all("tests/labs.py::test" in line for line in told)
+
+
+def test_what_it_took_is_told_even_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    minute = 60 * os.sysconf("SC_CLK_TCK")
+    ticks = iter([(10 * minute, 4 * minute, 0), (14 * minute, 5 * minute, 0)])
+    monkeypatch.setattr("ringlight.testbed.load.machine_ticks", lambda: next(ticks))
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt), suite.telling_its_cost(told.append):
+        raise KeyboardInterrupt
+    (line,) = told
+    told_so = r"0:00 min, 3\.0 processor-minutes; a processor counts to 2 million in (\d\.\d{3}) s"
+    found = re.fullmatch(told_so, line)
+    assert found
+    assert float(found[1]) > 0
 
 
 FUZZ = """
