@@ -118,8 +118,8 @@ arms:
   nic:
     jobs: {red: {ranks: [g0, g2], training: {iterations: 16}}, blue: {ranks: [g1, g3]}}
     events:
-      - {name: loss, when: {job: red, iteration: 3}, do: lose, target: nic g2}
-      - {name: back, when: {at: 2 s}, do: restore, target: nic g2}
+      - {name: loss, when: {job: red, iteration: 1}, do: lose, target: nic g2}
+      - {name: back, when: {at: 3 s}, do: restore, target: nic g2}
   circuits:
     jobs: {red: {ranks: [g0, g2], training: {iterations: 16}}}
     events:
@@ -306,7 +306,7 @@ def test_a_job_stands_still_without_its_nic_and_goes_on_with_it(runs: Mapping[st
     loss, back = found.of(ActionEnded)
     assert (loss.error, back.error) == (None, None)
     # Times count from the common start, not from the call for it.
-    assert found.of(ActionBegun, name="back")[0].t >= released.at + 2.0
+    assert found.of(ActionBegun, name="back")[0].t >= released.at + 3.0
     # What was on its way when the light went out may still end an iteration.
     assert stood_still(found, "red", loss.result["t_done"] + 0.3, back.result["t_back"])
     assert found.exact("red")

@@ -313,7 +313,8 @@ def test_what_does_not_fit_is_named_with_the_pair_and_the_figure(rig: Hosts, tmp
         assert f"the clock of {which}" in clock or f"the clock of {which[:2]} is 2.9" in clock
         # What a lab over both needs is asked for before it is built.
         lines = [line for line in refused.stderr.splitlines() if f"{way}: " in line]
-        assert len(lines) == 3
+        # On a busy machine the round trip through the slow link may be too long as well.
+        assert len(lines) - sum("round trip" in line for line in lines) == 3
         assert "packets of 4050 bytes do not arrive whole, the largest that do have 1500 (MTU)" in lines[0]
         assert "is needed (rate)" in lines[2]
     assert refused.returncode == 1
