@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 #: Four GPUs on two packet switches; the same through the simulator.
 MINI = str(ROOT / "tests/data/mini.yaml")
 ON_HOSTS = ("--runtime", "namespace", "--dask", SCHEDULER)
+#: Divides bytes and rates by so much that busy processors carry what is asked of the hosts' network.
+PAYLOAD = 1600
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,8 @@ def training(rig: Hosts, *words: str) -> subprocess.Popen[str]:
     """A command whose lab is over both hosts; its jobs have begun, and their processes are stopped."""
     command = rig.starting(*words, *ON_HOSTS)
     trains = "grep -l '\"iteration\"' /run/ringlight/*/workers/*/events.jsonl 2>/dev/null"
-    until(lambda: found(rig.hosts[1], trains), 60)
+    until(lambda: found(rig.hosts[1], trains) or command.poll() is not None, 60)
+    assert command.poll() is None, command.communicate(timeout=20)[1]
     # The run must not be over before hosts have workers again.
     signalled(rig, "STOP")
     return command
@@ -145,6 +148,7 @@ def over(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     runs = tmp_path_factory.mktemp("over")
     scenario = yaml.safe_load(Path(MINI).read_text())
+    scenario["scale"]["payload"] = PAYLOAD
     scenario["training"]["samples"] = 768
     bad = {"do": "impair", "target": "link tor0:3 tor1:3", "impairments": {"loss": 0.02}}
     scenario["arms"]["live"]["events"] = [
@@ -379,6 +383,7 @@ def test_a_lab_stands_over_both_hosts_for_hands(rig: Hosts, tmp_path: Path) -> N
     Fibres that are cut delay what comes from either host.
     """
     scenario = yaml.safe_load(Path(MINI).read_text())
+    scenario["scale"]["payload"] = PAYLOAD
     for link in scenario["fabric"]["links"]:
         if link["ends"] in (["g2", "ocs0:3"], ["tor0:3", "tor1:3"]):
             link["delay"] = "10 ms"
