@@ -16,9 +16,6 @@ MOST_AGAIN = 3
 #: pytest's exit code when tests have failed; any other failure is one of pytest itself.
 _TESTS_FAILED = 1
 
-#: A processor's speed is the time that it takes to count so far.
-COUNTED = 2_000_000
-
 #: Runs ``python -m`` with these words, and gives its exit code. ``aside``: it is heard when it has ended.
 Run = Callable[..., int]
 
@@ -67,32 +64,18 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
 
 @contextmanager
 def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
-    """Say at the end, whatever it was, the time and the processor-minutes of the whole machine that it took.
-
-    Machines of one type differ by half, and one machine by a tenth from hour to hour; so the line also says
-    how fast a processor counts, by which figures of two runs can be compared.
-    """
+    """Say at the end, even of what fails, its time and the processor-minutes of the whole machine."""
     from ringlight.testbed.load import machine_ticks
 
     began, (all_before, idle_before, _) = time.monotonic(), machine_ticks()
     try:
         yield
     finally:
-        took_s, (all_after, idle_after, _) = time.monotonic() - began, machine_ticks()
+        minutes, seconds = divmod(round(time.monotonic() - began), 60)
+        all_after, idle_after, _ = machine_ticks()
         ticks = (all_after - all_before) - (idle_after - idle_before)
         processor_s = ticks / os.sysconf("SC_CLK_TCK")
-        say(
-            f"{int(took_s // 60)}:{int(took_s % 60):02d} min, {processor_s / 60:.1f} processor-minutes; "
-            f"a processor counts to {COUNTED / 1e6:g} million in {min(_counting_s() for _ in range(3)):.3f} s"
-        )
-
-
-def _counting_s() -> float:
-    """Seconds of this thread's processor that counting takes."""
-    began = time.thread_time()
-    for _ in range(COUNTED):
-        pass
-    return time.thread_time() - began
+        say(f"{minutes}:{seconds:02d} min, {processor_s / 60:.1f} processor-minutes")
 
 
 def _step(run: Run, cache: Path, place: int, step: tuple[str, ...]) -> tuple[int, Sequence[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -124,10 +123,7 @@ def test_what_it_took_is_told_even_of_one_that_fails(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt), suite.telling_its_cost(told.append):
         raise KeyboardInterrupt
     (line,) = told
-    told_so = r"0:00 min, 3\.0 processor-minutes; a processor counts to 2 million in (\d\.\d{3}) s"
-    found = re.fullmatch(told_so, line)
-    assert found
-    assert float(found[1]) > 0
+    assert line == "0:00 min, 3.0 processor-minutes"
 
 
 FUZZ = """
