@@ -202,6 +202,10 @@ def _answer_stream(listener: socket.socket, token: bytes, until_s: float) -> Non
                     stream.settimeout(min(left_s, 5.0))
                     if stream.recv(len(token), socket.MSG_WAITALL) == token:
                         stream.sendall(_STREAM.pack(*_counted(stream)))
+                        # The sender goes on until it has read the answer. Closing a stream that has bytes
+                        # unread resets it, and the sender would meet the reset first.
+                        while time.monotonic() < until_s and stream.recv(1 << 20):
+                            pass
                         return
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import stat
+import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +151,23 @@ def test_a_way_is_measured_by_who_has_the_token() -> None:
     assert 0 < found["round_trip_s"] < 0.05
     assert abs(found["clock_s"]) <= found["clock_error_s"] + 1e-3
     assert found["clock_error_s"] < 0.05
+
+
+def test_who_sends_on_after_the_answer_still_reads_it() -> None:
+    """A host that is held up sends once more before it looks for the answer."""
+    token = b"t" * 16
+    _, port = start_answering("127.0.0.1", token)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
+        stream.sendall(token)
+        # The answer comes after half a second.
+        until_s = time.monotonic() + 1.5
+        while time.monotonic() < until_s:
+            stream.sendall(bytes(1000))
+            time.sleep(0.01)
+        answer = stream.recv(16, socket.MSG_WAITALL)
+    count, seconds = struct.unpack("=Qd", answer)
+    assert count > 0
+    assert 0.4 <= seconds < 1.5
 
 
 def test_a_stream_sends_no_faster_than_is_enough() -> None:
