@@ -116,7 +116,7 @@ arms:
     jobs: {red: {ranks: [g0, g2, g1], training: {iterations: 16}}}
     events: [{when: {job: red, iteration: 4}, do: lose, target: gpu g2, then: shrink}]
   nic:
-    jobs: {red: {ranks: [g0, g2], training: {iterations: 16}}, blue: {ranks: [g1, g3]}}
+    jobs: {red: {ranks: [g0, g2], training: {iterations: 40}}, blue: {ranks: [g1, g3]}}
     events:
       - {name: loss, when: {job: red, iteration: 1}, do: lose, target: nic g2}
       - {name: back, when: {at: 3 s}, do: restore, target: nic g2}
