@@ -75,7 +75,7 @@ def telling_its_cost(say: Callable[[str], None]) -> Iterator[None]:
         all_after, idle_after, _ = machine_ticks()
         ticks = (all_after - all_before) - (idle_after - idle_before)
         processor_s = ticks / os.sysconf("SC_CLK_TCK")
-        say(f"{minutes}:{seconds:02d} min, {processor_s / 60:.1f} processor-minutes")
+        say(f"took {minutes}:{seconds:02d} min and {processor_s / 60:.1f} processor-minutes")
 
 
 def _step(run: Run, cache: Path, place: int, step: tuple[str, ...]) -> tuple[int, Sequence[str]]:

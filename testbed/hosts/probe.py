@@ -204,8 +204,9 @@ def _answer_stream(listener: socket.socket, token: bytes, until_s: float) -> Non
                         stream.sendall(_STREAM.pack(*_counted(stream)))
                         # The sender goes on until it has read the answer. Closing a stream that has bytes
                         # unread resets it, and the sender would meet the reset first.
-                        while time.monotonic() < until_s and stream.recv(1 << 20):
-                            pass
+                        with suppress(OSError):
+                            while time.monotonic() < until_s and stream.recv(1 << 20):
+                                pass
                         return
 
 

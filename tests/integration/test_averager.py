@@ -36,8 +36,8 @@ RANKS = 4
 RATE_BPS = 100e6
 #: A collective of 4 Mi values takes a third of a second at this rate.
 LONG = 4 * 2**20
-#: So many values that no collective of them ends before a busy machine's test has broken something.
-ENDLESS = 16 * 2**20
+#: Four times as many, for a test that is held up before it breaks something.
+LONGER = 16 * 2**20
 #: Seconds; an averager's limit is shorter than a server's, so that it can say whose fault it is.
 AVERAGER_SILENCE_S, SILENCE_S = 1.0, 1.5
 #: Whatever is wrong must have been told after this time, seconds: three times what a user is promised, as a
@@ -143,7 +143,7 @@ def test_an_averager_killed_in_mid_collective_and_started_again_does_no_harm(
 
 @pytest.mark.usefixtures("hub")
 def test_an_averager_that_is_gone_is_told_in_time(wires: Links, averager: Averager, tmp_path: Path) -> None:
-    with serving(plans_of(wires, tmp_path, ENDLESS), wires.servers) as servers:
+    with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 1)
         averager.kill()
         told = failures(servers, time.monotonic())
@@ -153,7 +153,7 @@ def test_an_averager_that_is_gone_is_told_in_time(wires: Links, averager: Averag
 
 @pytest.mark.usefixtures("hub")
 def test_an_averager_that_hangs_is_told_in_time(wires: Links, averager: Averager, tmp_path: Path) -> None:
-    with serving(plans_of(wires, tmp_path, ENDLESS), wires.servers) as servers:
+    with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 1)
         averager.process.send_signal(signal.SIGSTOP)
         told = failures(servers, time.monotonic())
@@ -162,7 +162,7 @@ def test_an_averager_that_hangs_is_told_in_time(wires: Links, averager: Averager
 
 @pytest.mark.usefixtures("hub")
 def test_a_server_that_hangs_is_named_to_all_others(wires: Links, averager: Averager, tmp_path: Path) -> None:
-    with serving(plans_of(wires, tmp_path, ENDLESS), wires.servers) as servers:
+    with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 2)
         servers.processes[2].send_signal(signal.SIGSTOP)
         told = failures(servers, time.monotonic(), but=2)
@@ -174,7 +174,7 @@ def test_a_server_that_hangs_is_named_to_all_others(wires: Links, averager: Aver
 
 @pytest.mark.usefixtures("hub")
 def test_a_server_that_dies_is_named_to_all_others(wires: Links, averager: Averager, tmp_path: Path) -> None:
-    with serving(plans_of(wires, tmp_path, ENDLESS), wires.servers) as servers:
+    with serving(plans_of(wires, tmp_path, LONGER), wires.servers) as servers:
         until_moving(wires, 2)
         servers.processes[2].kill()
         told = failures(servers, time.monotonic(), but=2)

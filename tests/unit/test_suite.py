@@ -123,7 +123,7 @@ def test_what_it_took_is_told_even_of_one_that_fails(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt), suite.telling_its_cost(told.append):
         raise KeyboardInterrupt
     (line,) = told
-    assert line == "0:00 min, 3.0 processor-minutes"
+    assert line == "took 0:00 min and 3.0 processor-minutes"
 
 
 FUZZ = """
