@@ -38,11 +38,11 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
         (
             # One process more than there are processors, as some tests wait. None has a lab.
             ("pytest", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
-            ("pytest", others, "-m", "labs"),
+            ("pytest", others, "-m", "labs or drivers"),
             ("mypy",),
         ),
         # They wait longer than they compute: six side by side, each with labs of its own.
-        (("pytest", others, "-m", "not alone and not labs", "-n", "6", *in_order),),
+        (("pytest", others, "-m", "not alone and not labs and not drivers", "-n", "6", *in_order),),
         (("pytest", others, "-m", "alone"),),
     )
     second: list[str] = []

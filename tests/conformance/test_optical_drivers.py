@@ -33,7 +33,7 @@ DRIVERS = [
     pytest.param(NetconfRig, id="polatis-netconf"),
 ]
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.drivers]
 
 #: All but one, for which hypothesis draws what it draws at random.
 NOT_DRAWN = [one for one in CHECKS if one.run is not timing.random_changes_follow_the_model]

@@ -71,6 +71,12 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     # Which path a flow has is by hash, as nowhere else on the testbed but in fat_tree_4.
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB", "fabrics.two.paths": "hash"},
 }
+#: Of 64 GPUs, or a longer form of what test_faults_run.py, test_gpu_loss.py, test_demand.py,
+#: test_emulation_backend.py and the other examples show on the testbed.
+ONLY_LONG = (
+    *("sixty_four", "fat_tree_4", "cut_uplink", "dead_switch", "spare", "parallel_16", "dark_time"),
+    *("all_to_all", "leaf_spine_arrival", "queue", "two_cables", "workload_text"),
+)
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
 #: spare GPU is swapped in among containers, below.
 ARMS: Mapping[str, Sequence[str]] = {
@@ -128,8 +134,8 @@ def carried_out(experiment: Experiment, folder: Path, runtime: str, *arms: str) 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_on_the_testbed(path: Path, tmp_path: Path, long: bool) -> None:
-    if path.stem in (*LARGE, "sixty_four", "fat_tree_4", "cut_uplink") and not long:
-        pytest.skip("has 64 or 256 GPUs, or the fat tree of test_faults_run.py; --long does")
+    if path.stem in (*LARGE, *ONLY_LONG) and not long:
+        pytest.skip("is large, or other tests show on the testbed what it shows; --long runs it")
     experiment = small(path)
     backend = EmulationBackend("namespace", Addresses("127.0.0.1:1", "127.0.0.1:2"))
     if all(refusals := [backend.refuses(plan) for plan in experiment.plans]):

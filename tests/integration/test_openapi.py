@@ -105,7 +105,11 @@ def answers(report: Path) -> Iterator[tuple[str, int, bytes]]:
     ],
     ids=["made-up", "systematic"],
 )
-def test_every_operation_answers_as_described(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_every_operation_answers_as_described(
+    run: Run, tmp_path: Path, options: tuple[str, ...], long: bool
+) -> None:
+    if "coverage" in options and not long:
+        pytest.skip("some hundreds of requests more; --long makes them")
     report = tmp_path / "events.ndjson"
     # One worker, as ast.parse, which hypothesis calls, may fail where threads meet in it (CPython 3.11).
     done = schemathesis(run, report, "--seed", "1", "--workers", "1", *options)

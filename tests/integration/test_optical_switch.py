@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import secrets
+import select
 import signal
 import socket
 import struct
@@ -251,14 +252,15 @@ class Traffic:
         self._ending.set()
         self._thread.join(5)
         assert not self._thread.is_alive()
-        time.sleep(0.05)  # a busy machine delivers late
-        for host, end in self._in.items():
-            packets: list[tuple[int, int]] = []
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    packets.append(PACKET.unpack(end.recv(64)))
-            # A broadcast comes back to its own host as well.
-            self.received[host] = [packet for packet in packets if packet[0] != host]
+        self.received = {host: [] for host in self._in}
+        while select.select(self._in.values(), (), (), 0.3)[0]:  # a busy machine delivers late
+            for host, end in self._in.items():
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        packet = PACKET.unpack(end.recv(64))
+                        # A broadcast comes back to its own host as well.
+                        if packet[0] != host:
+                            self.received[host].append(packet)
         for end in itertools.chain(self._in.values(), self._out.values()):
             end.close()
 

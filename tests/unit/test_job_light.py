@@ -284,7 +284,8 @@ def test_a_job_stored_by_an_earlier_version_is_adopted_on_its_plane(site: Site) 
     site.manager.stop()
     Store(site.directory).write("jobs", {"jobs": [{**RECORD, "grid": None, "ring": "r"}]})
     site.manager = site.start()
-    assert site.ring.told == [("adopt", "red")]
+    # The agent knows none of its workers, so it may have been cleared since.
+    assert site.ring.told[0] == ("adopt", "red")
     assert site.manager.job("red")["plane"] == "r"
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from importlib.machinery import SourceFileLoader
@@ -52,6 +53,27 @@ def test_what_only_the_suite_wants_is_installed_once(
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     assert [call[-1] for call in calls if call[0] == "install"] == ["python3-simgrid", "netconfd"]
     assert "skipped" not in capsys.readouterr().err
+
+
+def test_the_environment_is_made_by_an_optimised_python(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, bare = tmp_path / "whole", tmp_path / "bare"
+    for python, code in ((whole, 0), (bare, 1)):
+        python.write_text(f"#!/bin/sh\nexit {code}\n")
+        python.chmod(0o755)
+    monkeypatch.setattr("sys.prefix", sys.base_prefix)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _: "'--prefix=/opt'")
+    assert launcher.optimised(str(whole)) == str(whole)
+    # It has no module venv.
+    assert launcher.optimised(str(bare)) is None
+    assert launcher.optimised(sys.executable) is None
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _: "'--enable-optimizations' '--with-lto'")
+    assert launcher.optimised(str(whole)) is None
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _: None)
+    # In an environment that was made before, all goes on as it was.
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert launcher.optimised(str(whole)) is None
 
 
 @pytest.mark.parametrize("apt", ["exit 100", '[ "$1" = update ]', None])
