@@ -7,7 +7,8 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     config.pluginmanager.rewrite_hook._must_rewrite.discard("ringlight")
     # How long an example takes says how busy the machine is.
-    settings.register_profile("ours", deadline=None, max_examples=200 if config.getoption("--long") else 50)
+    settings.register_profile("ours", deadline=None, max_examples=200 if config.getoption("--long") else 25)
     settings.load_profile("ours")
 
 
@@ -152,6 +153,19 @@ def lives(pid: str) -> bool:
         return False
 
 
+def sampled(items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Those that run, and those that only --long runs. One that is asked for by itself runs."""
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    seen: Counter[object] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        function = getattr(item, "obj", None)
+        (left_out if mark and seen[function] % mark.args[0] else kept).append(item)
+        seen[function] += 1
+    return kept, left_out
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fuzz") is not None:
         others = [item for item in items if not item.get_closest_marker("fuzz")]
@@ -159,6 +173,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         for item in items:
             item.add_marker(pytest.mark.timeout(0))
+    elif not config.getoption("--long"):
+        kept, left_out = sampled(items)
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     if os.geteuid() == 0:

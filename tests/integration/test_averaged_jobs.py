@@ -66,6 +66,7 @@ def emulated(raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("fabric", "servers", "decimals"),
     [

@@ -59,6 +59,7 @@ def expected() -> dict[str, object]:
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
 def test_containers_get_the_bits_that_one_process_gets(
     run: Run, expected: dict[str, object], pair: dict[str, int]

@@ -75,7 +75,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 #: test_emulation_backend.py and the other examples show on the testbed.
 ONLY_LONG = (
     *("sixty_four", "fat_tree_4", "cut_uplink", "dead_switch", "spare", "parallel_16", "dark_time"),
-    *("all_to_all", "leaf_spine_arrival", "queue", "two_cables", "workload_text"),
+    *("all_to_all", "leaf_spine_arrival", "phases", "queue", "two_cables", "workload_text"),
 )
 #: Those that show something of the testbed which other arms and other examples do not, where not all do. A
 #: spare GPU is swapped in among containers, below.

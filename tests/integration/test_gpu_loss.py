@@ -81,6 +81,7 @@ def exact(run: Run, job: str, ranks: int, *fewer: Segment) -> None:
         assert {key: event[key] for key in expected} == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("run", ["namespace", "docker"], indirect=True)
 def test_a_spare_takes_the_place_of_a_lost_gpu(run: Run, faults: FaultClient) -> None:
     blue = going(run, "blue", BLUE, iterations=100)

@@ -94,7 +94,7 @@ def answers(report: Path) -> Iterator[tuple[str, int, bytes]]:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--phases", "examples,fuzzing,stateful", "--max-examples", "3"),
+        ("--phases", "examples,fuzzing,stateful", "--max-examples", "2"),
         # It makes up thousands of changes of flows, groups and meters: those are for the long form.
         (
             "--phases",

@@ -263,6 +263,7 @@ def test_a_claim_of_much_costs_no_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(200))
 def test_a_changed_trace_is_read_or_refused_in_one_line(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)

@@ -54,6 +54,7 @@ def test_segments_that_cannot_be(segments: list[tuple[int, int]]) -> None:
         train_in_one_process(spec(2), segments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("subnet", "after", "ranks"), [(40, 3, 3), (41, 3, 2), (42, 9, 2)])
 def test_a_job_killed_and_resumed_ends_with_the_same_bits(
     tmp_path: Path, subnet: int, after: int, ranks: int

@@ -47,6 +47,7 @@ def test_every_name_has_its_function() -> None:
 
 
 # What the controller decides is decided GPU by GPU: ``test_cluster_by_gpu``.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("light", [name for name in get_args(LightMoves) if name != "controller"])
 @pytest.mark.parametrize(
     "placement", [name for name in get_args(Placement) if name not in ("blocks", "controller")]

@@ -157,6 +157,7 @@ def test_light_of_every_step_arrives_and_shares_nothing(name: str, nodes: int, w
         ]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("nodes", range(2, 27))
 def test_with_as_many_wavelengths_as_nodes_every_collective_fits(name: str, nodes: int) -> None:

@@ -101,6 +101,7 @@ def spoilt(step: Step) -> Iterator[Step]:
             yield replace(plain, **{name: wrong})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_an_off_by_one_in_any_transfer_is_noticed(kind: str, name: str, n: int) -> None:

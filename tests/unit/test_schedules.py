@@ -77,6 +77,7 @@ def test_every_chunk_is_summed_exactly_once(name: str) -> None:
         assert all(len(s) for s in steps), n
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("n", [2, 3, 6, 8, "many"])
 def test_an_off_by_one_anywhere_is_noticed(name: str, n: int | str, long: bool) -> None:

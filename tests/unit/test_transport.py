@@ -114,6 +114,7 @@ def same_bits(a: Vectors, b: Vectors) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("length", [0, 1, 3, 7, 1000, 100_003])

@@ -437,6 +437,7 @@ def test_an_agent_that_dies_and_comes_back(tmp_path: Path, name: str) -> None:
     assert same_bits(held, expected(schedule, vectors, 6))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world_size", [4, 6])
 def test_receivers_that_take_one_flow_at_a_time(tmp_path: Path, name: str, world_size: int) -> None:
