@@ -110,11 +110,11 @@ arms:
       - {name: agent, when: {after: ocs}, do: kill, target: server agent, back_after: 500 ms}
       - {name: again, when: {after: agent}, do: cut, target: link tor0:3 tor1:3}
   swap:
-    jobs: {red: {ranks: [g0, g2, g1], training: {iterations: 16}}}
-    events: [{when: {job: red, iteration: 4}, do: lose, target: gpu g1, then: swap}]
+    jobs: {red: {ranks: [g0, g2, g1], training: {iterations: 40}}}
+    events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g1, then: swap}]
   shrink:
-    jobs: {red: {ranks: [g0, g2, g1], training: {iterations: 16}}}
-    events: [{when: {job: red, iteration: 4}, do: lose, target: gpu g2, then: shrink}]
+    jobs: {red: {ranks: [g0, g2, g1], training: {iterations: 40}}}
+    events: [{when: {job: red, iteration: 2}, do: lose, target: gpu g2, then: shrink}]
   nic:
     jobs: {red: {ranks: [g0, g2], training: {iterations: 40}}, blue: {ranks: [g1, g3]}}
     events:
@@ -345,7 +345,7 @@ def test_a_job_goes_on_without_a_gpu(runs: Mapping[str, Found], run: str, lost: 
     assert found.at("red", "RECOVERING") < recovered.at
     again = [it for it in found.of(Iteration) if it.compute_start >= recovered.at]
     assert {(it.rank, it.i) for it in again} == {
-        (rank, i) for rank in range(len(left)) for i in range(recovered.iteration, 16)
+        (rank, i) for rank in range(len(left)) for i in range(recovered.iteration, 40)
     }
     assert found.exact("red")
     assert not found.failures

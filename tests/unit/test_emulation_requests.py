@@ -25,6 +25,7 @@ from ringlight.experiments.backends.emulation.requests import (
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
+from ringlight.experiments.record.events import JobState
 from ringlight.experiments.runner.timeline import READY_S
 
 HEAD = """
@@ -175,3 +176,25 @@ def test_a_job_that_went_on_is_told_to_run_once(monkeypatch: pytest.MonkeyPatch)
     for _ in range(3):
         lab._look_at(job)
     assert told == ["SUCCEEDED"]
+
+
+def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
+    """The controller says that the job recovers; the events that are asked for next, that it has."""
+    states = iter(["RUNNING", "RECOVERING", "RUNNING", "SUCCEEDED"])
+    recovered = {"event": "recovered", "t": 2.0, "iteration": 3, "ranks": ["g0", "g2"]}
+    events = iter([[], [{"event": "lost", "t": 1.0, "rank": 1, "gpu": "g1"}, recovered], [], []])
+
+    def get(path: str, **_: object) -> dict[str, Any]:
+        if path.endswith("/events"):
+            return {"cursor": 1, "events": next(events)}
+        return {"state": next(states), "ranks": [{"gpu": "g0"}], "t_ended": 3.0, "error": None}
+
+    lab = EmulatedLab.__new__(EmulatedLab)
+    lab._api = SimpleNamespace(get=get)  # type: ignore[assignment]
+    lab._found, lab._now = [], SimpleNamespace(plan=SimpleNamespace(name="run"))  # type: ignore[assignment]
+    plan: Any = SimpleNamespace(container=None, name="red")
+    job = _Job(plan, "1", {}, state="READY", released=True)
+    for _ in range(4):
+        lab._look_at(job)
+    told = [record.state for record in lab._found if isinstance(record, JobState)]
+    assert told == ["RUNNING", "RECOVERING", "RUNNING", "SUCCEEDED"]

@@ -390,11 +390,11 @@ class EmulatedLab:
 
     def _look_at(self, job: _Job) -> None:
         # The state first: what it says is then already in the events.
-        found, known = self._api.get(f"/v1/jobs/{job.id}"), job.state
+        found, known, segments = self._api.get(f"/v1/jobs/{job.id}"), job.state, job.segments
         caught_up = self._events(job)
         state, gpus = found["state"], [rank["gpu"] for rank in found["ranks"]]
-        # What the events told of the state may be newer.
-        if state == known or not caught_up or job.state != known:
+        # A recovery that the events tell of is newer, and may end in the state that was known before.
+        if state == known or not caught_up or job.segments is not segments:
             return
         # A job that goes on after a loss is let go by the controller, and runs as of the event that says so.
         if state == "READY" and job.released:
