@@ -169,14 +169,19 @@ class Hosts:
                 host.command(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
 
-    def start(self, host: NamespaceHost, *options: str) -> None:
-        """A host's worker, which has registered."""
+    def registered(self, host: NamespaceHost, *options: str) -> subprocess.Popen[bytes]:
+        """A worker that the scheduler knows."""
         heard = self.folder / f"{host.name}.log"
         before = heard.read_text().count(_REGISTERED) if heard.exists() else 0
-        self.workers[host.name] = self.worker(host, *options)
+        worker = self.worker(host, *options)
         _until(
             lambda: heard.exists() and heard.read_text().count(_REGISTERED) > before, f"worker of {host.name}"
         )
+        return worker
+
+    def start(self, host: NamespaceHost, *options: str) -> None:
+        """A host's worker, which has registered."""
+        self.workers[host.name] = self.registered(host, *options)
 
     def limit(self, host: NamespaceHost, mtu: int = 9000, rate: str = "") -> None:
         """What a host's link lets through, both ways; without ``rate`` as much as it can."""

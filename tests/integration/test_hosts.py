@@ -42,14 +42,20 @@ def spread(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     A second worker of the first host dies while it has a lab.
     """
     runs = tmp_path_factory.mktemp("runs")
-    mortal = rig.worker(rig.hosts[0], "--name", "mortal")
+    mortal = rig.registered(rig.hosts[0], "--name", "mortal")
+    # There are as many arms as workers: Dask may have a worker idle otherwise, and chooses which.
+    command = rig.starting("crosscheck", MINI, "--limit", "1000", *ON_HOSTS, "--runs", str(runs))
     try:
-        # There are as many arms as workers: Dask may have a worker idle otherwise, and chooses which.
-        command = rig.starting("crosscheck", MINI, "--limit", "1000", *ON_HOSTS, "--runs", str(runs))
-        until(lambda: len({name for name in labs(rig.hosts[0]) if len(name) == 4}) == 2, 60)
+        # Its imports, the workers' and the simulation have taken a minute beside five other tests.
+        until(lambda: len({name for name in labs(rig.hosts[0]) if len(name) == 4}) == 2, 150)
+    except BaseException:
+        # Other tests have these hosts, too.
+        command.send_signal(signal.SIGINT)
+        command.communicate(timeout=60)
+        raise
     finally:
         kill(mortal)
-    _, err = command.communicate(timeout=170)
+    _, err = command.communicate(timeout=120)
     assert command.returncode == 0, err
     (folder,) = (path for path in runs.iterdir() if path.name.endswith("-mini"))
     return folder
