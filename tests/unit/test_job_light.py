@@ -95,10 +95,11 @@ class Site:
         self.manager = self.start()
 
     def start(self) -> JobManager:
+        self.store = Store(self.directory)
         manager = JobManager(
             self.fabric,
             self.agent,  # type: ignore[arg-type]
-            Store(self.directory),
+            self.store,
             EventBus(),
             dict,
             workloads=WorkloadFiles(self.directory / "workloads"),
@@ -110,8 +111,12 @@ class Site:
         manager.start()
         return manager
 
-    def restart(self) -> None:
+    def stop(self) -> None:
         self.manager.stop()
+        self.store.close()
+
+    def restart(self) -> None:
+        self.stop()
         for lamp in self.lights.values():
             lamp.told.clear()
         self.manager = self.start()
@@ -127,7 +132,7 @@ class Site:
 def site(tmp_path: Path) -> Any:
     made = Site(tmp_path / "state")
     yield made
-    made.manager.stop()
+    made.stop()
 
 
 def test_a_job_is_lit_before_its_workers_start_and_cleared_when_they_have_gone(site: Site) -> None:
@@ -175,7 +180,7 @@ def sky(tmp_path: Path) -> Any:
     """A manager of jobs on an interconnect, whose light one job has at a time."""
     made = Site(tmp_path / "sky", SKY)
     yield made
-    made.manager.stop()
+    made.stop()
 
 
 def test_where_light_stands_workers_do_not_ask_and_may_execute_graphs(sky: Site) -> None:
@@ -281,8 +286,9 @@ def test_jobs_stored_by_earlier_versions_are_read(places: dict[str, str | None])
 
 
 def test_a_job_stored_by_an_earlier_version_is_adopted_on_its_plane(site: Site) -> None:
-    site.manager.stop()
-    Store(site.directory).write("jobs", {"jobs": [{**RECORD, "grid": None, "ring": "r"}]})
+    site.stop()
+    site.store.write("jobs", {"jobs": [{**RECORD, "grid": None, "ring": "r"}]})
+    site.store.close()
     site.manager = site.start()
     # The agent knows none of its workers, so it may have been cleared since.
     assert site.ring.told[0] == ("adopt", "red")
@@ -290,7 +296,8 @@ def test_a_job_stored_by_an_earlier_version_is_adopted_on_its_plane(site: Site) 
 
 
 def test_a_stored_job_whose_place_is_not_there_is_named(site: Site) -> None:
-    site.manager.stop()
-    Store(site.directory).write("jobs", {"jobs": [{**RECORD, "grid": "m"}]})
+    site.stop()
+    site.store.write("jobs", {"jobs": [{**RECORD, "grid": "m"}]})
+    site.store.close()
     with pytest.raises(InvalidError, match="job red: there is no plane m"):
         site.start()
