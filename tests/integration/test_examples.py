@@ -71,7 +71,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     # Which path a flow has is by hash, as nowhere else on the testbed but in fat_tree_4.
     "two_cables": {"training.iterations": 1, "training.gradient": "10 MB", "fabrics.two.paths": "hash"},
 }
-#: Of 64 GPUs, or a longer form of what test_faults_run.py, test_gpu_loss.py, test_demand.py,
+#: Examples of 64 GPUs, and longer forms of what test_faults_run.py, test_gpu_loss.py, test_demand.py,
 #: test_emulation_backend.py and the other examples show on the testbed.
 ONLY_LONG = (
     *("sixty_four", "fat_tree_4", "cut_uplink", "dead_switch", "spare", "parallel_16", "dark_time"),

@@ -313,7 +313,7 @@ def test_settings_of_gradients_are_the_generators(tmp_path: Path, keys: str, tra
     )
 
 
-@pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # of tests before it
+@pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # earlier tests left them
 def test_a_simulated_run_is_reported_and_resumed_from_its_folder_alone(tmp_path: Path) -> None:
     origin, backend = tmp_path / "origin", SimulationBackend()
     done, result = carry_out_experiment(loaded(origin, "{files: traces}"), backend, tmp_path / "runs")

@@ -64,16 +64,17 @@ def test_the_environment_is_made_by_an_optimised_python(
         python.chmod(0o755)
     monkeypatch.setattr("sys.prefix", sys.base_prefix)
     monkeypatch.setattr("sysconfig.get_config_var", lambda _: "'--prefix=/opt'")
-    assert launcher.optimised(str(whole)) == str(whole)
+    assert launcher.should_go_on_with(str(whole))
     # It has no module venv.
-    assert launcher.optimised(str(bare)) is None
-    assert launcher.optimised(sys.executable) is None
+    assert not launcher.should_go_on_with(str(bare))
+    assert not launcher.should_go_on_with(sys.executable)
+    assert not launcher.should_go_on_with(str(tmp_path / "none"))
     monkeypatch.setattr("sysconfig.get_config_var", lambda _: "'--enable-optimizations' '--with-lto'")
-    assert launcher.optimised(str(whole)) is None
+    assert not launcher.should_go_on_with(str(whole))
     monkeypatch.setattr("sysconfig.get_config_var", lambda _: None)
     # In an environment that was made before, all goes on as it was.
     monkeypatch.setattr("sys.prefix", str(tmp_path))
-    assert launcher.optimised(str(whole)) is None
+    assert not launcher.should_go_on_with(str(whole))
 
 
 @pytest.mark.parametrize("apt", ["exit 100", '[ "$1" = update ]', None])

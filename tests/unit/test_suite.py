@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ringlight.experiments.cli import suite
+from tests.conftest import sampled
 
 # Each test of it fails until it has been run so many times.
 FLAKY = """
@@ -124,6 +127,17 @@ def test_what_it_took_is_told_even_of_one_that_fails(monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
     (line,) = told
     assert line == "took 0:00 min and 3.0 processor-minutes"
+
+
+def test_of_sampled_cases_every_nth_runs() -> None:
+    def item(function: str, n: int | None) -> Any:
+        mark = SimpleNamespace(args=(n,)) if n else None
+        return SimpleNamespace(obj=function, get_closest_marker=lambda _: mark)
+
+    one, other, whole = ([item(name, n) for _ in range(5)] for name, n in (("a", 2), ("b", 3), ("c", None)))
+    kept, left_out = sampled([*one, *other, *whole])
+    assert kept == [*one[::2], *other[::3], *whole]
+    assert left_out == [one[1], one[3], other[1], other[2], other[4]]
 
 
 FUZZ = """

@@ -141,7 +141,7 @@ def test_neighbours_of_one_purpose_become_one_span() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # of tests before it
+@pytest.mark.filterwarnings("error", "ignore:unclosed:ResourceWarning")  # earlier tests left them
 def test_two_thousand_alternating_operations_stay_small(tmp_path: Path) -> None:
     what = GPT.replace("micro_batches: 4", "micro_batches: 64").replace("dp: 2, pp: 2", "tp: 2, pp: 2")
     view = gpt(f"llm: {what.replace('iterations: 3', 'iterations: 1')}")
