@@ -92,8 +92,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if os.geteuid() == 0:
         remove_what_killed_runs_left()
     os.environ[RUN] = str(os.getpid())
-    beside = session.config.getoption("numprocesses", None)
-    if beside and os.geteuid() == 0 and any(not a.startswith("tests/unit") for a in session.config.args):
+    if session.config.getoption("numprocesses", None):
         from tests.forks import share
 
         share()

@@ -138,7 +138,8 @@ def test(context: typer.Context) -> None:
                 )
                 if said is not None:
                     said.seek(0)
-                    sys.stdout.write(f"\n{said.read().decode(errors='replace')}")
+                    lines = said.read().decode(errors="replace").splitlines()
+                    sys.stdout.write("\n".join(["", *(lines if done.returncode else lines[-1:]), ""]))
             return done.returncode
 
         code = run("pytest", *context.args) if context.args else suite.whole(run, cache, say)

@@ -16,7 +16,8 @@ MOST_AGAIN = 3
 #: pytest's exit code when tests have failed; any other failure is one of pytest itself.
 _TESTS_FAILED = 1
 
-#: Runs ``python -m`` with these words, and gives its exit code. ``aside``: it is heard when it has ended.
+#: Runs ``python -m`` with these words, and gives its exit code. ``aside``: what it says is shown when it has
+#: ended, and of what ended well only the last line.
 Run = Callable[..., int]
 
 
@@ -35,11 +36,12 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
     others = "--ignore=tests/unit"
     # What runs at the same time; the first of them is shown as it goes.
     stages: tuple[tuple[tuple[str, ...], ...], ...] = (
+        # Collecting compiles what all later processes import; at once, each of them would compile it anew.
+        (("mypy",), ("pytest", "--collect-only")),
         (
             # One process more than there are processors, as some tests wait. None has a lab.
             ("pytest", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
             ("pytest", others, "-m", "labs or drivers"),
-            ("mypy",),
         ),
         # They wait longer than they compute: six side by side, each with labs of its own.
         (("pytest", others, "-m", "not alone and not labs and not drivers", "-n", "6", *in_order),),

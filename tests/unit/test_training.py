@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from ringlight.containers.worker import model
 from ringlight.containers.worker.peer import PeerLost
 from ringlight.containers.worker.reference import train_in_one_process
 from ringlight.containers.worker.spec import BadSpec, parse_spec
+from ringlight.testbed.forkserver import SOCKET, Process, start_process
+from tests.forks import place
 
 ROOT = Path(__file__).resolve().parents[2]
 Events = list[dict[str, Any]]
@@ -40,14 +41,16 @@ class Crew:
             for rank in range(world_size)
         ]  # fmt: skip
         self.directories = [directory / str(rank) for rank in range(world_size)]
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process] = []
 
     def start(self, rank: int) -> None:
         directory = self.directories[rank]
         directory.mkdir(exist_ok=True)
         (directory / "spec.json").write_text(json.dumps(self.specs[rank]))
         command = [sys.executable, "-m", "ringlight.containers.worker", str(directory)]
-        self.processes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE))
+        with (directory / "said").open("wb") as said:
+            environment = {**os.environ, SOCKET: place()}
+            self.processes.append(start_process(command, environment, said, directory=ROOT))
 
     def release(self) -> float:
         at = time.monotonic() + 0.1
@@ -88,7 +91,7 @@ def ended(workers: Crew) -> Iterator[None]:
     finally:
         for process in workers.processes:
             process.kill()
-            process.communicate(timeout=10)
+            process.wait(timeout=10)
 
 
 def of_kind(events: Events, kind: str) -> Events:
