@@ -32,6 +32,7 @@ from ringlight.experiments.language.text import (
 )
 from ringlight.experiments.language.traces import is_trace
 from ringlight.fabric.control_faults import ControlFaults
+from ringlight.fabric.impairments import Impairments
 
 #: Gives one scale for runs that leave it to the machine, which are at their real rates and sizes.
 ScaleFor = Callable[[Sequence[RunPlan]], ChosenScale]
@@ -407,20 +408,23 @@ def _is_set(path: str, sets: Collection[str]) -> bool:
 
 def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """One object for each setting, which says what some run of it does to O-NICs and links."""
+    found = {id(plan.setting): plan.setting for plan in plans}
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
-    delayed = {id(plan.setting) for plan in plans if _delays(plan)}
+    delayed = {id(plan.setting) for plan in plans if any(_delays(event.impairments) for event in plan.events)}
+    delayed |= {
+        number
+        for number, setting in found.items()
+        if any(_delays(link.impairments) for link in setting.fabric.links)
+    }
     settings = {
-        number: replace(plan.setting, onic_faults=number in disturbed, delays=number in delayed)
-        for plan in plans
-        for number in (id(plan.setting),)
+        number: replace(setting, onic_faults=number in disturbed, delays=number in delayed)
+        for number, setting in found.items()
     }
     return [replace(plan, setting=settings[id(plan.setting)]) for plan in plans]
 
 
-def _delays(plan: RunPlan) -> bool:
-    """Whether a link delays frames, from the start or after an event."""
-    done = [event.impairments for event in plan.events if event.impairments is not None]
-    return any(found.delay_s for found in (*(link.impairments for link in plan.setting.fabric.links), *done))
+def _delays(impairments: Impairments | None) -> bool:
+    return impairments is not None and impairments.delay_s > 0
 
 
 def _disturbs(plan: RunPlan) -> bool:
