@@ -146,7 +146,10 @@ class Api:
             return Unreachable(f"{what}: {reason}")
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"no {self._what} answers at {self.url}{self._remedy()}")
-        return Unreachable(f"the {self._what} at {self.url} did not answer: {error or type(error).__name__}")
+        # It may have ended meanwhile.
+        remedy = self._remedy() if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError) else ""
+        what = f"the {self._what} at {self.url} did not answer"
+        return Unreachable(f"{what}: {error or type(error).__name__}{remedy}")
 
     def _remedy(self) -> str:
         if self._what != "controller":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,3 +48,21 @@ def test_what_another_program_answers_is_no_traceback(other: str) -> None:
     for ask in (lambda: api.get("/v1/jobs"), lambda: list(api.stream("/v1/events"))):
         with pytest.raises(Unreachable, match=f"no controller answers at http://{other}"):
             ask()
+
+
+@pytest.mark.parametrize("lingers", [True, False], ids=["closed", "reset"])
+def test_a_controller_that_ends_before_it_answers_is_told_with_what_helps(lingers: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def end() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                if not lingers:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        ends = threading.Thread(target=end, daemon=True)
+        ends.start()
+        with pytest.raises(Unreachable, match=r"did not answer: .*; start one with: ringlight up SCENARIO"):
+            Api(f"127.0.0.1:{server.getsockname()[1]}").get("/v1/jobs")
+        ends.join(10)
