@@ -122,8 +122,13 @@ def test_an_event_needs_impairments_and_they_need_the_event() -> None:
 
 
 def test_workers_are_bounded_by_queues_where_no_run_delays_frames() -> None:
-    for event, delays in ((impair(loss=0.1), False), (impair(delay="1 ms"), True)):
-        setting = experiment(event).plans[0].setting
+    for found, delays in (
+        (experiment(impair(loss=0.1)), False),
+        (experiment(impair(delay="1 ms")), True),
+        (with_link(loss=0.1), False),
+        (with_link(delay="1 ms"), True),
+    ):
+        setting = found.plans[0].setting
         assert setting.delays == delays
         processes = processes_of(setting, "namespace", Addresses(), bounded=not setting.delays)
         assert ("--bounded" in processes._options) != delays
