@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ringlight.experiments.analysis.differences import FIGURES, Entry, cause_of
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.crosscheck.command import compared, side, write
-from ringlight.experiments.crosscheck.compare import FIGURES, MANY_RETRANSMITS, Entry, predicted_of
 from ringlight.experiments.crosscheck.drawn import kind_of, scenario_of
+from ringlight.experiments.crosscheck.sides import predicted_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.folder import environment_of
@@ -111,48 +111,3 @@ def _spread(differences: Iterable[float], limit_percent: float) -> dict[str, flo
     rank = -(-95 * len(sizes) // 100)
     within = sum(size <= limit_percent for size in sizes) / len(sizes)
     return {"median": median(sizes), "p95": sizes[rank - 1], "most": sizes[-1], "within": within}
-
-
-def _iterations(numbers: Sequence[int] | None) -> str:
-    return f"iteration {' and '.join(map(str, numbers))}" if numbers else "no iteration"
-
-
-def cause_of(entry: Mapping[str, Any]) -> str | None:
-    """The cause of half of the difference, in words, if the run itself names one.
-
-    Late timers, slow links, late light and late events are measured, so are waits in queues that another job
-    fills, segments that TCP sent again and all-reduces that moved light has met, and a run has a verdict
-    against itself; waits for turns follow from its plan. That kernel and workers take time is known and says
-    nothing of how much.
-    """
-    causes = entry["causes"]
-    gap_s = causes["gap_s"]
-    if causes["verdict"]:
-        return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
-    emulated, simulated = (causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated"))
-    if emulated != simulated:
-        return (
-            f"moved light, which met the all-reduce of {_iterations(emulated)}, "
-            f"and of {_iterations(simulated)} in the simulation"
-        )
-    parts = {
-        "late timers": causes["timers_s"],
-        "slow links": causes["links_s"],
-        "late light": causes["set_up_s"],
-    }
-    # A wait in queues is one for turns, too: the larger counts.
-    queues_s, turns_s = causes.get("queues_s", 0.0), causes.get("turns_s", 0.0)
-    if queues_s >= turns_s:
-        parts["steps that wait in queues which another job fills"] = queues_s
-    else:
-        parts["frames that wait for their turns on shared links"] = turns_s
-    # An event that comes late may be a loss or a gain.
-    parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
-    helping = {name: part for name, part in parts.items() if part * gap_s > 0}
-    if abs(sum(helping.values())) >= abs(gap_s) / 2 <= abs(sum(parts.values())):
-        largest = sorted(helping, key=lambda name: -abs(helping[name]))[:2]
-        return " and ".join(f"{name} ({1000 * abs(helping[name]):.0f} ms)" for name in largest)
-    again = causes["retransmits_per_rank_and_iteration"]
-    if again >= MANY_RETRANSMITS:
-        return f"{again:.1f} segments that TCP sent again, by each rank in an iteration"
-    return None

@@ -10,12 +10,13 @@ from typing import Any
 import typer
 import yaml
 
+from ringlight.experiments.analysis.differences import JUDGED
 from ringlight.experiments.analysis.result import read_result
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.common import table
-from ringlight.experiments.crosscheck.compare import JUDGED, Side, crosscheck
 from ringlight.experiments.crosscheck.page import render, title_of
+from ringlight.experiments.crosscheck.sides import Side, crosscheck
 from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records

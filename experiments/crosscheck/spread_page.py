@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ringlight.experiments.crosscheck.compare import FIGURES, signed
+from ringlight.experiments.analysis.differences import FIGURES, signed
 from ringlight.experiments.crosscheck.drawn import kind_of
 from ringlight.experiments.report.charts import named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET

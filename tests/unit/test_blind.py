@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ringlight.experiments.analysis.differences import cause_of
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.crosscheck.blind import cause_of, run_blind, spread_of
+from ringlight.experiments.crosscheck.blind import run_blind, spread_of
 from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
 from ringlight.experiments.crosscheck.spread_page import spread_parts
 from ringlight.experiments.language.expand import parse

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from ringlight.experiments.analysis import fidelity
+from ringlight.experiments.analysis.differences import light_s, series
 from ringlight.experiments.analysis.fidelity import Reason
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.crosscheck.command import compared, run_crosscheck, side, trimmed, write
-from ringlight.experiments.crosscheck.compare import Side, crosscheck, light_s, series
+from ringlight.experiments.crosscheck.sides import Side, crosscheck
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import (

@@ -1,11 +1,12 @@
-"""Sets an emulated and a simulated run folder of one experiment side by side. Pure functions.
+"""How far the simulation of a run is from its emulation, and why. Pure functions.
 
-All times are seconds of the emulation. Differences are of the simulated figure from the emulated one, in per
-cent of the emulated one.
+The cross-check asks this, and so does the verdict of a run. All times are seconds of the emulation.
+Differences are of the simulated figure from the emulated one, in per cent of the emulated one.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,6 @@ from ringlight.fabric.paths import Hop, Router
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import electrical_graph
 
-SCHEMA_VERSION = 3
 #: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is
 #: simulated: in an iteration it stands beside computing, which both sides merely wait for.
 LIMIT_PERCENT = 10.0
@@ -35,101 +35,20 @@ AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT = 1.0, 5.0
 #: Segments sent again by a rank in an iteration from which on TCP is named as a cause.
 MANY_RETRANSMITS = 0.5
 
-#: What makes two runs the same: arm and point of the sweep.
-Key = tuple[str, tuple[tuple[str, Any], ...]]
 Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two: its folder's whole runs, the links that were measured, its result and environment."""
+class Known:
+    """What else bears on a difference: the ``links`` that the emulation measured, the ``reasons`` of its
+    verdict on itself, and the share of a link's rate that the simulation takes for payload."""
 
-    name: str
-    runs: Sequence[Run]
     links: Sequence[LinkRate]
-    result: Mapping[str, Any]
-    environment: Mapping[str, Any]
-
-    def by_key(self) -> Mapping[Key, list[Run]]:
-        """The runs by arm and point; repetitions of one are together."""
-        grouped: dict[Key, list[Run]] = {}
-        for run in self.runs:
-            grouped.setdefault((run.plan.arm, tuple(run.plan.point.items())), []).append(run)
-        return grouped
+    reasons: Sequence[Mapping[str, Any]]
+    payload_share: float
 
 
-def crosscheck(emulated: Side, simulated: Side, limit_percent: float = LIMIT_PERCENT) -> dict[str, Any]:
-    """The object of ``crosscheck.json``. Raises ValueError when the two have no finished run in common.
-
-    Runs that only one of them has are named in ``not_compared``, and so are jobs that did not succeed. Of an
-    emulated run that was repeated, every figure is the mean over the repetitions.
-    """
-    measured, computed = emulated.by_key(), simulated.by_key()
-    entries, missing = [], []
-    for key in [key for key in computed if key in measured]:
-        ours, theirs = measured[key], computed[key][0]
-        for job in theirs.jobs:
-            if all(run.jobs[job].jct_s is not None for run in (*ours, theirs)):
-                entries.append(_entry(ours, theirs, job, emulated, simulated, limit_percent))
-            else:
-                missing.append(f"{theirs.name}, job {job}")
-    if not entries:
-        raise ValueError("the two have no finished run in common")
-    for mine, other in ((measured, computed), (computed, measured)):
-        missing += [run.name for key, runs in mine.items() if key not in other for run in runs]
-    fidelity, facts = emulated.result["fidelity"], simulated.environment
-    return {
-        "schema": SCHEMA_VERSION,
-        "experiment": simulated.result["experiment"],
-        "limit_percent": limit_percent,
-        "within_limit": all(entry["within_limit"] for entry in entries),
-        "worst": {figure: _worst(entries, figure) for figure in JUDGED},
-        "emulated": {
-            "run": emulated.environment["run"],
-            "folder": emulated.name,
-            "runtime": emulated.environment.get("runtime"),
-            "complete": emulated.result["complete"],
-            "fidelity": fidelity["verdict"],
-            "reasons": fidelity["reasons"],
-            "links": _link_range(emulated.links),
-        },
-        "simulated": {
-            "run": facts["run"],
-            "folder": simulated.name,
-            "assumptions": facts.get("assumptions", []),
-            "left_out": facts.get("left_out", []),
-            "payload_share": facts.get("payload_share", 1.0),
-        },
-        "entries": entries,
-        "not_compared": missing,
-    }
-
-
-def predicted_of(simulated: Side) -> dict[str, dict[str, dict[str, float | None]]]:
-    """What a simulation predicts: by run and job the means of an iteration and of an all-reduce, and the
-    completion time; seconds, None of a job that it predicts not to succeed."""
-    return {
-        run.name: {
-            name: {
-                "iteration_s": _mean([job], lambda it: it.whole_s) if job.iterations else None,
-                "allreduce_s": _mean([job], lambda it: it.all_reduce_s) if job.iterations else None,
-                "completion_s": job.jct_s,
-            }
-            for name, job in run.jobs.items()
-        }
-        for run in simulated.runs
-    }
-
-
-def _worst(entries: Sequence[Entry], figure: str) -> dict[str, Any]:
-    """Run and job with the largest difference of a figure."""
-    worst = max(entries, key=lambda entry: abs(entry[figure]["difference_percent"]))
-    return {key: worst[key] for key in ("run", "job")} | {
-        "difference_percent": worst[figure]["difference_percent"]
-    }
-
-
-def _link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
+def link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
     """Least, median and greatest measured rate of a link over its setting; None where none was measured."""
     ratios = [link.measured_bps / link.set_bps for link in links]
     if not ratios:
@@ -137,7 +56,8 @@ def _link_range(links: Iterable[LinkRate]) -> dict[str, float] | None:
     return {"least": min(ratios), "median": statistics.median(ratios), "most": max(ratios)}
 
 
-def _mean(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
+def mean_of(jobs: Sequence[JobRun], of: Callable[[Iteration], float]) -> float:
+    """Mean of a time over all iterations of all ranks, seconds."""
     return statistics.fmean(of(it) for job in jobs for it in job.iterations)
 
 
@@ -146,30 +66,18 @@ def _pair(emulated: float, simulated: float) -> dict[str, float]:
     return {"emulated": emulated, "simulated": simulated, "difference_percent": difference}
 
 
-def _entry(
-    ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side, limit_percent: float
-) -> Entry:
-    """One job in one run. ``ours`` are the emulated repetitions."""
+def compared(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> Entry:
+    """A job's figures on both sides, ``causes`` of the differences, which side is ``off``, and ``why``.
+
+    ``ours``: the emulated repetitions of the run ``theirs``; the job succeeded in all and has iterations.
+    """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     completion = (statistics.fmean(one.jct_s or 0.0 for one in jobs) for jobs in (real, ideal))
-    figures = {
-        "iteration_s": _pair(*(_mean(jobs, lambda it: it.whole_s) for jobs in (real, ideal))),
-        "allreduce_s": _pair(*(_mean(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))),
-        "completion_s": _pair(*completion),
-    }
     found: Entry = {
-        # Its plain name: one that was made again has another.
-        "run": theirs.name,
-        "arm": theirs.plan.arm,
-        "title": theirs.plan.title,
-        "point": dict(theirs.plan.point),
-        "job": job,
-        "ranks": len(ideal[0].gpus),
-        "repeats": len(ours),
-        **figures,
-        "within_limit": all(abs(figures[f]["difference_percent"]) <= limit_percent for f in JUDGED),
-        "causes": _causes(ours, theirs, job, emulated, simulated),
-        "series": {"emulated": series(real[0]), "simulated": series(ideal[0])},
+        "iteration_s": _pair(*(mean_of(jobs, lambda it: it.whole_s) for jobs in (real, ideal))),
+        "allreduce_s": _pair(*(mean_of(jobs, lambda it: it.all_reduce_s) for jobs in (real, ideal))),
+        "completion_s": _pair(*completion),
+        "causes": _causes(ours, theirs, job, known),
     }
     found["off"] = which_is_off(found)
     found["why"] = reasons(found)
@@ -181,7 +89,7 @@ def series(job: JobRun) -> list[float]:
     return [max(it.whole_s for it in ranks) for ranks in job.by_index]
 
 
-def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulated: Side) -> dict[str, Any]:
+def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[str, Any]:
     """What is known of where the difference comes from.
 
     Seconds of an iteration by which the emulation is longer: ``gap_s`` all of it, ``timers_s`` compute
@@ -198,15 +106,15 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
     meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
-    gap_s = _mean(real, lambda it: it.whole_s) - _mean(ideal, lambda it: it.whole_s)
+    gap_s = mean_of(real, lambda it: it.whole_s) - mean_of(ideal, lambda it: it.whole_s)
     timers_s = _slowest_compute_s(real) - _slowest_compute_s(ideal)
     ends, links_s = _ends(theirs, ideal[0]), 0.0
     fabric = theirs.plan.setting.name
-    near = (link for link in emulated.links if link.fabric == fabric and _joins(link.direction, ends))
-    held_up = _link_range(near)
+    near = (link for link in known.links if link.fabric == fabric and _joins(link.direction, ends))
+    held_up = link_range(near)
     if held_up is not None:
-        share = simulated.environment.get("payload_share", 1.0) * left_by_tcp(theirs.plan)
-        links_s = _mean(ideal, lambda it: it.all_reduce_s) * (share / held_up["median"] - 1)
+        share = known.payload_share * left_by_tcp(theirs.plan)
+        links_s = mean_of(ideal, lambda it: it.all_reduce_s) * (share / held_up["median"] - 1)
     light = {"emulated": light_s(ours, job), "simulated": light_s([theirs], job)}
     set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
     busy = [load.busy for run in ours for load in run.of(ProcessorLoad) if load.t >= run.released]
@@ -227,7 +135,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, emulated: Side, simulate
         "contended": len(theirs.jobs) > 1,
         "light_moved": light_moved(theirs),
         "dark_in": _dark_in(ours, theirs, job),
-        "verdict": _of_itself(emulated, {run.name for run in ours}, fabric, ends),
+        "verdict": _of_itself(known.reasons, {run.name for run in ours}, fabric, ends),
     }
 
 
@@ -337,11 +245,13 @@ def _joins(direction: str, ends: set[str]) -> bool:
     return bool(ends & set(direction.split(" to ")))
 
 
-def _of_itself(side: Side, runs: set[str], fabric: str, ends: set[str]) -> list[Mapping[str, Any]]:
+def _of_itself(
+    of_all: Iterable[Mapping[str, Any]], runs: set[str], fabric: str, ends: set[str]
+) -> list[Mapping[str, Any]]:
     """Reasons of a run's verdict on itself: links at some nodes of a fabric, and processors in some runs."""
     return [
         reason
-        for reason in side.result["fidelity"]["reasons"]
+        for reason in of_all
         if (
             reason["code"] == "link_rate"
             and reason.get("fabric", fabric) == fabric
@@ -449,3 +359,48 @@ def _rest(causes: Mapping[str, Any]) -> str:
         busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
         found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
     return " and ".join(found)
+
+
+def _iterations(numbers: Sequence[int] | None) -> str:
+    return f"iteration {' and '.join(map(str, numbers))}" if numbers else "no iteration"
+
+
+def cause_of(entry: Mapping[str, Any]) -> str | None:
+    """The cause of half of the difference, in words, if the run itself names one.
+
+    Late timers, slow links, late light and late events are measured, so are waits in queues that another job
+    fills, segments that TCP sent again and all-reduces that moved light has met, and a run has a verdict
+    against itself; waits for turns follow from its plan. That kernel and workers take time is known and says
+    nothing of how much.
+    """
+    causes = entry["causes"]
+    gap_s = causes["gap_s"]
+    if causes["verdict"]:
+        return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
+    emulated, simulated = (causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated"))
+    if emulated != simulated:
+        return (
+            f"moved light, which met the all-reduce of {_iterations(emulated)}, "
+            f"and of {_iterations(simulated)} in the simulation"
+        )
+    parts = {
+        "late timers": causes["timers_s"],
+        "slow links": causes["links_s"],
+        "late light": causes["set_up_s"],
+    }
+    # A wait in queues is one for turns, too: the larger counts.
+    queues_s, turns_s = causes.get("queues_s", 0.0), causes.get("turns_s", 0.0)
+    if queues_s >= turns_s:
+        parts["steps that wait in queues which another job fills"] = queues_s
+    else:
+        parts["frames that wait for their turns on shared links"] = turns_s
+    # An event that comes late may be a loss or a gain.
+    parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
+    helping = {name: part for name, part in parts.items() if part * gap_s > 0}
+    if abs(sum(helping.values())) >= abs(gap_s) / 2 <= abs(sum(parts.values())):
+        largest = sorted(helping, key=lambda name: -abs(helping[name]))[:2]
+        return " and ".join(f"{name} ({1000 * abs(helping[name]):.0f} ms)" for name in largest)
+    again = causes["retransmits_per_rank_and_iteration"]
+    if again >= MANY_RETRANSMITS:
+        return f"{again:.1f} segments that TCP sent again, by each rank in an iteration"
+    return None
