@@ -54,6 +54,7 @@ class Addresses:
     """Where the controller listens. Addresses are ``host:port``; ``token`` is asked of every caller.
 
     ``app_openflow`` and ``app_rest``: where applications of others wait for their switches and for calls.
+    ``observe_links``: the applications' process discovers links between its switches.
     ``tls``: files of REST's certificate and its key. ``insecure``: which of ``rest`` and ``openflow`` may be
     open beyond loopback without TLS.
     """
@@ -65,6 +66,7 @@ class Addresses:
     app_rest: str = "127.0.0.1:8081"
     tls: tuple[Path, Path] | None = None
     insecure: frozenset[str] = frozenset()
+    observe_links: bool = False
 
     @property
     def url(self) -> str:
@@ -331,6 +333,7 @@ class LabProcesses:
             cacert=self.addresses.cacert,
             log=self.logs / "apps.log",
             token_file=self.state / "token" if self.addresses.token else None,
+            observe_links=self.addresses.observe_links,
         ).write(self.state / _APPS)
 
     def _wait_for(self, file: str) -> None:

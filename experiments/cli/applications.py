@@ -47,7 +47,7 @@ def with_applications(experiment: Experiment, lab: OpenLab) -> Experiment:
 
     Raises UserError.
     """
-    if not (lab.app or lab.app_all):
+    if not (lab.app or lab.app_all or lab.observe_links):
         return experiment
     settings = list({id(plan.setting): plan.setting for plan in experiment.plans}.values())
     made = _for_applications(Path(experiment.path), settings, lab)
@@ -65,6 +65,8 @@ def _for_applications(scenario: Path, settings: Sequence[Setting], lab: OpenLab)
 
     if lab.app_all and not lab.app:
         fail("--app-all: which application? name its file with --app", 2)
+    if lab.observe_links and not lab.app:
+        fail("--observe-links: for which application? name its file with --app", 2)
     found = [all_for_applications(setting) if lab.app_all else setting for setting in settings]
     waiting = next((why for setting in found if (why := for_applications(setting.fabric))), None)
     if waiting is not None and not lab.app:

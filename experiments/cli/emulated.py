@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Without effect where each host chooses for its labs, or bound to files and addresses of one machine.
 _OF_ONE_MACHINE = (
     *("rest", "openflow", "tls_cert", "tls_key", "rest_insecure", "openflow_insecure"),
-    *("app", "app_all", "app_openflow", "app_rest", "view"),
+    *("app", "app_all", "app_openflow", "app_rest", "observe_links", "view"),
 )
 #: How a lab is over hosts.
 OVER_HOSTS = ("hosts", "vxlan_port", "vxlan_number", "wireguard")

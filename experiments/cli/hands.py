@@ -120,7 +120,7 @@ def shell(
     if where is not None and is_scenario(where):
         with _own_lab(Path(where), place, built) as lab:
             errors = _prompt(lab, lines)
-    elif built.app or built.app_all:
+    elif built.app or built.app_all or built.observe_links:
         fail("--app: only of a lab that is built now; give a scenario file, or give it to ringlight up", 2)
     else:
         lab = attach(where)

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 EXPERIMENTS, MACHINE = "Experiments", "Labs and this machine"
 REST = "127.0.0.1:8080"
+#: Ryu's own applications that ``--app`` takes by name, with the file that brings each.
+_SHIPPED = dict.fromkeys(
+    ("ryu.app.rest_topology", "os_ken.app.rest_topology"),
+    Path(__file__).resolve().parents[2] / "controller/openflow/apps/rest_topology.py",
+)
 
 
 def _for_json_alone(wanted: bool) -> bool:
@@ -34,6 +39,11 @@ def _for_json_alone(wanted: bool) -> bool:
         os.dup2(err.fileno(), out.fileno())
         sys.stdout = os.fdopen(own, "w", encoding=out.encoding, errors=out.errors)
     return wanted
+
+
+def _application_files(chosen: list[Path] | None) -> list[Path] | None:
+    """Replace the names of Ryu's applications that come with Ringlight by their files."""
+    return None if chosen is None else [_SHIPPED.get(str(path), path) for path in chosen]
 
 
 Json = Annotated[
@@ -188,8 +198,19 @@ class OpenLab(Lab):
     ] = "127.0.0.1:8081"
     app: Annotated[
         list[Path] | None,
-        typer.Option("--app", metavar="FILE", help="Ryu or os-ken application to run, too; may be repeated."),
+        typer.Option(
+            "--app",
+            metavar="FILE",
+            help="Ryu or os-ken application to run, too, or ryu.app.rest_topology; may be repeated.",
+            callback=_application_files,
+        ),
     ] = None
+    observe_links: Annotated[
+        bool,
+        typer.Option(
+            "--observe-links", help="Let the applications discover links (LLDP), as Ryu's manager does."
+        ),
+    ] = False
     app_all: Annotated[
         bool, typer.Option("--app-all", help="Applications get all packet switches, not only their own.")
     ] = False
@@ -216,6 +237,7 @@ class OpenLab(Lab):
             insecure=frozenset(door for door, may in insecure.items() if may),
             app_openflow=self.app_openflow,
             app_rest=self.app_rest,
+            observe_links=self.observe_links,
         )
 
 

@@ -31,7 +31,7 @@ _FRESH_S = 0.5
 class Applications:
     """Files of applications of others. ``openflow`` and ``rest``: where they wait for switches and for calls,
     ``host:port``. ``controller``: URL of our REST API, ``token_file``: with the token that it asks for,
-    ``cacert``: what its certificate is checked with.
+    ``cacert``: what its certificate is checked with. ``observe_links``: they discover links between switches.
     """
 
     files: tuple[str, ...]
@@ -41,6 +41,7 @@ class Applications:
     log: Path
     token_file: Path | None
     cacert: str | None = None
+    observe_links: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Applications:
@@ -63,6 +64,7 @@ class Applications:
         if self.cacert is not None:
             environment["RINGLIGHT_CACERT"] = self.cacert
         words = ["--openflow", self.openflow, "--rest", self.rest, "--ready", str(ready)]
+        words += ["--observe-links"] if self.observe_links else []
         with self.log.open("ab") as output:
             command = [sys.executable, "-m", "ringlight.controller.openflow.apps", *words, *self.files]
             return start_process(command, environment, output)

@@ -37,6 +37,8 @@ TWO_SWITCHES = APPLICATIONS / "two_switches.yaml"
 FAUCET = os.environ.get("RINGLIGHT_FAUCET", "")
 #: Longest until a controller of others has followed; the learning switch's flows idle out in 10 s.
 FOLLOWED_S = 40.0
+#: Applications in Ryu's form that ask ryu.topology, each in another way.
+TOPOLOGY_APPS = ROOT / "tests/data/topology_apps"
 TRAIN: dict[str, Any] = {
     "workload": "train",
     "gradient_bytes": 96400,
@@ -180,6 +182,42 @@ def test_a_ryu_application_switches_sees_events_and_answers_and_elephants_get_li
         assert again["applications"]["since"] > process["since"]
         both = {"p0": True, "p1": True}
         until(lambda: {n: one["connected"] for n, one in lab.health()["controllers"].items()} == both, 15.0)
+
+
+def test_applications_that_ask_for_the_topology_are_answered() -> None:
+    """Switches, both directions of the link between them, hosts; also when light has moved."""
+    apps = [word for path in sorted(TOPOLOGY_APPS.glob("*.py")) for word in ("--app", str(path))]
+    with standing(TWO_SWITCHES, *apps, "--app", "ryu.app.rest_topology", "--observe-links") as lab:
+        log = Path(f"/run/ringlight/{lab.lab.id}/apps.log")
+
+        def rows(what: str) -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = lab.app.get(f"/v1.0/topology/{what}").raise_for_status().json()
+            return found
+
+        def ends(what: str = "links") -> list[tuple[str, str]]:
+            pairs = [(row["src"], row["dst"]) for row in rows(what)]
+            return sorted((f"{a['dpid']}:{a['port_no']}", f"{b['dpid']}:{b['port_no']}") for a, b in pairs)
+
+        p0, p1 = f"{1:016x}", f"{2:016x}"
+        both = [(f"{p0}:{4:08x}", f"{p1}:{4:08x}"), (f"{p1}:{4:08x}", f"{p0}:{4:08x}")]
+        until(lambda: ends() == both, 20.0)
+        assert sorted(row["dpid"] for row in rows("switches")) == [p0, p1]
+        assert ends(f"links/{p1}") == both[1:]
+        assert lab.app.get("/v1.0/topology/links/1").status_code == 404
+        until(lambda: log.read_text().count("switches 2 links 2") > 0, 10.0)
+        assert {"entered 1", "entered 2"} <= {
+            line.rpartition(" INFO ")[2] for line in log.read_text().splitlines()
+        }
+        lab.until_pinged()
+        macs = {gpu["name"]: gpu["mac"] for gpu in lab.api.get("/v1/fabric").json()["gpus"]}
+        until(lambda: {row["mac"] for row in rows("hosts")} >= set(macs.values()), 10.0)
+        assert [row["port"]["port_no"] for row in rows("hosts") if row["mac"] == macs["g2"]] == [f"{1:08x}"]
+        lab.light([["g0", "p0:1"], ["g1", "p0:2"], ["g2", "p1:3"], ["g3", "p1:2"]])
+        until(
+            lambda: [r["port"]["port_no"] for r in rows("hosts") if r["mac"] == macs["g2"]] == [f"{3:08x}"],
+            10.0,
+        )
+        assert " ERROR " not in log.read_text()
 
 
 def test_an_application_whose_flows_stay_for_ever_follows_where_they_are_deleted(tmp_path: Path) -> None:

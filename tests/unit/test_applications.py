@@ -43,13 +43,13 @@ APPLICATIONS = ROOT / "docs/applications"
 SECTION: dict[str, Any] = yaml.safe_load((APPLICATIONS / "two_switches.yaml").read_text())["fabrics"]["two"]
 
 
-def loaded(text: str, folder: Path) -> tuple[int, str]:
+def loaded(text: str, folder: Path, *more: Path) -> tuple[int, str]:
     """Exit code and standard error of a process that runs an application file with this text."""
     file = folder / "my_app.py"
     file.write_text(text)
     command = [sys.executable, "-m", "ringlight.controller.openflow.apps", "--openflow", "127.0.0.1:9"]
     done = subprocess.run(
-        [*command, "--rest", "127.0.0.1:9", str(file)],
+        [*command, "--rest", "127.0.0.1:9", *map(str, more), str(file)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -67,6 +67,7 @@ def loaded(text: str, folder: Path) -> tuple[int, str]:
             "imports ryu.app.simple_switch_13, which os-ken has dropped",
         ),
         ("import ryu.app.rest_router", "imports ryu.app.rest_router, which os-ken has dropped"),
+        ("from ryu.app.wsgi import websocket", "imports ryu.app.wsgi.websocket: WebSockets are left out"),
         ("import ryu.base.app_manager", "no application in it"),
         ("from ryu.base import app_manager as\n", "my_app.py, line 1: "),
         ("import no_such_module", "No module named 'no_such_module'"),
@@ -80,6 +81,155 @@ def test_a_file_that_cannot_be_run_is_named_in_one_line(text: str, said: str, tm
     assert last.startswith("applications: ")
     assert str(tmp_path / "my_app.py") in last
     assert said in last
+
+
+#: What a failing application does; each is one line that names its file and ends the process.
+FAILING = """if True:
+    from ryu.base import app_manager
+    from ryu.topology.api import get_link
+
+    class App(app_manager.RyuApp):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("raise ValueError('two\\nlines')", "my_app.py: ValueError: two lines"),
+        ("get_link(self)", "my_app.py: RuntimeError: EventLinkRequest: no application switches runs"),
+    ],
+)
+def test_an_application_that_fails_at_its_start_is_one_line(
+    statement: str, said: str, tmp_path: Path
+) -> None:
+    code, error = loaded(FAILING.format(statement), tmp_path)
+    last = error.strip().splitlines()[-1]
+    assert (code, last.startswith("applications: ")) == (1, True), error
+    assert said in last
+    assert "Traceback" not in error
+
+
+def test_an_application_that_is_required_and_not_here_is_named(tmp_path: Path) -> None:
+    text = "from ryu.base import app_manager\napp_manager.require_app('ryu.app.ofctl_rest')\n"
+    code, error = loaded(text + "class App(app_manager.RyuApp): pass\n", tmp_path)
+    last = error.strip().splitlines()[-1]
+    assert code == 1
+    assert "my_app.py: an application requires ryu.app.ofctl_rest, which os-ken has dropped" in last
+
+
+def test_two_applications_of_one_name_are_both_named(tmp_path: Path) -> None:
+    text = "from ryu.base import app_manager\nclass App(app_manager.RyuApp): pass\n"
+    (tmp_path / "other.py").write_text(text)
+    code, error = loaded(text, tmp_path, tmp_path / "other.py")
+    assert code == 1
+    assert "other.py, my_app.py: both have an application App" in error.strip().splitlines()[-1]
+
+
+def in_os_ken(program: str) -> str:
+    """Standard output of a program in a process of its own, as os-ken changes what it is imported into."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on() -> None:
+    program = """if True:
+        import logging, sys, time
+        from ringlight.controller.openflow.apps import ryu, threads
+        ryu.install()
+        threads.install()
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(threads.OneLine("%(levelname)s %(message)s"))
+        logging.basicConfig(level=logging.ERROR, handlers=[handler])
+        from ryu.base import app_manager
+        from ryu.controller import event
+        from ryu.controller.handler import set_ev_cls
+        from ryu.lib import hub
+
+        class Asked(event.EventBase):
+            pass
+
+        class App(app_manager.RyuApp):
+            seen = 0
+
+            @set_ev_cls(Asked)
+            def asked(self, ev):
+                self.seen += 1
+                raise KeyError("lost")
+
+        app = App()
+        app_manager.register_app(app)
+        app.start()
+        for _ in range(2):
+            app._send_event(Asked(), None)
+        hub.spawn(lambda: 1 / 0).join()
+        while app.seen < 2:
+            time.sleep(0.01)
+        began = time.monotonic()
+        assert not hub.Event().wait(0.1) and time.monotonic() - began < 5
+        app.stop()
+    """
+    lines = in_os_ken(program).splitlines()
+    assert len(lines) == 3, lines
+    assert sum(": KeyError: 'lost'" in line for line in lines) == 2
+    assert sum(": ZeroDivisionError: division by zero" in line for line in lines) == 1
+
+
+def test_a_link_without_frames_is_reported_gone_and_a_host_that_moved_is_reported() -> None:
+    program = """if True:
+        from types import SimpleNamespace as Fake
+        from ringlight.controller.openflow.apps import ryu, threads
+        ryu.install()
+        threads.install()
+        from ringlight.controller.openflow.apps import topology
+        topology.install()
+        from os_ken import cfg
+        from os_ken.base import app_manager
+        from os_ken.controller.handler import set_ev_cls
+        from os_ken.topology import api, event, switches
+        cfg.CONF(args=[], project="os_ken", default_config_files=[], default_config_dirs=[])
+        cfg.CONF.set_override("observe_links", True)
+        switches.Switches.LINK_TIMEOUT = switches.Switches.TIMEOUT_CHECK_PERIOD = 0.2
+        ofproto = Fake(OFPP_MAX=9, OFPPS_LINK_DOWN=1, OFPPC_PORT_DOWN=1)
+        a, b = (
+            switches.Port(dpid, ofproto, Fake(config=0, state=0, port_no=1, hw_addr="", name=b""))
+            for dpid in (1, 2)
+        )
+        told = app_manager.hub.Queue()
+
+        class App(app_manager.RyuApp):
+            @set_ev_cls(event.EventLinkDelete)
+            def gone(self, ev):
+                told.put(("gone", ev.link.src.dpid, ev.link.dst.dpid))
+
+            @set_ev_cls(event.EventHostMove)
+            def moved(self, ev):
+                told.put(("moved", ev.src.port.dpid, ev.dst.port.dpid))
+
+        manager = app_manager.AppManager()
+        app, found = manager.instantiate(App), manager.instantiate(switches.Switches)
+        for one in (app, found):
+            one.start()
+        found.links.update_link(a, b)
+        found.links.update_link(b, a)
+        links = api.get_link(app)
+        found.links.update_link(a, a)
+        print(sorted((link.src.dpid, link.dst.dpid) for link in links))
+        print(sorted(told.get(timeout=20) for _ in range(3)), len(api.get_link(app)))
+        found.send_event_to_observers(event.EventHostMove(switches.Host("m", a), switches.Host("m", b)))
+        print(told.get(timeout=20))
+        manager.close()
+    """
+    assert in_os_ken(program).splitlines() == [
+        "[(1, 2), (2, 1)]",
+        "[('gone', 1, 1), ('gone', 1, 2), ('gone', 2, 1)] 0",
+        "('moved', 1, 2)",
+    ]
 
 
 def test_applications_are_not_called_ready_before_their_port_is_open() -> None:
@@ -304,6 +454,11 @@ def test_a_process_of_applications_that_has_ended_is_told_as_such(runs: bool, en
     [
         ("docs/applications/two_switches.yaml", [], "controller: app, and no application was given"),
         ("docs/applications/two_switches.yaml", ["--app-all"], "--app-all: which application?"),
+        (
+            "docs/applications/two_switches.yaml",
+            ["--observe-links"],
+            "--observe-links: for which application?",
+        ),
         (
             "scenarios/examples/dead_switch.yaml",
             ["--app", "a.py"],

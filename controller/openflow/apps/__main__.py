@@ -24,7 +24,7 @@ from typing import Any
 from os_ken import cfg
 from os_ken.base.app_manager import AppManager, OSKenApp
 
-from ringlight.controller.openflow.apps import ryu, wsgi
+from ringlight.controller.openflow.apps import ryu, threads, wsgi
 
 log = logging.getLogger("apps")
 
@@ -41,6 +41,9 @@ class AppError(RuntimeError):
 
 def load(path: Path) -> tuple[str, type]:
     """Import an application's file; the name of its module and its class. Raises AppError."""
+    if (brought := _brought(path)) is not None:
+        importlib.import_module(brought)
+        return brought, _class_in(brought, path)
     name = path.stem
     if not path.is_file():
         raise AppError(f"{path}: there is no such file")
@@ -57,8 +60,8 @@ def load(path: Path) -> tuple[str, type]:
     try:
         spec.loader.exec_module(module)
     except ImportError as error:
-        if (dropped := ryu.dropped_name(error)) is not None:
-            raise AppError(f"{path}: it imports {dropped}, which os-ken has dropped") from error
+        if (lacking := ryu.lacking(error)) is not None:
+            raise AppError(f"{path}: it imports {lacking}") from error
         raise AppError(f"{path}: {error}") from error
     except SyntaxError as error:
         raise AppError(f"{path}, line {error.lineno}: {error.msg}") from error
@@ -66,16 +69,41 @@ def load(path: Path) -> tuple[str, type]:
         # Whatever a stranger's file does when it is read, it is this file's fault.
         log.exception("%s", path)
         raise AppError(f"{path}: {type(error).__name__}: {error}") from error
-    found = AppManager().load_app(name)
+    # A module may list by itself what it requires.
+    ryu.required.extend(map(ryu.real_name, vars(module).pop("_REQUIRED_APP", ())))
+    return name, _class_in(name, path)
+
+
+def _brought(path: Path) -> str | None:
+    """Return the name under which os-ken's applications know one of our files; None for any other file."""
+    for name, ours in ryu.BROUGHT.items():
+        if path.absolute() == Path(__file__).with_name(f"{ours.rpartition('.')[2]}.py"):
+            return name
+    return None
+
+
+def _class_in(module: str, path: Path) -> type:
+    """Return the application's class. Raises AppError if there is none."""
+    found: type | None = AppManager().load_app(ryu.BROUGHT.get(module, module))
     if found is None:
         raise AppError(f"{path}: no application in it: no class derived from app_manager.RyuApp (OSKenApp)")
-    return name, found
+    return found
+
+
+def _check_names(loaded: Sequence[tuple[str, type]]) -> None:
+    """Raise AppError for two applications of one name, which os-ken cannot tell apart."""
+    files: dict[str, str] = {}
+    for module, kind in loaded:
+        if (other := files.setdefault(kind.__name__, module)) != module:
+            raise AppError(f"{other}.py, {module}.py: both have an application {kind.__name__}; rename one")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 after a one-line error on stderr."""
     options = _arguments().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(threads.OneLine("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -87,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # An application's threads may be running, which nothing can end.
         os._exit(1)
     stopped.wait()
+    threads.closing.set()
     closing = threading.Thread(target=manager.close, name="close", daemon=True)
     closing.start()
     closing.join(_CLOSE_S)
@@ -99,6 +128,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--openflow", required=True, help="HOST:PORT for their switches")
     parser.add_argument("--rest", required=True, help="HOST:PORT of their REST routes")
     parser.add_argument("--ready", type=Path, help="file to write once they run")
+    parser.add_argument(
+        "--observe-links",
+        action="store_true",
+        help="discover links between switches (LLDP), for ryu.topology",
+    )
     parser.add_argument("files", type=Path, nargs="+")
     return parser
 
@@ -107,18 +141,24 @@ def _start(options: argparse.Namespace) -> AppManager:
     """Raises AppError, OSError."""
     openflow, rest = _address(options.openflow), _address(options.rest)
     ryu.install()
+    threads.install()
+    # Before the options are read, because it declares some.
+    topology = importlib.import_module("ringlight.controller.openflow.apps.topology")
+    topology.install()
     cfg.CONF(args=[], project="os_ken", default_config_files=[], default_config_dirs=[])
     for key, value in (
         ("ofp_listen_host", openflow[0]),
         ("ofp_tcp_listen_port", openflow[1]),
         ("wsapi_host", rest[0]),
         ("wsapi_port", rest[1]),
+        ("observe_links", options.observe_links),
     ):
         cfg.CONF.set_override(key, value)
     loaded = [load(path) for path in options.files]
+    _check_names(loaded)
     manager = AppManager.get_instance()
-    manager.load_apps([_HANDLER, *(name for name, _ in loaded)])
     try:
+        manager.load_apps([_HANDLER, *(name for name, _ in loaded), *dict.fromkeys(ryu.required)])
         contexts = manager.create_contexts()
         # os-ken opens the port on a thread of its own, where nobody is told that it is taken.
         _check_free(openflow)
@@ -129,7 +169,9 @@ def _start(options: argparse.Namespace) -> AppManager:
     except Exception as error:
         log.exception("the applications do not start")
         files = ", ".join(str(path) for path in options.files)
-        raise AppError(f"{files}: {type(error).__name__}: {error}") from error
+        lacking = ryu.lacking(error) if isinstance(error, ImportError) else None
+        what = f"an application requires {lacking}" if lacking else f"{type(error).__name__}: {error}"
+        raise AppError(f"{files}: {' '.join(what.split())}") from error
     _serve(rest, contexts)
     if options.ready is not None:
         facts = {"openflow": options.openflow, "rest": options.rest, "files": [str(f) for f in options.files]}

@@ -1,7 +1,8 @@
 """Files that import ``ryu`` get os-ken, its maintained fork, under that name.
 
 ``ryu.x.y`` is the very module ``os_ken.x.y``, so that classes of either name are the same. os-ken has dropped
-the web server that Ryu's applications have their routes in; ours is in its place, under both names.
+the web server that Ryu's applications have their routes in, and ``rest_topology``; ours are in their place,
+under both names.
 """
 
 from __future__ import annotations
@@ -16,9 +17,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 #: Modules that os-ken has dropped and we bring, by os-ken's name.
-BROUGHT = {"os_ken.app.wsgi": "ringlight.controller.openflow.apps.wsgi"}
+BROUGHT = {
+    "os_ken.app.rest_topology": "ringlight.controller.openflow.apps.rest_topology",
+    "os_ken.app.wsgi": "ringlight.controller.openflow.apps.wsgi",
+}
+#: Names of ``ryu.app.wsgi`` that are for WebSockets.
+_WEB_SOCKETS = r"ryu\.app\.wsgi\.(websocket|WebSocket\w*|rpc_public)"
 #: Modules with classes that have Ryu's name in theirs (``RyuApp``, ``RyuException``).
 _RENAMED = ("os_ken.base.app_manager", "os_ken.exception")
+
+
+#: Applications that files asked for with ``require_app``, or by asking ``ryu.topology.api`` and its like.
+required: list[str] = []
 
 
 class Dropped(ImportError):
@@ -69,11 +79,27 @@ def install() -> None:
         module = importlib.import_module(name)
         for its in [word for word in vars(module) if word.startswith("OSKen")]:
             setattr(module, its.replace("OSKen", "Ryu", 1), getattr(module, its))
+    # os-ken's own looks for the file that asks among the callers, and finds the import system.
+    importlib.import_module("os_ken.base.app_manager").require_app = _require_app  # type: ignore[attr-defined]
 
 
-def dropped_name(error: ImportError) -> str | None:
+def _require_app(app_name: str, api_style: bool = False) -> None:
+    """Have an application loaded, too, whoever asks for it."""
+    required.append(real_name(app_name))
+
+
+def lacking(error: ImportError) -> str | None:
+    """Return why Ryu's name that an import asked for is not here; None if it was not one of Ryu's."""
+    name = _dropped_name(error)
+    if name is not None and re.fullmatch(_WEB_SOCKETS, name):
+        return f"{name}: WebSockets are left out"
+    return None if name is None else f"{name}, which os-ken has dropped"
+
+
+def _dropped_name(error: ImportError) -> str | None:
     """What an import wanted that os-ken has no longer, ``ryu.x.y``; None where it is something else."""
     found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
-    name = f"{found[2]}.{found[1]}" if found else error.name or ""
+    modules = {ours: theirs for theirs, ours in BROUGHT.items()}
+    name = f"{modules.get(found[2], found[2])}.{found[1]}" if found else error.name or ""
     alias = re.sub(r"^os_ken(?=\.)", "ryu", name)
     return alias if alias.startswith("ryu.") else None
