@@ -65,11 +65,8 @@ def placed(
         for rank, gpu in enumerate(nodes):
             if gpu not in plane.nodes:
                 raise InvalidError(f"rank {rank}: GPU {gpu} is not on {plane}; a job stays on one plane")
-        if plane.whole and nodes != plane.nodes:
-            pairs = zip(nodes, plane.nodes, strict=False)
-            other = next((f"rank {rank} is {a}" for rank, (a, b) in enumerate(pairs) if a != b), None)
-            what = other or f"{len(nodes)} ranks"
-            raise InvalidError(f"{what}: {_rule(plane)}")
+        if plane.whole and len(nodes) != len(plane.nodes):
+            raise InvalidError(f"{len(nodes)} ranks: {_rule(plane)}")
     if alone and (other := next((holders[node] for node in plane.nodes if node in holders), None)):
         raise ConflictError(f"the light of {plane} is that of job {other}")
     return reserve(nodes, holders, {}, nodes)
@@ -97,7 +94,7 @@ def _chosen(plane: Plane, count: int, holders: Mapping[str, str]) -> tuple[str, 
 
 def _rule(plane: Plane) -> str:
     nodes = plane.nodes
-    return f"a job on {plane} uses all its {len(nodes)} nodes in order, {nodes[0]} to {nodes[-1]}"
+    return f"a job on {plane} uses all its {len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
 
 
 def _choose(

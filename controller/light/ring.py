@@ -7,7 +7,7 @@ Every WSS carries what the first step needs, every node gets its transmit table,
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,13 @@ from ringlight.fabric.topology import Fabric
 _ITEM_BYTES = 4
 
 
-def plan_light(fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any]) -> RingPlan:
+def plan_light(
+    fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any], ranks: Sequence[str] = ()
+) -> RingPlan:
     """Everything that follows from what a job's workers send. Raises InvalidError naming what does not fit.
 
     ``settings``: the workers' (``workload``, ``collective``, ``gradient_bytes``, ``linktest``).
+    ``ranks``: nodes in rank order, none where rank i is node i.
     """
     steps = steps_of_job(settings, len(ring.nodes), f"ring {ring.name}")
     elements = settings.get("gradient_bytes")
@@ -41,7 +44,7 @@ def plan_light(fabric: Fabric, ring: WdmRing, settings: Mapping[str, Any]) -> Ri
         few = f"{elements} bytes are fewer elements than the {steps.chunks} parts of {steps.name}"
         raise InvalidError(f"gradient_bytes: {few}")
     try:
-        plan = plan_ring(fabric, ring, steps)
+        plan = plan_ring(fabric, ring, steps, ranks)
     except ValueError as error:
         raise InvalidError(f"{steps.name} on ring {ring.name}: {error}") from error
     if not any(step.pairs for step in plan.steps):
@@ -68,7 +71,7 @@ class RingProvider(Alone[RingPlan, RingConductor]):
     # A job's light
 
     def plan(self, plane: RingPlane, nodes: tuple[str, ...], settings: Mapping[str, Any]) -> RingPlan:
-        return plan_light(self._fabric, plane.ring, settings)
+        return plan_light(self._fabric, plane.ring, settings, nodes)
 
     def _begin(self, job_id: str, light: RingPlan, lights: Lights) -> tuple[RingConductor, dict[str, float]]:
         began = time.monotonic()

@@ -101,7 +101,7 @@ def predict_jobs(
             plane.alone_s(gpus[name], loop.collective, loop.gradient_bytes, light) * setting.scale.rate
         )
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
-        waits = plane.set_ups(len(gpus[name]), loop.collective)
+        waits = plane.set_ups(gpus[name], loop.collective)
         found[name] = Predicted(jct_s, all_reduce_s, waits)
     return found
 

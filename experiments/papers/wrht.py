@@ -80,8 +80,11 @@ def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
 
 
 def closed_form(at: RunPlan) -> ClosedForm | None:
-    """Closed form for the only job of a plan; None if its collective has none."""
+    """Closed form for the only job of a plan; None if its collective has none, and where ranks do not follow
+    the order of the fabric's GPUs."""
     (job,), fabric = at.jobs, at.setting.fabric
+    if job.ranks and job.ranks != job.plane(fabric).nodes:
+        return None
     if (plane := at.on(RingPlane)) is not None:
         return on_ring(parse_collective(job.loop.collective), job.gpus, plane.ring.wavelengths)
     leaf, oversubscription = _tree_of(fabric)

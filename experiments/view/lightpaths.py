@@ -18,7 +18,6 @@ from ringlight.experiments.record.events import ENDED, Record
 from ringlight.fabric.allocation.demand import placed, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.planes.base import Misfit
-from ringlight.fabric.planes.ring.wdm import plan_ring
 from ringlight.fabric.schedules import steps_named
 from ringlight.workloads.traffic import sent
 
@@ -53,17 +52,19 @@ def _turns(plan: RunPlan, job: JobPlan, records: list[Record]) -> Iterator[_Turn
     except Misfit:
         return
     if plane.stepped:
-        yield from _stepped(plane, job, begin.t, records)
+        yield from _stepped(plane, job, gpus, begin.t, records)
     elif plane.built:
         yield from _divided(plan, job, begin.t, gpus, records)
     yield from ((one.t, [], False) for one in states if one.state in ENDED)
 
 
-def _stepped(plane: Any, job: JobPlan, begin: float, records: list[Record]) -> Iterator[_Turn]:
+def _stepped(
+    plane: Any, job: JobPlan, gpus: list[str], begin: float, records: list[Record]
+) -> Iterator[_Turn]:
     """A ring's light, set between the steps of the collective."""
     if job.training is None:
         return
-    found = plan_ring(plane.fabric, plane.ring, steps_named(job.training.collective, len(plane.nodes)))
+    found = plane.plan(gpus, job.training.collective)
     settings = [
         [LitPair(a, b, found.transmit[a][b].wavelength, 1) for a, b in sorted(step.pairs)]
         for step in found.steps

@@ -138,7 +138,7 @@ class Plane:
         """Bus bandwidth of an all-reduce over its algorithm bandwidth (``fabric.kinds.bus_factor``)."""
         return bus_factor("all-reduce", ranks)
 
-    def set_ups(self, ranks: int, collective: str) -> int:
+    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
         """Steps of an all-reduce that wait once for light."""
         return 0
 

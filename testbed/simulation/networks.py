@@ -26,7 +26,7 @@ from ringlight.fabric.planes.grid.grid import Grid, lines
 from ringlight.fabric.planes.grid.wavelengths import check_power as check_grid_power
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.wdm import check_power, check_wavelengths, segments
-from ringlight.fabric.steps import Step
+from ringlight.fabric.steps import Step, frozen
 from ringlight.fabric.topology import (
     CrossConnects,
     Fabric,
@@ -334,8 +334,8 @@ class GridNetwork:
 class RingNetwork:
     """Lightpaths on a ring of wavelengths; a link is one wavelength of one fibre of one segment.
 
-    Rank i is the ring's node i. ``segment_s``: seconds that light takes for a segment. Raises ValueError
-    naming a node or segment without link or capacity.
+    Wavelengths of a step are those of its ranks at their places. ``segment_s``: seconds that light takes for
+    a segment. Raises ValueError naming a node or segment without link or capacity.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class RingNetwork:
         segment_s: float = 0.0, latency_s: float = 0.0, share: float = 1.0,
     ) -> None:  # fmt: skip
         _check_share(share)
-        self.ring, self._fabric = ring, fabric
+        self.ring, self._fabric, self._places = ring, fabric, Places(ring.nodes)
         self._segment_s, self._latency_s = segment_s, latency_s
         rates = []
         for switch in ring.switches:
@@ -364,9 +364,10 @@ class RingNetwork:
     def routes(self, ranks: Sequence[str], step: Step, number: int = 0) -> Routes:
         nodes = len(self.ring.nodes)
         if tuple(ranks) != self.ring.nodes:
-            wrong = [r for r, (a, b) in enumerate(zip(ranks, self.ring.nodes, strict=False)) if a != b]
-            detail = f"rank {wrong[0]} is {ranks[wrong[0]]}" if wrong else f"there are {len(ranks)} ranks"
-            raise ValueError(f"ring {self.ring.name}: rank i must be node i of {nodes}, but {detail}")
+            if len(ranks) != nodes:
+                raise ValueError(f"ring {self.ring.name}: {len(ranks)} ranks, but it has {nodes} nodes")
+            sources, destinations = self._places.ends(ranks, step)
+            step = replace(step, sources=frozen(sources), destinations=frozen(destinations))
         check_wavelengths(step, nodes, self.ring.wavelengths, number)
         check_power(self._fabric, self.ring, step, number)
         assert step.clockwise is not None

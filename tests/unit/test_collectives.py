@@ -26,7 +26,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.collectives import Around, alone
 from ringlight.experiments.language.expand import Experiment, parse
 from ringlight.experiments.language.text import ScenarioError
-from ringlight.experiments.papers.wrht import on_ring, verdict
+from ringlight.experiments.papers.wrht import closed_form, on_ring, verdict
 from ringlight.experiments.record.events import CollectiveTimed, Record, RunFailed
 from ringlight.experiments.report.page import tag
 from ringlight.experiments.report.report import render
@@ -733,3 +733,98 @@ def test_the_verdict_knows_what_the_command_asked_for(asked: SimulationBackend, 
     done, _ = carry_out_experiment(of(raw), asked, tmp_path, reporter=Reporter(quiet=True))
     assert not done.failures
     assert "Runs and closed forms agree" in (done.path / "report.html").read_text()
+
+
+# --- the order of ranks ---------------------------------------------------------------------------
+
+
+def shuffled(collective: str = "ring", **changes: Any) -> dict[str, Any]:
+    """One all-reduce in step, beside the same in two iterations and without steps; ranks alternate between
+    two leaves."""
+    raw = study(
+        arms={
+            "free": {"training.synchronised": False},
+            "once": {},
+            "twice": {"training.iterations": 2},
+            "in-order": {"jobs.job.ranks": "all"},
+        },
+        fabric={
+            "leaf_spine": {
+                "leaves": 2, "spines": 1, "gpus_per_leaf": 4, "gpu": "a100", "rate": "100 Gbit/s",
+                "oversubscription": 4,
+            }
+        },
+    )  # fmt: skip
+    del raw["fabrics"], raw["paper"]
+    raw["training"]["collective"] = collective
+    raw["jobs"] = {"job": {"ranks": [f"g{k}" for k in (0, 4, 1, 5, 2, 6, 3, 7)]}}
+    return raw | changes
+
+
+def all_reduces(raw: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the all-reduces of each arm."""
+    experiment, backend = of(raw), SimulationBackend()
+    found, left = backend.batches(choose(experiment, backend).plans)
+    records = [record for batch in found for record in backend.compute(batch)]
+    records += [record for plan in left for record in one_alone(backend, plan)[0]]
+    rows = where(analyse(experiment, records, "simulated").rows, metric="allreduce")
+    return {row.arm: float(row.value) for row in rows}
+
+
+@pytest.mark.parametrize("collective", ["ring", "bidirectional-ring", "halving-doubling"])
+def test_an_all_reduce_in_step_knows_the_order_of_its_ranks(collective: str) -> None:
+    took_s = all_reduces(shuffled(collective))
+    assert took_s["once"] == pytest.approx(took_s["twice"])
+    assert abs(took_s["once"] / took_s["in-order"] - 1) > 0.2
+    if collective == "ring":
+        assert took_s["once"] == pytest.approx(took_s["free"])
+        assert took_s["once"] == pytest.approx(4 * took_s["in-order"])
+
+
+def test_runs_of_one_network_and_two_orders_are_two_batches() -> None:
+    backend = SimulationBackend()
+    plans = [plan for plan in of(shuffled()).plans if plan.arm in ("once", "in-order")]
+    found, left = backend.batches(plans)
+    assert not left
+    assert {batch.places for batch in found} == {(0, 4, 1, 5, 2, 6, 3, 7), tuple(range(8))}
+
+
+def test_gpus_that_nobody_names_are_chosen_by_a_lab() -> None:
+    raw = shuffled()
+    raw["jobs"] = {"job": {"gpus": 8}}
+    raw["arms"] = {"once": {}}
+    assert not alone(of(raw).plans[0])
+
+
+def test_a_ring_of_wavelengths_knows_the_order_of_its_ranks() -> None:
+    ranks = [f"n{k}" for k in (0, 4, 1, 5, 2, 6, 3, 7)]
+    raw = study(arms={"once": {}, "twice": {"training.iterations": 2}, "in-order": {"jobs.job.ranks": "all"}})
+    del raw["fabrics"], raw["paper"]
+    around = {"nodes": 8, "wavelengths": 4, "rate": "40 Gbit/s", "gpu": "a100", "reconfigure": "each-step"}
+    raw["fabric"] = {"rings": {"n": around}}
+    raw["costs"] = {"segment": "1 ms"}
+    raw["jobs"] = {"job": {"ranks": ranks}}
+    took_s = all_reduces(raw)
+    # Light passes four segments, and none more than once in its direction.
+    assert took_s["once"] == pytest.approx(took_s["twice"])
+    assert took_s["once"] == pytest.approx(took_s["in-order"] + 14 * 3e-3)
+    around["wavelengths"] = 1
+    with pytest.raises(ScenarioError, match="no wavelength of 1 is free"):
+        of(raw)
+
+
+def test_the_plan_of_a_ring_leads_to_the_ranks_that_send() -> None:
+    fabric, ring = wdm.wdm_ring("n", 4, 2, 40e9)
+    plan_ = wdm.plan_ring(fabric, ring, steps_named("ring", 4), ("n2", "n0", "n3", "n1"))
+    assert plan_.steps[0].pairs == {("n2", "n0"), ("n0", "n3"), ("n3", "n1"), ("n1", "n2")}
+    with pytest.raises(ValueError, match="its 4 ranks are not the 4 nodes of the ring"):
+        wdm.plan_ring(fabric, ring, steps_named("ring", 4), ("n2", "n0", "n3", "n9"))
+
+
+def test_the_closed_form_is_silent_of_another_order() -> None:
+    raw = study()
+    raw["arms"] = {"a": {"fabric": "tree"}}
+    gpus = list(of(raw).plans[0].setting.fabric.gpus)
+    assert closed_form(of(raw).plans[0]) is not None
+    raw["jobs"] = {"job": {"ranks": gpus[::2] + gpus[1::2]}}
+    assert closed_form(of(raw).plans[0]) is None

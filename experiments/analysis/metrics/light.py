@@ -245,7 +245,7 @@ def ring_plan(context: Context) -> Mapping[str, int]:
         if own.stepped:
             if model := context.alone.get(job.name):
                 found["set_ups_per_allreduce"] = model.set_ups
-            found["wavelengths_used"] = plane.wavelengths_used(len(job.gpus), job.plan.loop.collective)
+            found["wavelengths_used"] = plane.wavelengths_used(job.gpus, job.plan.loop.collective)
     return found
 
 

@@ -299,10 +299,10 @@ class RingCarrier(Carrier):
 
     def put(self, job: Job, network: Network) -> Job:
         """Job in step, as light is set for all ranks at once; each change takes the declared set-up time."""
-        plan = plan_ring(self.plane.fabric, self.plane.ring, job.steps)
+        plan = plan_ring(self.plane.fabric, self.plane.ring, job.steps, job.ranks)
         self._declared_s = self.plane.declared_s(self.plan.setting.scale.time)
         cost = replace(job.cost, set_up_s=self._declared_s, in_steps=tuple(set_up_steps(plan)))
-        return replace(job, steps=lit_steps(job.steps, plan), synchronised=True, cost=cost)
+        return replace(job, steps=lit_steps(job.steps, plan, job.ranks), synchronised=True, cost=cost)
 
     def iterated(self, sim: Simulation, job: str, index: int, begin_s: float) -> None:
         made = sim.loops[job].job
@@ -376,9 +376,9 @@ CARRIERS: Mapping[str, type[Carrier]] = {
 }
 
 
-def lit_steps(steps: Steps, plan: RingPlan) -> Steps:
+def lit_steps(steps: Steps, plan: RingPlan, ranks: Sequence[str]) -> Steps:
     """The steps, with the wavelength and the direction that the plan gives each transfer."""
-    emits = [[plan.transmit.get(a, {}).get(b) for b in plan.nodes] for a in plan.nodes]
+    emits = [[plan.transmit.get(a, {}).get(b) for b in ranks] for a in ranks]
 
     def make() -> Iterator[Step]:
         for step in steps:

@@ -23,6 +23,7 @@ from ringlight.experiments.record.events import (
 from ringlight.fabric.control_faults import ControlFaults
 from ringlight.fabric.impairments import NONE
 from ringlight.fabric.light import Optics
+from ringlight.fabric.planes.packets import packets as packets_of
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.planes.ring.ring_plane import RingPlane
 from ringlight.fabric.planes.ring.wdm import collective_on_ring, wdm_ring
@@ -60,10 +61,14 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class Batch:
-    """Runs of one collective on one network: a ring, or a fabric of packet switches, at emulated rates."""
+    """Runs of one collective on one network: a ring, or a fabric of packet switches, at emulated rates.
+
+    ``places``: of each rank among the network's nodes or GPUs.
+    """
 
     collective: str
     network: Around | Fabric
+    places: tuple[int, ...]
     runs: list[AllReduce]
 
 
@@ -78,7 +83,9 @@ def alone(plan: RunPlan) -> bool:
         return False
     plane = job.plane(fabric)
     in_step = plane.stepped or (plane.shared and not plane.sums and job.loop.synchronised)
-    return in_step and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
+    # Where packets carry it, its GPUs are chosen by where they stand.
+    known = bool(job.ranks) or plane.whole
+    return in_step and known and (job.loop.compute_s, job.iterations, job.gpus) == (0.0, 1, len(fabric.gpus))
 
 
 def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Batch]:
@@ -86,11 +93,15 @@ def batches(plans: Iterable[RunPlan], share: float, latency_s: float) -> list[Ba
     ``latency_s``: of every transfer, besides what a plan says."""
     found: dict[Hashable, Batch] = {}
     for plan in plans:
-        collective = plan.jobs[0].loop.collective
+        (job,) = plan.jobs
+        collective = job.loop.collective
         medium, network, cost = _medium(plan)
-        key = medium, collective
+        nodes = job.plane(plan.setting.fabric).nodes
+        ranks = job.ranks or nodes
+        key = medium, collective, None if ranks == nodes else ranks
         if key not in found:
-            found[key] = Batch(collective, network(), [])
+            at = {node: place for place, node in enumerate(nodes)}
+            found[key] = Batch(collective, network(), tuple(at[gpu] for gpu in ranks), [])
         found[key].runs.append(_all_reduce(plan, cost, share, latency_s))
     return sorted(found.values(), key=_weight, reverse=True)
 
@@ -189,12 +200,15 @@ def _phases(batch: Batch, latency_s: float, segment_s: float, share: float) -> P
     """Raises ValueError for a collective that does not fit the network."""
     where = batch.network
     if isinstance(where, Fabric):
-        ranks = tuple(where.gpus)
+        gpus = packets_of(where).nodes
+        ranks = tuple(gpus[place] for place in batch.places)
         packets = PacketNetwork(where, latency_s=latency_s, share=share)
         return Phases(packets, ranks, compact(steps_named(batch.collective, len(ranks))))
     fabric, ring = _ring(where)
     lit = RingNetwork(fabric, ring, segment_s=segment_s, latency_s=latency_s, share=share)
-    return Phases(lit, ring.nodes, collective_on_ring(batch.collective, where.nodes, where.wavelengths))
+    steps = collective_on_ring(batch.collective, where.nodes, where.wavelengths, batch.places)
+    # Steps are between places on the ring.
+    return Phases(lit, ring.nodes, steps)
 
 
 @lru_cache(maxsize=8)

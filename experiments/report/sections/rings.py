@@ -30,7 +30,7 @@ from ringlight.experiments.report.view import Draw, View
 from ringlight.experiments.report.words import count, seconds
 from ringlight.fabric.planes.ring.ring import CLOCKWISE
 from ringlight.fabric.planes.ring.ring_plane import RingPlane
-from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep, plan_ring
+from ringlight.fabric.planes.ring.wdm import RingPlan, RingStep
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.units import format_rate
 
@@ -173,7 +173,7 @@ def _one(view: View, draw: Draw, run: Run, number: int) -> str:
                 "receiver, clockwise outside the ring and counter-clockwise inside, its colour the "
                 "wavelength. Neighbouring steps with the same light are drawn once."
             )
-        plan = plan_ring(plane.fabric, plane.ring, steps_named(job.plan.loop.collective, len(job.gpus)))
+        plan = plane.plan(job.gpus, job.plan.loop.collective)
         drawn = draw(f"ring-{at.arm}", caption, _lights, plan)
     set_ups = times(at, "set-up", ("setup", "setup_write"))
     return f"<h3>{text(run.plan.title)}</h3>{drawn}<p>{told}</p>{set_ups}"

@@ -47,8 +47,8 @@ class GridPlane(Plane):
         if ranks:
             ways_for(self.grid, ranks, steps)
 
-    def set_ups(self, ranks: int, collective: str) -> int:
-        return steps_named(collective, ranks).steps
+    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
+        return steps_named(collective, len(ranks)).steps
 
     def use(self, ranks: Sequence[str], collective: str) -> LightUse:
         steps = steps_named(collective, len(ranks))

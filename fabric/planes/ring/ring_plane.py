@@ -9,7 +9,7 @@ from typing import ClassVar
 from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.ring.ring import WdmRing
-from ringlight.fabric.planes.ring.wdm import plan_ring, reach, set_up_steps
+from ringlight.fabric.planes.ring.wdm import RingPlan, plan_ring, reach, set_up_steps
 from ringlight.fabric.schedules import fitted, steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric
@@ -47,19 +47,23 @@ class RingPlane(Plane):
 
     def check(self, ranks: Sequence[str], steps: Steps) -> None:
         if len(self.nodes) <= MOST_PLANNED:
-            plan_ring(self.fabric, self.ring, steps)
+            plan_ring(self.fabric, self.ring, steps, ranks)
 
     def fitted(self, collective: str, ranks: int) -> str:
         if ranks != len(self.nodes):
             return collective
         return fitted(collective, ranks, self.ring.wavelengths, reach(self.fabric, self.ring))
 
-    def set_ups(self, ranks: int, collective: str) -> int:
-        return sum(set_up_steps(plan_ring(self.fabric, self.ring, steps_named(collective, ranks))))
+    def plan(self, ranks: Sequence[str], collective: str) -> RingPlan:
+        """The light of a collective. Raises ValueError as :func:`plan_ring`."""
+        return plan_ring(self.fabric, self.ring, steps_named(collective, len(ranks)), ranks)
 
-    def wavelengths_used(self, ranks: int, collective: str) -> int:
+    def set_ups(self, ranks: Sequence[str], collective: str) -> int:
+        return sum(set_up_steps(self.plan(ranks, collective)))
+
+    def wavelengths_used(self, ranks: Sequence[str], collective: str) -> int:
         """How many wavelengths an all-reduce uses."""
-        plan = plan_ring(self.fabric, self.ring, steps_named(collective, ranks))
+        plan = self.plan(ranks, collective)
         return len({emit.wavelength for peers in plan.transmit.values() for emit in peers.values()})
 
     def wait_s(self, time: float, control_s: float, tuning_s: Mapping[str, float]) -> float:

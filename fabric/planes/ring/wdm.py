@@ -218,6 +218,39 @@ def on_ring(steps: Steps, wavelengths: int) -> Steps:
     return replace(steps, make=make)
 
 
+def places_of(nodes: Sequence[str], ranks: Sequence[str]) -> tuple[int, ...]:
+    """The place of each rank among the nodes of a ring. Raises ValueError where ranks are not these nodes."""
+    place = {node: number for number, node in enumerate(nodes)}
+    if sorted(ranks) != sorted(nodes):
+        raise ValueError(f"its {len(ranks)} ranks are not the {len(nodes)} nodes of the ring")
+    return tuple(place[node] for node in ranks)
+
+
+def at_places(steps: Steps, places: Sequence[int]) -> Steps:
+    """The collective with each rank's place on the ring in place of its number [ranks].
+
+    Where they differ, wavelengths that were chosen for neighbours are left out.
+    """
+    if list(places) == list(range(steps.world_size)):
+        return steps
+    at = np.array(places, dtype=np.int64)
+
+    def make() -> Iterator[Step]:
+        # Steps that are alike share their arrays afterwards, too.
+        moved: dict[int, tuple[IntArray, IntArray]] = {}
+        made: dict[int, tuple[Step, Step]] = {}
+        for step in steps:
+            if id(step) not in made:
+                ends = [
+                    moved.setdefault(id(one), (one, frozen(at[one])))[1]
+                    for one in (step.sources, step.destinations)
+                ]
+                made[id(step)] = (step, Step(ends[0], ends[1], step.first, step.count, step.op))
+            yield made[id(step)][1]
+
+    return replace(steps, make=make)
+
+
 def stripes(wavelengths: int, used: int) -> int:
     """How many stripes every transfer of a step gets that uses ``used`` of the wavelengths: a divisor of
     ``wavelengths``, so that steps with different numbers of stripes can cut the vector into equal parts."""
@@ -260,16 +293,18 @@ def _striped(step: Step, nodes: int, wavelengths: int, number: int) -> Step:
     )
 
 
-def collective_on_ring(name: str, nodes: int, wavelengths: int) -> Steps:
-    """The collective of that name with wavelengths: for its time, not for its sums (:func:`compact`).
+def collective_on_ring(name: str, nodes: int, wavelengths: int, places: Sequence[int] = ()) -> Steps:
+    """The collective of that name between the nodes of a ring, with wavelengths: for its time, not for its
+    sums (:func:`compact`). ``places``: of each rank on the ring; none: rank i is node i.
 
     Raises ValueError for another name, and as :func:`assign` when iterated.
     """
     found = parse_collective(name)
-    steps = compact(unstriped_steps(found, nodes))
+    made = compact(unstriped_steps(found, nodes))
+    steps = at_places(made, places) if places else made
     if found.striped:
         return striped(steps, wavelengths)
-    return steps if found.algorithm == "wrht" else on_ring(steps, wavelengths)
+    return steps if found.algorithm == "wrht" and steps is made else on_ring(steps, wavelengths)
 
 
 def reach(fabric: Fabric, ring: WdmRing) -> int | None:
@@ -355,8 +390,9 @@ class RingPlan:
     reconfigure: Reconfigure = "changed-only"
 
 
-def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
-    """The plan for a collective among all nodes of the ring; rank i is node i.
+def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] = ()) -> RingPlan:
+    """The plan for a collective among all nodes of the ring; ``ranks``: nodes in rank order, none: rank i is
+    node i.
 
     Steps without wavelengths get them from :func:`assign`. Raises ValueError for another number of ranks,
     for wavelengths that do not fit, and naming the pair for one that would send on two wavelengths.
@@ -366,6 +402,8 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps) -> RingPlan:
         raise ValueError(
             f"{steps.name}: a schedule of {steps.world_size} ranks; ring {ring.name} has {len(nodes)} nodes"
         )
+    if ranks:
+        steps = at_places(steps, places_of(nodes, ranks))
     transmit: dict[str, dict[str, Emit]] = {node: {} for node in nodes}
     pairs = []
     needed = []
