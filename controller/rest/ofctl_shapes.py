@@ -1,7 +1,8 @@
 """Bodies and answers of ``/stats``, as Ryu documents ``ofctl_rest`` for OpenFlow 1.3.
 
-Numbers may be written as JSON numbers or as strings, decimal or ``0x…``. Keys of an entry that are not known
-are ignored, as there, so that what a GET answered may be sent back.
+Numbers may be written as JSON numbers or as strings, decimal or ``0x…``. Unlike there, an unknown key of an
+entry is refused, because a flow whose actions are misspelt drops packets. Keys that a GET answers are known
+and without effect, so that they may be sent back.
 """
 
 from __future__ import annotations
@@ -103,8 +104,17 @@ ActionType = Literal[
 
 # Bodies
 
+#: Of a key that a GET answers, or that another command has: it may be there and does nothing.
+Unused = Annotated[Any, Field(exclude=True)]
 
-class Action(BaseModel):
+
+class OfBody(BaseModel):
+    """A body, or a part of one, without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Action(OfBody):
     """An action or instruction; which other keys it needs depends on ``type``."""
 
     type: ActionType
@@ -127,7 +137,7 @@ class Action(BaseModel):
     actions: list[Action] | None = None
 
 
-class FlowFilter(BaseModel):
+class FlowFilter(OfBody):
     """``POST /stats/flow/<dpid>``: of the flows, only these. ``priority`` is compared by the controller."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"table_id": 0, "match": {"dl_type": 2048}}]})
@@ -139,9 +149,10 @@ class FlowFilter(BaseModel):
     cookie_mask: U64 | None = None
     match: Match | None = None
     priority: U16 | None = None
+    dpid: Unused = None
 
 
-class OfSwitch(BaseModel):
+class OfSwitch(OfBody):
     dpid: U64
 
 
@@ -173,9 +184,14 @@ class FlowEntry(OfSwitch):
     flags: U16 | None = None
     match: Match | None = None
     actions: list[Action] | None = None
+    length: Unused = None
+    duration_sec: Unused = None
+    duration_nsec: Unused = None
+    packet_count: Unused = None
+    byte_count: Unused = None
 
 
-class Bucket(BaseModel):
+class Bucket(OfBody):
     """``weight`` is for SELECT groups; ``watch_port`` and ``watch_group`` are for FF ones."""
 
     weight: U16 | None = None
@@ -211,12 +227,14 @@ class GroupKey(OfSwitch):
     model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "group_id": 1}]})
 
     group_id: GroupId | None = None
+    type: Unused = None
+    buckets: Unused = None
 
 
 MeterFlag = Literal["KBPS", "PKTPS", "BURST", "STATS"]
 
 
-class Band(BaseModel):
+class Band(OfBody):
     """``rate`` and ``burst_size`` in kbit/s and kbit, or packets per second and packets with PKTPS."""
 
     type: Literal["DROP", "DSCP_REMARK", "EXPERIMENTER"]
@@ -248,6 +266,8 @@ class MeterKey(OfSwitch):
     model_config = ConfigDict(json_schema_extra={"examples": [{"dpid": 1, "meter_id": 1}]})
 
     meter_id: MeterId | None = None
+    flags: Unused = None
+    bands: Unused = None
 
 
 #: OFPPC_PORT_DOWN, NO_RECV, NO_FWD and NO_PACKET_IN.
@@ -265,6 +285,15 @@ class PortEntry(OfSwitch):
     config: U32 | None = None
     mask: U32 | None = None
     advertise: U32 | None = None
+    hw_addr: str | None = None
+    name: Unused = None
+    state: Unused = None
+    curr: Unused = None
+    advertised: Unused = None
+    supported: Unused = None
+    peer: Unused = None
+    curr_speed: Unused = None
+    max_speed: Unused = None
 
     @field_validator("mask")
     @classmethod
@@ -282,13 +311,14 @@ class RoleEntry(OfSwitch):
     role: RoleName = "EQUAL"
 
 
-class Experiment(BaseModel):
+class Experiment(OfBody):
     """``POST /stats/experimenter/<dpid>``."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"experimenter": 1, "exp_type": 1, "data": "data"}]}
     )
 
+    dpid: Unused = None
     experimenter: U32 = 0
     exp_type: U32 = 0
     data_type: Literal["ascii", "base64"] = "ascii"

@@ -218,7 +218,9 @@ def test_writes_are_read_back(rig: ControllerRig) -> None:
     assert get(rig, "meterconfig/1/1")[0]["bands"][0]["rate"] == 2000
     post(rig, "flowentry/add", priority=7, match={"in_port": 3}, actions=[{"type": "METER", "meter_id": 1}])
     assert [f["actions"] for f in get(rig, "flow/1") if f["priority"] == 7] == [["METER:1"]]
-    post(rig, "flowentry/delete_strict", priority=7, match={"in_port": "0x3"})
+    (sent_back,) = [f for f in get(rig, "flow/1") if f["priority"] == 7]
+    post(rig, "flowentry/delete_strict", **{**sent_back, "actions": []})
+    assert [f for f in get(rig, "flow/1") if f["priority"] == 7] == []
     post(rig, "meterentry/delete", meter_id=1)
     assert get(rig, "meterconfig/1") == []
 
@@ -255,6 +257,16 @@ def test_what_cannot_be_is_told_in_one_line(rig: ControllerRig) -> None:
     for path, status, said, entry in (
         ("flowentry/add", 404, "there is no switch", {"dpid": 77}),
         ("flowentry/add", 400, "match.bogus", {"match": {"bogus": 1}}),
+        ("flowentry/add", 400, "action: ", {"action": OUT}),
+        ("flowentry/delete", 400, "instructions: ", {"instructions": []}),
+        ("flowentry/add", 400, "actions.0.prot: ", {"actions": [{"type": "OUTPUT", "prot": 2}]}),
+        ("groupentry/add", 400, "bucket: ", {"group_id": 70, "bucket": []}),
+        ("groupentry/add", 400, "buckets.0.action: ", {"group_id": 70, "buckets": [{"action": OUT}]}),
+        ("meterentry/add", 400, "band: ", {"meter_id": 70, "band": []}),
+        ("portdesc/modify", 400, "configuration: ", {"port_no": 1, "configuration": 1, "mask": 1}),
+        ("role", 400, "rule: ", {"rule": "EQUAL"}),
+        ("experimenter/1", 400, "experiment: ", {"experiment": 1}),
+        ("flow/1", 400, "tableid: ", {"tableid": 3}),
         ("flowentry/add", 400, "match.eth_type: 70000 does not fit", {"match": {"eth_type": 70_000}}),
         ("flowentry/add", 400, "match.eth_dst: 5 cannot be read", {"match": {"eth_dst": 5}}),
         ("flowentry/add", 400, "OFPBMC_BAD_PREREQ", {"match": {"ipv4_dst": "10.0.0.1"}}),
