@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import answer, fail, listing, patience
+from ringlight.experiments.cli.common import answer, fail, listing, patience, say
 
 if TYPE_CHECKING:
     from ringlight.workloads.devices import Device
@@ -366,7 +366,7 @@ def _options(groups: Path | None, ranks: int | None, model_ranks: int | None, sh
         sides = (0,)
     if not all(side > 0 for side in sides):
         fail(f"--shape: {shape!r} should be whole numbers, such as 4x2", 2)
-    return Options(ranks, model_ranks, sides, groups)
+    return Options(ranks, model_ranks, sides, groups, notice=say)
 
 
 def _algorithms(given: Sequence[str]) -> dict[str, str]:

@@ -168,6 +168,37 @@ def test_groups_come_from_a_file_from_the_trace_or_are_the_world(tmp_path: Path)
     assert [g.tolist() for g in read(trace(tmp_path, *nodes)).groups] == [[0, 1], [0, 1, 2, 3], [2, 3]]
 
 
+@pytest.mark.parametrize("attribute", ["pg_name", "comm_group"])
+@pytest.mark.parametrize("kind", [int, str])
+def test_a_group_is_named_by_either_attribute_as_a_number_or_text(
+    attribute: str, kind: type, tmp_path: Path
+) -> None:
+    path = trace(tmp_path, *([reduction(1, **{attribute: kind(7 + r // 2)}), reduction(2)] for r in range(4)))
+    assert f"nothing says which ranks {attribute} '7' has; give a file" in refused(path)
+    (tmp_path / "t.comm_group.json").write_text(json.dumps({"7": [0, 1], "8": [2, 3]}))
+    assert [g.tolist() for g in read(path).groups] == [[0, 1], [2, 3], [0, 1, 2, 3]]
+    path = trace(tmp_path, *([reduction(1, **{attribute: kind(0)})] for _ in range(4)))
+    assert [g.tolist() for g in read(path).groups] == [[0, 1, 2, 3]]
+    (tmp_path / "t.comm_group.json").unlink()
+    assert f"{attribute} is True" in refused(trace(tmp_path, [reduction(1, **{attribute: True})]))
+
+
+def test_a_file_of_groups_that_no_collective_names_is_reported(tmp_path: Path) -> None:
+    path = trace(tmp_path, *([reduction(1)] for _ in range(4)))
+    unused = f"groups.json: no collective of {path} names a group of this file (pg_name, comm_group)"
+    (tmp_path / "groups.json").write_text(json.dumps({"7": [0, 1]}))
+    assert refused(path, groups=tmp_path / "groups.json").endswith(unused)
+    (tmp_path / "groups.json").rename(tmp_path / "t.comm_group.json")
+    lines: list[str] = []
+    assert len(read(path, notice=lines.append).groups) == 1
+    assert lines == [f"{tmp_path}/{unused.replace('groups.json', 't.comm_group.json')}"]
+    path = trace(tmp_path, *([reduction(1, pg_name="7")] for _ in range(2)))
+    (tmp_path / "t.2.et").unlink()
+    (tmp_path / "t.3.et").unlink()
+    read(path, notice=lines.append)
+    assert len(lines) == 1
+
+
 def test_process_groups_hold_from_where_they_are_listed(tmp_path: Path) -> None:
     def listed(number: int, ranks: list[int]) -> Node:
         said = json.dumps([{"pg_name": "7", "ranks": ranks}])
@@ -179,7 +210,7 @@ def test_process_groups_hold_from_where_they_are_listed(tmp_path: Path) -> None:
 
 def test_dimensions_of_a_network_need_its_shape(tmp_path: Path) -> None:
     path = trace(tmp_path, *([reduction(1, involved_dim=[True, False])] for _ in range(6)))
-    assert "say its shape" in refused(path)
+    assert "give its shape (--shape 4x2" in refused(path)
     assert "not 2 × 2" in refused(path, shape=(2, 2))
     assert [g.tolist() for g in read(path, shape=(2, 3)).groups] == [[0, 1], [2, 3], [4, 5]]
     path = trace(tmp_path, *([reduction(1, involved_dim=[False, True])] for _ in range(6)))

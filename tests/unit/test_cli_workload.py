@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -126,6 +127,11 @@ def test_groups_and_shape_of_a_trace(tmp_path: Path) -> None:
     assert "nothing says which ranks pg_name" in refused("show", str(files[0]))
     assert answer("show", str(files[0]), "--groups", str(tmp_path / "elsewhere.json"))["ranks"] == 4
     assert answer("show", TRACE, "--shape", "2x2")["ranks"] == 4
+    for path in (DATA / "chakra").glob("all_reduce.*.et"):
+        shutil.copy(path, tmp_path)
+    (tmp_path / "all_reduce.comm_group.json").write_text('{"one": [0]}')
+    shown = ringlight("workload", "show", str(tmp_path / "all_reduce.0.et"))
+    assert "all_reduce.comm_group.json: no collective of" in shown.stderr
     assert "it has 4 ranks, not 2 × 3" in refused("show", TRACE, "--shape", "2x3")
 
 
@@ -159,6 +165,10 @@ def test_the_list_has_every_model_and_device() -> None:
     [
         (["show", "gone.et"], "gone.et: there are no files NAME.RANK.et"),
         (["show", "README.md"], "README.md: no format fits"),
+        (
+            ["show", "tests/data/msccl/custom_allreduce.xml"],
+            "this is an algorithm (MSCCL), no workload; run it with ringlight bench SCENARIO --algorithm",
+        ),
         (["show", TRACE, "--shape", "2xx"], "--shape: '2xx' should be whole numbers"),
         (["show", TRACE, "--device", "z80"], "--device: no device z80; there are"),
         (["show", TRACE, "--efficiency", "0.5"], "--efficiency: it is of a device"),

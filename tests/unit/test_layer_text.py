@@ -164,7 +164,7 @@ def test_data_parallel_layers_compute_gradients_of_weights_first(tmp_path: Path)
 def test_checkpoints_have_forward_passes_made_again(tmp_path: Path) -> None:
     layers = [f"{name} -1 1 NONE 0 1 NONE 0 1 NONE 0 0" for name in "abcd"]
     header = "HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 1 2"
-    names = [row[0] for row in operations(read(text(tmp_path, header, *layers), ranks=2))]
+    names = [row[0] for row in operations(read(text(tmp_path, header, *layers), ranks=2, model_ranks=1))]
     assert names[6:9] == ["a forward", "b forward", "c input gradient"]
 
 
@@ -174,7 +174,7 @@ def test_checkpoints_without_end_are_refused(tmp_path: Path, monkeypatch: pytest
     asking = " ".join(map(str, range(1, 100)))
     header = f"HYBRID_TRANSFORMER_FWD_IN_BCKWD checkpoints: 1 0 checkpoint_initiates: 99 {asking}"
     with pytest.raises(ValueError, match="it comes to more than 1000 operations"):
-        read(text(tmp_path, header, *layers), ranks=2)
+        read(text(tmp_path, header, *layers), ranks=2, model_ranks=1)
 
 
 def test_an_embedding_s_lookup_goes_on_beside_the_bottom_layers(tmp_path: Path) -> None:
@@ -205,13 +205,23 @@ GOOD = "a -1 1 ALLREDUCE 64 1 NONE 0 1 NONE 0 0"
         ("MODEL\n1\na -1 nan NONE 0 1 NONE 0 1 NONE 0 0", {}, "line 3: a time: 'nan' is no whole number"),
         ("MODEL\n1\na -1 1.5 NONE 0 1 NONE 0 1 NONE 0 0", {}, "line 3: a time: '1.5' is no whole number"),
         (f"MODEL\n1\n{GOOD}\n", {}, "line 1: the text does not say how many ranks there are"),
+        (
+            f"HYBRID_DATA_MODEL\n1\n{GOOD}\n", {"ranks": 4},
+            "line 3: its parallelism is hybrid, and the text does not say how many ranks a group of model",
+        ),
+        (f"HYBRID_TRANSFORMER all_gpus: 4\n1\n{GOOD}\n", {}, "line 3: its parallelism is hybrid"),
+        (
+            f"HYBRID_CUSTOMIZED\n2\n{GOOD} DATA\n{GOOD} HYBRID_MODEL_DATA\n", {"ranks": 4},
+            "line 4: its parallelism is hybrid",
+        ),
         (f"MODEL all_gpus: 4\n1\n{GOOD}\n", {"ranks": 8}, "line 1: it is for 4 ranks, not 8"),
         (f"MODEL all_gpus: 8 pp: 3\n1\n{GOOD}\n", {}, "line 1: 8 ranks do not divide into 3 stages of"),
         (f"MODEL all_gpus: 99999999\n1\n{GOOD}\n", {}, "line 1: it has 99999999 ranks"),
         (f"HYBRID_CUSTOMIZED\n1\n{GOOD} WILD\n", {"ranks": 2}, "line 3: 'WILD' is no parallelism"),
         ("MODEL\n1\na -1 0 NONE 0 0 NONE 0 0 NONE 0 0", {"ranks": 2}, "line 2: there is nothing to do in it"),
         (
-            "HYBRID_TRANSFORMER ep: 3 all_gpus: 8\n1\na -1 1 ALLTOALL_EP 64 1 NONE 0 1 NONE 0 0", {},
+            "HYBRID_TRANSFORMER ep: 3 all_gpus: 8\n1\na -1 1 ALLTOALL_EP 64 1 NONE 0 1 NONE 0 0",
+            {"model_ranks": 1},
             "line 3: its 8 ranks of data parallelism do not divide into 3 experts",
         ),
     ],

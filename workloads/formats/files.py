@@ -38,10 +38,13 @@ def read_bytes(path: Path, count: int = -1, limit: int = FILE_LIMIT, *, pipe: bo
 
 
 def read_text(path: Path, limit: int = TEXT_LIMIT, *, pipe: bool = False) -> str:
-    """What is in a file of text. Raises ValueError as :func:`read_bytes`, and when it is no text."""
+    """Return a file's text, without a byte order mark.
+
+    Raises ValueError as :func:`read_bytes`, and when it is no text.
+    """
     data = read_bytes(path, limit=limit, pipe=pipe)
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}, byte {error.start}: this is no text") from None
 

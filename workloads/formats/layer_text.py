@@ -116,9 +116,22 @@ def read(
     try:
         header, layers = _parse(read_text(path), unit_s)
         places = _places(header, ranks, model_ranks)
+        if not header.number("model_parallel_NPU_group", default=0) and not model_ranks:
+            _check_not_hybrid(layers)
         return _workload(path.stem, header, layers, places)
     except _Mistake as mistake:
         raise ValueError(f"{path}, line {mistake.line}: {mistake}") from None
+
+
+def _check_not_hybrid(layers: Sequence[Layer]) -> None:
+    """Refuse layers whose groups follow from the ranks of model parallelism, where nothing states these."""
+    for layer in layers:
+        if layer.policy.model in (TENSOR, OUTER_TENSOR):
+            raise _Mistake(
+                layer.line,
+                "its parallelism is hybrid, and the text does not say how many ranks a group of model "
+                "parallelism has; give them (--model-ranks N, in a scenario model_ranks)",
+            )
 
 
 class _Mistake(Exception):
@@ -252,7 +265,7 @@ def _places(header: Header, ranks: int | None, model_ranks: int | None) -> _Plac
         raise _Mistake(1, f"it is for {stated} ranks, not {ranks}")
     ranks = stated or ranks or 0
     if not ranks:
-        raise _Mistake(1, "the text does not say how many ranks there are; say it")
+        raise _Mistake(1, "the text does not say how many ranks there are; give them (--ranks N)")
     if ranks > RANKS_LIMIT:
         raise _Mistake(1, f"it has {ranks} ranks, {RANKS_LIMIT} are allowed")
     own = header.number("model_parallel_NPU_group", default=0)

@@ -22,12 +22,13 @@ _NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 
 class Options(NamedTuple):
     """What a file may leave open: its ranks, those of model parallelism, the shape of its network, and a file
-    of process groups."""
+    of process groups. ``notice``: what to do with a line about what was read but not used."""
 
     ranks: int | None = None
     model_ranks: int | None = None
     shape: tuple[int, ...] = ()
     groups: Path | None = None
+    notice: Callable[[str], None] = lambda line: None
 
 
 class Format(NamedTuple):
@@ -40,7 +41,7 @@ class Format(NamedTuple):
 
 CHAKRA = Format(
     "Chakra trace",
-    lambda path, said: chakra.read(path, said.groups, said.shape),
+    lambda path, said: chakra.read(path, said.groups, said.shape, said.notice),
     frozenset({"shape", "groups"}),
 )
 LAYERS = Format(
@@ -116,7 +117,12 @@ def recognise(path: Path) -> Format:
     beginning = read_bytes(path, _BEGINNING)
     if beginning.startswith(MAGIC):
         return PACKED
-    text = beginning.decode(errors="replace")
+    text = beginning.decode("utf-8-sig", errors="replace")
+    if text.lstrip().startswith(("<algo", "<?xml")):
+        raise ValueError(
+            f"{path}: this is an algorithm (MSCCL), no workload; run it with ringlight bench SCENARIO "
+            "--algorithm FILE, or in a scenario as workload: {collective: {file: FILE}}"
+        )
     if layer_text.looks_like(text):
         return LAYERS
     if path.suffix == ".csv" or _is_numbers(text):

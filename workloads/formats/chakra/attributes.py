@@ -17,9 +17,12 @@ from ringlight.workloads.packed import split_of
 
 Ranks = tuple[int, ...]
 
+#: Attributes that name the group of a collective, as text or as a number; the first that does holds.
+GROUP_NAMES = ("pg_name", "comm_group")
 _READ = (
     *("is_cpu_op", "stream", "num_ops", "flops", "seconds", "tensor_size"),
-    *("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name", "involved_dim"),
+    *("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "involved_dim"),
+    *GROUP_NAMES,
     *("size", "algorithm", "root", "kind", "split", "sizes", "communicator"),
 )
 #: An attribute as bytes begins with its name: this, the name's length, the name.
@@ -86,6 +89,17 @@ def number_of(said: Mapping[str, Any], name: str) -> float:
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise ValueError(f"{name} is {value!r:.40}")
     return float(value)
+
+
+def group_of(said: Mapping[str, Any]) -> tuple[str, str]:
+    """Return which attribute names the group of a collective, and the name; both empty if none does."""
+    for attribute in GROUP_NAMES:
+        value = said.get(attribute, "")
+        if type(value) not in (str, int):
+            raise ValueError(f"{attribute} is {value!r:.40}")
+        if value != "":
+            return attribute, str(value)
+    return "", ""
 
 
 def work_of(micros: int, said: Mapping[str, Any]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import heapq
 import json
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from ringlight.workloads.formats.chakra.attributes import (
     Ranks,
     attribute_of,
     collective_of,
+    group_of,
     members_of,
     message_of,
     number_of,
@@ -55,22 +56,34 @@ class _Communicator(NamedTuple):
 Ids = npt.NDArray[np.uint64]
 
 
-def read(path: Path, groups: Path | None = None, shape: Sequence[int] = ()) -> Workload:
+def read(
+    path: Path,
+    groups: Path | None = None,
+    shape: Sequence[int] = (),
+    notice: Callable[[str], None] = lambda line: None,
+) -> Workload:
     """The trace of which ``path`` is a file, or which lies there (``names.files_of``).
 
     ``groups``: a file of process groups, ``{"1": [0, 1]}``; by default NAME.comm_group.json beside the trace,
     where there is one. ``shape``: ranks along each dimension of the network, the first varying fastest; only
-    ``involved_dim`` that names some of them needs it. Raises ValueError, in one line.
+    ``involved_dim`` that names some of them needs it. ``notice``: called with a line if no collective names a
+    group of the file that lies beside the trace. Raises ValueError, in one line, also if none names a group
+    of a file that was given.
     """
     files = files_of(path)
     if len(files) > RANKS_LIMIT:
         raise ValueError(f"{path}: it has {len(files)} ranks, {RANKS_LIMIT} are allowed")
     if shape and math.prod(shape) != len(files):
         raise ValueError(f"{path}: it has {len(files)} ranks, not {' × '.join(map(str, shape))}")
-    groups = groups or groups_beside(files)
-    stated = {} if groups is None else _groups_of(groups, read_text(groups), len(files))
+    source = groups or groups_beside(files)
+    stated = {} if source is None else _groups_of(source, read_text(source), len(files))
     reader = _Reader(Book(), len(files), stated, tuple(shape))
     traces = [reader.trace(file) for file in files]
+    if stated and not reader.named:
+        unused = f"{source}: no collective of {path} names a group of this file (pg_name, comm_group)"
+        if groups is not None:
+            raise ValueError(unused)
+        notice(unused)
     try:
         return reader.workload(name_of(files[0]), traces)
     except ValueError as error:
@@ -148,6 +161,8 @@ class _Reader:
         self._book = book
         self._ranks = ranks
         self._stated = stated
+        #: Whether a collective has named one of the stated groups.
+        self.named = False
         self._shape = shape
         self._left = NODES_LIMIT
         self._seen: dict[bytes, _Trace] = {}
@@ -245,18 +260,25 @@ class _Reader:
 
     def _group(self, said: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
         """The group of a collective: its ranks, or the dimensions of the network along which it goes."""
-        name = said.get("pg_name", "")
+        attribute, name = group_of(said)
         if name in groups:
+            self.named |= name in self._stated
             return groups[name]
         if name not in ("", "0"):
-            raise ValueError(f"nothing says which ranks pg_name {printable(str(name))} has")
+            raise ValueError(
+                f"nothing says which ranks {attribute} {printable(name)} has; give a file of process groups "
+                "(--groups FILE, in a scenario groups)"
+            )
         dims = said.get("involved_dim")
         if dims is None or (isinstance(dims, list) and all(dims)):
             return self._world
         if not isinstance(dims, list) or not all(type(one) is bool for one in dims):
             raise ValueError("involved_dim must be a list of booleans")
         if not self._shape:
-            raise ValueError("its involved_dim names some dimensions of a network; say its shape")
+            raise ValueError(
+                "its involved_dim names some dimensions of a network; give its shape (--shape 4x2, in a "
+                "scenario shape)"
+            )
         along = tuple(dims[: len(self._shape)]) + (False,) * (len(self._shape) - len(dims))
         if not any(along):
             raise ValueError("its involved_dim names no dimension")
