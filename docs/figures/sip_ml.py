@@ -10,40 +10,61 @@ from docs.figures.words import number, ratio, seconds
 
 TRAIN = "job train"
 _RATE, _WORKLOAD = "parameters.bandwidth.value", "jobs.train.workload"
-_GPU, _TAKES = "parameters.gpu.value", "parameters.takes.value"
+_GPU, _TAKES, _COLLECTIVE = (f"parameters.{name}.value" for name in ("gpu", "takes", "collective"))
+#: All-reduces of models in eight pieces, and of models that each GPU has whole.
+_OF_EIGHT = ["ring", "bidirectional-ring"]
+_OF_ONE = [*_OF_EIGHT, "hierarchical-ring-group-8"]
 _MODELS = ("resnet50", "transformer-big", "gpt2-medium")
 _RATES = ("0.5 Tbit/s", "1 Tbit/s", "2 Tbit/s", "4 Tbit/s", "8 Tbit/s")
 _ENDS = (_RATES[0], _RATES[-1])
-#: Arms whose bandwidth is not swept.
-_OWN_RATE = ("servers", "cap-400", "cap-200")
+#: Caps of every pair, and all arms whose bandwidth is not swept.
+_CAPS = ("cap-400", "cap-200")
+_OWN_RATE = ("servers", *_CAPS)
 _OVER = ("servers", "cap-400")
 
 
 def _at(arm: str, workload: str, metric: str = "jct", **changed: str) -> Figure:
-    paths = {"rate": _RATE, "gpu": _GPU, "takes": _TAKES}
+    paths = {"rate": _RATE, "gpu": _GPU, "takes": _TAKES, "collective": _COLLECTIVE}
     swept = {key: value for key, value in changed.items() if key != "rate" or arm not in _OWN_RATE}
     return simulated(arm, metric, TRAIN, {_WORKLOAD: workload} | {paths[k]: v for k, v in swept.items()})
 
 
+def _each(arm: str, workload: str, **changed: str) -> list[Figure]:
+    """The times of an arm with each all-reduce that is searched there."""
+    if arm in _CAPS:
+        return [_at(arm, workload, **changed)]
+    names = _OF_ONE if workload.endswith("-whole") else _OF_EIGHT
+    return [_at(arm, workload, collective=name, **changed) for name in names]
+
+
+def _least(*found: float) -> str:
+    return seconds(min(found))
+
+
 def _iterations(model: str, rate: str) -> list[Cell]:
     arms = ("servers", "ideal", "sip-ocs", "sip-ring", "cap-400", "cap-200")
-    return [f"`{model}`", rate, *(of(seconds, _at(arm, model, rate=rate)) for arm in arms)]
+    return [f"`{model}`", rate, *(of(_least, *_each(arm, model, rate=rate)) for arm in arms)]
 
 
 def _times(theirs: float, ours: float) -> str:
     return f"{theirs / ours:.2f}"
 
 
-def _in_pieces(value: float, pieces: float) -> str:
-    return f"{seconds(value)} ({pieces:.0f})"
+#: What stands in brackets for an all-reduce, by how its name begins.
+_CALLED = {"hierarchical": "h", "bidirectional": "b", "ring": "r"}
+
+
+def _in_pieces(value: float, at: str) -> str:
+    pieces, collective = at.split(", ")
+    return f"{seconds(value)} ({pieces} {_CALLED[collective.partition('-')[0]]})"
 
 
 def _best(model: str, rate: str) -> list[Cell]:
-    """Best division against best, in brackets the GPUs of a replica, and the fixed division beside it."""
+    """Best division and all-reduce against best, in brackets what they are, and eight pieces beside it."""
     best = {
         arm: _at(arm, model, "jct_best", rate=rate) for arm in ("servers", "sip-ocs", "sip-ring", "ideal")
     }
-    fixed = {arm: _at(arm, model, rate=rate) for arm in ("servers", "sip-ocs")}
+    servers, ocs = (_each(arm, model, rate=rate) for arm in ("servers", "sip-ocs"))
     return [
         f"`{model}`",
         rate,
@@ -56,28 +77,32 @@ def _best(model: str, rate: str) -> list[Cell]:
             lambda agrees: "in" if agrees else "below",
             _at("sip-ocs", model, "jct_best_ratio_agrees", rate=rate),
         ),
-        *(of(seconds, one) for one in fixed.values()),
-        of(_times, *fixed.values()),
+        of(_least, *servers),
+        of(_least, *ocs),
+        _over(servers, ocs),
     ]
 
 
-def _either(theirs: float, theirs_whole: float, ours: float, ours_whole: float) -> str:
-    return _times(min(theirs, theirs_whole), min(ours, ours_whole))
+def _over(theirs: list[Figure], ours: list[Figure]) -> Of:
+    """The best of their times over the best of ours."""
+    count = len(theirs)
+    return of(lambda *found: _times(min(found[:count]), min(found[count:])), *theirs, *ours)
 
 
 def _speed_ups(model: str, gpu: str, theirs: bool, takes: str) -> list[Cell]:
     """Speed-ups over servers and a cap, at the least and greatest bandwidth.
 
-    First with all models in eight pieces, then each in eight pieces or whole, whichever is faster.
+    First with all models in eight pieces, then each in eight pieces or whole, whichever is faster; each with
+    its best all-reduce.
     """
     workload = f"{model}-theirs" if theirs else model
 
     def pair(other: str, rate: str) -> tuple[Of, Of]:
-        limited = _at(other, workload, gpu=gpu, takes=takes)
-        ours = _at("sip-ocs", workload, rate=rate, gpu=gpu, takes=takes)
-        whole = (_at(arm, f"{workload}-whole", rate=rate, gpu=gpu) for arm in (other, "sip-ocs"))
-        limited_whole, ours_whole = whole
-        return of(_times, limited, ours), of(_either, limited, limited_whole, ours, ours_whole)
+        limited, ours = (_each(arm, workload, rate=rate, gpu=gpu, takes=takes) for arm in (other, "sip-ocs"))
+        limited_whole, ours_whole = (
+            _each(arm, f"{workload}-whole", rate=rate, gpu=gpu) for arm in (other, "sip-ocs")
+        )
+        return _over(limited, ours), _over([*limited, *limited_whole], [*ours, *ours_whole])
 
     pairs = [pair(other, rate) for other in _OVER for rate in _ENDS]
     said = "the authors'" if theirs else "4 a parameter"
@@ -91,13 +116,17 @@ def _speed_ups(model: str, gpu: str, theirs: bool, takes: str) -> list[Cell]:
     ]
 
 
+def _over_first(first: float, *found: float) -> str:
+    return ratio(min(found) / first)
+
+
 def _added(model: str, rate: str) -> list[Cell]:
     """Gradients in the network and by the added term, for both counts of bytes."""
     cells: list[Cell] = [f"`{model}`", rate, of(seconds, _at("sip-ocs-added", model, rate=rate))]
     for name, workload in (("parameters", model), ("theirs", f"{model}-theirs")):
-        sent = _at("sip-ocs", workload, rate=rate)
+        sent = _each("sip-ocs", workload, rate=rate)
         added = _at("sip-ocs-added", model, f"iteration_added_{name}", rate=rate)
-        cells += [of(seconds, sent), of(seconds, added), of(lambda a, b: ratio(a / b), sent, added)]
+        cells += [of(_least, *sent), of(seconds, added), of(_over_first, added, *sent)]
     return cells
 
 

@@ -45,7 +45,7 @@ def crossover_rows(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[Run
 
 def _lines(spec: CrossoverSpec, rows: Sequence[Row], plans: Sequence[RunPlan]) -> Iterator[_Line]:
     plan_at = {(plan.arm, key_of(plan.point)): plan for plan in plans}
-    for mine in lines(rows, spec.metric, spec.along):
+    for mine in lines(rows, spec.metric, [spec.along]):
         known = [(quantity(row.point[spec.along]), row.value) for row in mine]
         series = sorted((x[0], value) for x, value in known if x is not None and is_number(value))
         if len(series) < 2:

@@ -122,18 +122,18 @@ def defines(name: str, metric: str) -> bool:
     return name == metric or name.startswith(f"{metric}.")
 
 
-def without(point: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A point but for one swept path."""
-    return {other: value for other, value in point.items() if other != path}
+def without(point: Mapping[str, Any], *paths: str) -> dict[str, Any]:
+    """A point but for some swept paths."""
+    return {other: value for other, value in point.items() if other not in paths}
 
 
-def lines(rows: Iterable[Row], metric: str, along: str) -> list[list[Row]]:
-    """Rows of a metric over all repeats that are swept over a path: together those that differ in nothing but
-    its value."""
+def lines(rows: Iterable[Row], metric: str, along: Sequence[str]) -> list[list[Row]]:
+    """Rows of a metric over all repeats that are swept over all of some paths: together those that differ in
+    nothing but the values of these."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        if row.metric == metric and row.repeat is None and along in row.point:
-            found.setdefault((row.arm, row.subject, key_of(without(row.point, along))), []).append(row)
+        if row.metric == metric and row.repeat is None and all(path in row.point for path in along):
+            found.setdefault((row.arm, row.subject, key_of(without(row.point, *along))), []).append(row)
     return list(found.values())
 
 

@@ -1,26 +1,41 @@
-"""Finds the best value of a swept path, for each arm and each point of the other swept paths."""
+"""Finds the best values of swept paths, for each arm and each point of the other swept paths."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ringlight.experiments.analysis.rows import Row, lines, without
+from ringlight.experiments.analysis.rows import Row, Value, lines, without
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SearchSpec, quantity
+
+#: Figures this close are alike: sums of the same numbers in another order.
+_ALIKE = 1e-9
 
 
 def search_rows(spec: SearchSpec, rows: Sequence[Row]) -> Iterator[Row]:
     """Rows METRIC``_best`` and METRIC``_best_at`` for each arm, subject and point of the other swept paths.
 
-    They are the least figure over the searched path's values, and the value that gave it. In a tie the first
-    that was swept wins.
+    They are the least figure over the values of the searched paths, and the values that gave it: of one path
+    its number, of several their words with a comma between. Of figures that are alike the first counts. A
+    figure that is not swept over all of the searched paths is left out.
     """
     numbers = (row for row in rows if is_number(row.value))
     for mine in lines(numbers, spec.metric, spec.along):
-        best = min(mine, key=lambda row: float(row.value))  # type: ignore[arg-type]
-        at = best.point[spec.along]
-        best = replace(best, point=without(best.point, spec.along))
+        least = min(_number(row) for row in mine)
+        best = next(row for row in mine if _number(row) <= least * (1 + _ALIKE))
+        value, unit = _said([best.point[path] for path in spec.along])
+        best = replace(best, point=without(best.point, *spec.along))
         yield replace(best, metric=f"{spec.metric}_best")
-        value, unit = quantity(at) or (str(at), "")
         yield replace(best, metric=f"{spec.metric}_best_at", value=value, unit=unit, spread=None)
+
+
+def _number(row: Row) -> float:
+    return float(row.value)  # type: ignore[arg-type]
+
+
+def _said(values: Sequence[object]) -> tuple[Value, str]:
+    """The values of the searched paths as a row has them, and their unit."""
+    if len(values) == 1:
+        return quantity(values[0]) or (str(values[0]), "")
+    return ", ".join(map(str, values)), ""

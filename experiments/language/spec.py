@@ -44,6 +44,7 @@ Metric = Annotated[Words, Names("metric")]
 Metrics = Annotated[tuple[Words, ...], BeforeValidator(_listed), Names("metric")]
 Arms = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1), Names("arm")]
 SweptPath = Annotated[str, Names("swept path")]
+SweptPaths = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1), Names("swept path")]
 #: Values of swept paths, one list for each.
 Places = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Names("swept path")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -408,10 +409,10 @@ class CrossoverSpec(Strict):
 
 
 class SearchSpec(Strict):
-    """The value of the path ``along`` with the least ``metric``, for each arm and point of what else is
+    """The values of the paths ``along`` with the least ``metric``, for each arm and point of what else is
     swept."""
 
-    along: SweptPath
+    along: SweptPaths
     metric: Metric = "jct"
 
     @property

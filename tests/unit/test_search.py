@@ -11,7 +11,7 @@ from ringlight.experiments.language.spec import SearchSpec
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.report.words import meaning
 
-SPEC = SearchSpec(along="k")
+SPEC = SearchSpec(along=("k",))
 
 
 def row(arm: str, seconds: float | None, **point: object) -> Row:
@@ -35,6 +35,26 @@ def test_the_least_of_each_arm_and_point_is_found_with_where_it_is() -> None:
         ("b", "None", "jct_best_at"): (2e12, "bit/s"),
     }
     assert all("k" not in r.point for r in search_rows(SPEC, rows))
+
+
+def test_several_paths_are_searched_together() -> None:
+    """A figure that is swept over one of them alone is no figure of the search."""
+    rows = [
+        row("a", 4.0, k=1, by="ring"),
+        row("a", 3.0, k=2, by="ring"),
+        row("a", 1.0 + 1e-13, k=1, by="tree"),
+        row("a", 1.0, k=1, by="star"),
+        row("a", 0.5, k=1),
+        row("b", 2.0, k=4, by="ring", rate="1 Tbit/s"),
+    ]
+    found = list(search_rows(SearchSpec(along=("k", "by")), rows))
+    assert [(r.arm, r.metric, r.value, r.point) for r in found] == [
+        # The first of two that are alike.
+        ("a", "jct_best", 1.0 + 1e-13, {}),
+        ("a", "jct_best_at", "1, tree", {}),
+        ("b", "jct_best", 2.0, {"rate": "1 Tbit/s"}),
+        ("b", "jct_best_at", "4, ring", {"rate": "1 Tbit/s"}),
+    ]
 
 
 def test_a_report_says_what_the_best_is_of() -> None:
@@ -65,6 +85,8 @@ def test_a_placed_model_has_as_many_replicas_as_fill_the_job() -> None:
     [
         ("[1, 2, 8]", "[1, 3]", "mp: 8 GPUs do not divide into replicas of 3"),
         ("sweep", "search: {along: parameters.piece.value}\nsweep", "search.along: there is no swept path"),
+        ("sweep", "search: {along: [parameters.pieces.value, k]}\nsweep", "there is no swept path k"),
+        ("sweep", "search: {along: []}\nsweep", "search.along"),
         (
             "sweep",
             "search: {along: parameters.pieces.value, metric: jc}\nsweep",

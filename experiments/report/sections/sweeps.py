@@ -387,7 +387,8 @@ def search(view: View, draw: Draw) -> str:
     if spec is None or not rows:
         return ""
     paths = swept(row.point for row in rows)
-    what, where = upper_first(called(spec.metric)), short(spec.along, [spec.along, *paths])
+    what = upper_first(called(spec.metric))
+    where = " and ".join(short(path, [*spec.along, *paths]) for path in spec.along)
     caption = f"{what} with the best {where} of each arm, {view.label}."
     x = _across(rows, paths)
     picture = draw("search", caption, _side_by_side, view, rows, paths, x) if x else ""
@@ -396,7 +397,7 @@ def search(view: View, draw: Draw) -> str:
     columns: Columns[Point] = of_points(paths)
     columns = [*columns, *((text(view.title(arm)), _best(view, spec, rows, arm, arms)) for arm in arms)]
     return (
-        f"<p>{text(what)} of each arm where its {text(where)} is best, in brackets which {tag(view.label)}."
+        f"<p>{text(what)} of each arm with its best {text(where)}, in brackets which {tag(view.label)}."
         f"</p>{view.paragraph('search')}{picture}{table_of(list(whole.values()), columns, len(paths))}"
     )
 
