@@ -8,21 +8,26 @@ how long an iteration would have to compute, in times of ODDL's all-reduce, for 
 iterations.
 
 Packet fabrics: leaves of sqrt(n) nodes, hashed paths, ranks in order of the leaves or scattered (the median
-of five orders; one of 4,096). SiP-Ring: 2 wavelengths of 25 Gbit/s in each direction, never dark or dark
-for 20 us before 100 us of light; all that a fibre can carry is shared, which no decision could better.
+of five orders; one of 4,096). Oversubscription is of two kinds: ``thin`` has sqrt(n) spines and uplinks of a
+part of a node's rate, ``few`` has fewer spines and uplinks of a node's full rate.
+
+SiP-Ring: 2 wavelengths of 25 Gbit/s in each direction, never dark or dark for 20 us before 100 us of light;
+all that a fibre can carry is shared, which no decision could better.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.harness import most_memory_mib, tell
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.networks import IdealNetwork, Network, PacketNetwork
 from ringlight.testbed.simulation.phases import Phases
@@ -61,11 +66,26 @@ def computing(ratio: float, claim: float) -> float | None:
     return round((ratio - claim) / (claim - 1), 2) if ratio >= claim else None
 
 
+#: Oversubscription by thin uplinks, and by few of a node's full rate: how many spines a fabric has.
+KINDS: dict[str, Callable[[int, int], int]] = {
+    "thin": lambda side, by: side,
+    "few": lambda side, by: side // by,
+}
+
+
+def packet_fabric(side: int, by: int, kind: str) -> Fabric:
+    """``side`` leaves of as many nodes, whose uplinks have together 1/``by`` of what their nodes have."""
+    spines = KINDS[kind](side, by)
+    return leaf_spine(side, side, RATE_BPS, spines=spines, oversubscription=by).fabric()
+
+
 def packet_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str, float | None]]:
     side = math.isqrt(nodes)
     found = {}
-    for by in (1, 2, 4, 8, 16):
-        fabric = leaf_spine(side, side, RATE_BPS, spines=side, oversubscription=by).fabric()
+    for by, kind in ((1, "thin"), *itertools.product((2, 4, 8, 16), KINDS)):
+        if by > side:
+            continue
+        fabric = packet_fabric(side, by, kind)
         gpus = tuple(fabric.gpus)
         orders = [
             np.random.default_rng(seed).permutation(nodes) for seed in range(ORDERS if nodes < 4096 else 1)
@@ -77,7 +97,8 @@ def packet_ratios(nodes: int, size: float, oddl_s: float) -> dict[str, dict[str,
                 all_reduce_s(packets, [gpus[k] for k in order], collective, size) / oddl_s for order in orders
             )
             for name, ratio in (("in order", in_order), ("scattered", scattered)):
-                found[f"leaf-spine {by}:1, {collective}, ranks {name}"] = entry(ratio, FAT_TREE)
+                how = f"{by}:1" if by == 1 else f"{by}:1 by {kind} uplinks"
+                found[f"leaf-spine {how}, {collective}, ranks {name}"] = entry(ratio, FAT_TREE)
     return found
 
 

@@ -165,13 +165,12 @@ def _best(base: AtBase) -> Iterator[Finding]:
     for arm in (_OURS, "sip-ring", "ideal"):
         ratios = _ratios(servers, _times(base, arm, "jct_best"))
         if ratios:
-            slower, within = _slower(ratios), f"{_within(base, ratios)} of {len(ratios)}"
+            slower, within = _slower(ratios), f"{_within(base, ratios)} of {len(ratios)} are"
             yield Finding(
                 "loses" if slower else "wins",
                 f"{base.titles[_SERVERS]}, each with its best division and all-reduce: {base.titles[arm]} is "
-                f"so many times as fast, over all bandwidths: {_by_model(ratios)}; {within} are in the published "
-                f"range"
-                f"{'; slower: ' * bool(slower)}{slower}.",
+                f"so many times as fast, over all bandwidths: {_by_model(ratios)}; {within} in the published "
+                f"range{'; slower: ' * bool(slower)}{slower}.",
             )
 
 

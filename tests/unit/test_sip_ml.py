@@ -183,8 +183,8 @@ def test_the_verdict_follows_the_rows(analysis: Analysis) -> None:
     assert f"{MODEL} {times[0]:.2f} to {times[1]:.2f}" in texts
     best = sorted(1 / at(analysis, "sip-ocs", "jct_best_ratio", **{RATE: rate}) for rate in RATES)
     said = (
-        "Servers of 8 GPUs, each with its best division and all-reduce: SiP-OCS is so many times as fast, over "
-        f"all bandwidths: {MODEL} {best[0]:.2f} to {best[1]:.2f}"
+        "Servers of 8 GPUs, each with its best division and all-reduce: SiP-OCS is so many times as fast, "
+        f"over all bandwidths: {MODEL} {best[0]:.2f} to {best[1]:.2f}"
     )
     assert said in texts
     # Half as fast where servers are half: nothing of it is written by hand.

@@ -95,3 +95,43 @@ def test_what_is_no_map_of_workloads_has_none() -> None:
     assert _map_of(view_of_file(TEXT.replace("[ring, exchange]", "[ring]"), "side.yaml")) is None
     other = TEXT.replace("jobs.train.workload: [ring, exchange]", "workloads.ring.size: [1 MB, 2 MB]")
     assert _map_of(view_of_file(other, "side.yaml")) is None
+
+
+SEARCHED = (
+    TEXT.replace("algorithm: ring, size: 64 MB", "algorithm: $by, size: 64 MB")
+    + """
+parameters: {by: {value: ring, source: assumed, why: To be searched.}}
+search: {along: parameters.by.value, metric: iteration}
+"""
+)
+#: Two servers of four GPUs: a ring over all leaves a server by one of its NICs.
+SERVERS = "{interconnect: {kind: servers, gpus: 8, gpu: a100, each: 4, inside: 2.4 Tbit/s, rate: 100 Gbit/s}}"
+
+
+def test_each_fabric_has_its_best_collective_where_they_are_searched() -> None:
+    by = "parameters.by.value: [ring, hierarchical-ring-group-4]"
+    text = SEARCHED.replace(
+        "{jobs.train.workload: [ring, exchange]}",
+        f"""
+      - over: {{jobs.train.workload: [ring], {by}}}
+      - over: {{jobs.train.workload: [exchange], parameters.by.value: [ring]}}""",
+    )
+    text = text.replace(
+        "  slow: {interconnect: {kind: ideal, gpus: 8, gpu: a100, rate: 100 Gbit/s}}", f"  slow: {SERVERS}"
+    )
+    view = view_of_file(text, "side.yaml")
+    found = _map_of(view)
+    assert found is not None
+    assert (found.metric, found.workloads) == ("iteration_best", ["ring", "exchange"])
+    # 64 MB by a ring over eight GPUs, 2 * 7/8 of them at 100 Gbit/s; or 2 * 3/4 at 2.4 Tbit/s, and a fourth
+    # part between two servers. Who is fast need not wait for the slow, which saves up to a step.
+    ring_s, inside_s, between_s = 64e6 * 8 * 1.75 / 100e9, 64e6 * 8 * 1.5 / 2.4e12, 16e6 * 8 / 100e9
+    times = {at.arm: at for line in found.times for at in line if at.point == {"jobs.train.workload": "ring"}}
+    assert times["slow"].number("iteration_best") == pytest.approx(inside_s + between_s, rel=0.1)
+    assert times["slow"].value("iteration_best_at") == "hierarchical-ring-group-4"
+    # Where all pairs are alike the ring is as fast as any, and stands first.
+    assert times["ideal"].number("iteration_best") == pytest.approx(ring_s / 4, rel=0.1)
+    assert times["ideal"].value("iteration_best_at") == "ring"
+    page = winners(view, lambda name, caption, figure, *args: str(figure(*args)) and "")
+    assert "Iteration, and what each fabric is built of" in page
+    assert "<td class=n>0.375</td>" in page, "parts are counted where collectives are searched, too"

@@ -16,6 +16,7 @@ from matplotlib.ticker import EngFormatter
 
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.metrics.built import PARTS
+from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.spec import SweepSpec, quantity
 from ringlight.experiments.report.charts import legend, shaded, sheet
 from ringlight.experiments.report.drawing import MORE, PALETTE
@@ -139,17 +140,26 @@ class _Map:
 
 
 def _map_of(view: View) -> _Map | None:
-    """Map of winners: sweeps over one job's workload alone, and the arms that ran any of them."""
+    """Map of winners: sweeps over one job's workload alone, and the arms that ran any of them.
+
+    Where the metric is searched for its least, that counts, and the searched paths may be swept, too.
+    """
     spec = view.experiment.spec
     compared = [name for compare in spec.compare[:1] for name in compare.metrics if name in metrics()]
     metric = next((name for name in compared if metrics()[name].unit == "s"), None)
+    searched: Sequence[str] = ()
+    if spec.search is not None and spec.search.metric == metric:
+        searched, metric = spec.search.along, spec.search.made[0]
     alone = [
-        sweep for sweep in spec.sweep if len(sweep.over) == 1 and next(iter(sweep.over)).endswith(".workload")
+        (sweep, paths[0])
+        for sweep in spec.sweep
+        if len(paths := [path for path in sweep.over if path not in searched]) == 1
+        and paths[0].endswith(".workload")
     ]
     if not alone or metric is None:
         return None
-    path = next(iter(alone[0].over))
-    swept = [sweep for sweep in alone if path in sweep.over]
+    path = alone[0][1]
+    swept = [sweep for sweep, other in alone if other == path]
     workloads = list(dict.fromkeys(str(name) for sweep in swept for name in sweep.over[path]))
     arms = [arm for arm in view.arms if any(sweep.arms is None or arm in sweep.arms for sweep in swept)]
     if len(arms) < _ARMS or len(workloads) < _WORKLOADS:
@@ -178,10 +188,11 @@ def winners(view: View, draw: Draw) -> str:
     """Map of the winners among arms that ran the same workloads, and the parts of their fabrics."""
     if (found := _map_of(view)) is None:
         return ""
-    what = upper_first(called(found.metric))
+    what = upper_first(_called(found))
+    each = "each with the best of what was searched; " if found.metric.endswith("_best") else ""
     caption = (
-        f"{what} over the least of any fabric at the same workload, {view.label}; in order of the geometric "
-        "mean over the workloads that all ran. A dash: not run, or failed."
+        f"{what} over the least of any fabric at the same workload, {view.label}; {each}in order of the "
+        "geometric mean over the workloads that all ran. A dash: not run, or failed."
     )
     notes = (
         "a transceiver is the end of a fibre at a GPU or a packet switch, whatever its rate and however many "
@@ -196,6 +207,10 @@ def winners(view: View, draw: Draw) -> str:
     )
 
 
+def _called(found: _Map) -> str:
+    return called(found.metric.removesuffix("_best"))
+
+
 def _winners(view: View, found: _Map) -> Figure:
     rows, columns = len(found.arms), len(found.workloads)
     figure, ((axis,),) = sheet(0.9 + 0.3 * rows, left=2.3, right=0.3, top=0.1, bottom=0.6)
@@ -208,7 +223,7 @@ def _winners(view: View, found: _Map) -> Figure:
         words.append([NOTHING if r is None else "best" if r < 1.0005 else _times(r) for r in ratios])
     titles = [view.title(arm) for arm in reversed(found.arms)]
     shaded(axis, [said(name) for name in found.workloads], titles, cells, words)
-    axis.set_xlabel(f"workload; in each cell: {called(found.metric)} over the least of any fabric")
+    axis.set_xlabel(f"workload; in each cell: {_called(found)} over the least of any fabric")
     return figure
 
 
@@ -220,8 +235,12 @@ def _table(view: View, found: _Map) -> str:
     def counted(row: int, part: str) -> str:
         at = next((at for at in found.times[row] if at.number(found.metric) is not None), found.times[row][0])
         name = f"fabric {view.plans[at.arm].setting.name}"
-        count = view.at(at.arm, name, at.point).number(f"{part}_per_gpu")
-        return "" if count is None else f"{count:.3g}"
+        counts = (
+            one.value
+            for one in view.table.each(at.arm, f"{part}_per_gpu")
+            if one.subject == name and at.point.items() <= one.point.items() and is_number(one.value)
+        )
+        return "".join(f"{count:.3g}" for count in itertools.islice(counts, 1))
 
     def taken(row: int, column: int) -> str:
         ratio = found.ratio(row, column)
