@@ -23,8 +23,9 @@ from ringlight.controller.web.access import has_body, headers, refuse
 
 #: A body, bytes, and how long it may take to come, seconds.
 BODY_BYTES, BODY_S = 1 << 20, 20.0
-#: All bodies that one server holds while they come, bytes. Bodies up to `SMALL_BYTES` do not wait for others.
-BODIES_BYTES, SMALL_BYTES = 16 << 20, 16 << 10
+#: All bodies that one server holds while they come, bytes, and one of its largest at least. Bodies up to
+#: `SMALL_BYTES` do not wait for others.
+BODIES_BYTES, SMALL_BYTES = 8 << 20, 4 << 10
 #: Bodies that become files, at a time.
 _UPLOADS = 4
 
@@ -82,7 +83,7 @@ class BoundedBodies:
                 if len(body) > SMALL_BYTES:
                     self._held += len(body) - counted
                     counted = len(body)
-                    if self._held > BODIES_BYTES:
+                    if self._held > max(BODIES_BYTES, self._limit):
                         await _refuse_body(scope, send, 503, "too many large bodies at once; try again")
                         return
                 if not message.get("more_body", False):

@@ -9,11 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import logging
 import resource
 import socket
+import ssl
 import threading
 import time
+from asyncio.sslproto import SSLProtocol
+from collections import deque
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,8 +34,19 @@ log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 2048
 #: Longest that a client may take for the head of a request, and for reading what it is sent, seconds.
 HEAD_S, UNREAD_S = 10.0, 30.0
-#: Longest head of a request, bytes.
-HEAD_BYTES = 64 << 10
+#: The same over TLS, which takes 60 kB for each, also of those that have not shown that they know it.
+MOST_TLS = 256
+#: Longest head of a request, and longest trailers of a body, bytes; most fields of either.
+HEAD_BYTES, FIELDS = 64 << 10, 128
+#: Memory that a field takes besides its characters, bytes.
+_FIELD_BYTES = 160
+#: Memory that requests of one server take until they are answered, without their bodies, bytes. Connections
+#: that take no more than `_SMALL_BYTES` do not wait for others.
+HEADS_BYTES, _SMALL_BYTES = 4 << 20, 4 << 10
+#: Bytes that are parsed at a time. Of a piece nobody knows how much the parser keeps.
+_PIECE = 4 << 10
+#: Longest wait for the end of a TLS session, seconds.
+_TLS_END_S = 2.0
 #: Idle connections are kept so long, seconds: longer than clients keep theirs, or one sends on it as it is
 #: closed (httpx: 5 s).
 IDLE_S = 60
@@ -39,73 +56,184 @@ _DATE_S = 1.0
 _PIPELINED = 16
 #: Descriptors that a process of a server asks for.
 _DESCRIPTORS = 8192
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 49\r\n"
-    b'connection: close\r\n\r\n{"detail":"too many connections at once; later"}\n'
-)
+
+
+@dataclass
+class _Door:
+    """What the connections of one server share.
+
+    ``new`` and ``idle``: those that wait for a whole request, their first or the next, the longest-waiting
+    first; ``every``: all of them; ``most``: how many there may be; ``held``: bytes that their requests take
+    until they are answered.
+    """
+
+    most: int
+    new: dict[_Connection, None] = field(default_factory=dict)
+    idle: dict[_Connection, None] = field(default_factory=dict)
+    every: set[_Connection] = field(default_factory=set)
+    held: int = 0
 
 
 class _Connection(HttpToolsProtocol):
-    """``new`` and ``idle``: the connections of this server that wait for a whole request, their first or the
-    next, the longest-waiting first."""
-
-    def __init__(
-        self, *, new: dict[_Connection, None], idle: dict[_Connection, None], most: int, **more: Any
-    ) -> None:
+    def __init__(self, *, door: _Door, **more: Any) -> None:
         super().__init__(**more)
-        self._new, self._idle, self._most = new, idle, most
-        self._head_bytes: int | None = 0
+        self._door = door
+        #: What carries the bytes, with TLS or without.
+        self._carrier: asyncio.Transport | None = None
+        #: Whether a request has begun whose head is not there, and one whose body is not.
+        self._in_head, self._in_body = False, False
+        #: Size of the head, or of the trailers, so far.
+        self._bytes, self._fields = 0, 0
+        #: Bytes since the parser has said anything: of a field without an end.
+        self._loose = 0
+        #: Memory that each request takes that is not answered, the one that comes last.
+        self._taken = deque([0])
+        self._held = 0
+        self._refusal: tuple[int, str] | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self._most:
-            longest = next(iter(self._new), None) or next(iter(self._idle), None)
+        if self._carrier is None:
+            self.come(transport)
+        else:
+            self._be_patient()
+
+    def come(self, carrier: Any) -> None:
+        """Count the connection, whatever it will say; another goes where there are too many."""
+        self._carrier = carrier
+        door = self._door
+        door.every.add(self)
+        if len(door.every) > door.most:
+            longest = next(iter(door.new), None) or next(iter(door.idle), None)
             if longest is None:
-                transport.write(_FULL)
-                transport.close()
+                if self.transport is not None:
+                    self.transport.write(_answer(503, "too many connections at once; later"))
+                carrier.close()
                 return
             longest.busy()
-            longest.transport.abort()
-        self._new[self] = None
+            longest.abort()
+        door.new[self] = None
         self._be_patient()
 
-    def busy(self) -> None:
-        """Remove the connection from those that wait for a request."""
-        self._new.pop(self, None)
-        self._idle.pop(self, None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def go(self) -> None:
+        """Take the connection out of all counts."""
         self.busy()
+        self._door.every.discard(self)
+        self._door.held -= self._held
+        self._held = 0
         for timer in (self._patience, self._unread):
             if timer is not None:
                 timer.cancel()
+
+    def abort(self) -> None:
+        if self._carrier is not None:
+            self._carrier.abort()
+
+    def busy(self) -> None:
+        """Remove the connection from those that wait for a request."""
+        self._door.new.pop(self, None)
+        self._door.idle.pop(self, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.go()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._head_bytes is not None:
-            self._head_bytes += len(data)
-            if self._patience is None:
-                self._be_patient()
-        super().data_received(data)
-        # Headers that have not ended are kept by the parser; a body that nobody wants is not.
-        if self._head_bytes is not None and self._head_bytes > HEAD_BYTES and self._answered:
-            log.warning("a request with a head of more than %d bytes", HEAD_BYTES)
-            self.send_400_response("The head of the request is too long.")
+        if not self._in_body and self._patience is None:
+            self._be_patient()
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self._loose += len(piece)
+            super().data_received(piece)
+            if not self.transport.is_closing() and (self._refusal or not self._fits()):
+                self.send_400_response("")
+            if self.transport.is_closing():
+                return
 
-    @property
-    def _answered(self) -> bool:
-        """Whether no request is in work, and none is being skipped."""
-        return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+    def _fits(self) -> bool:
+        """Whether what is there of a request is as small as it must be; notes why it is not."""
+        if self._bytes + self._loose > HEAD_BYTES or self._fields > FIELDS:
+            self._refusal = (
+                400,
+                f"a head has at most {HEAD_BYTES} bytes and {FIELDS} fields, and so have trailers",
+            )
+        taken = sum(self._taken) + self._loose
+        held = taken if taken > _SMALL_BYTES else 0
+        more, self._held = held - self._held, held
+        self._door.held += more
+        if more > 0 and self._door.held > HEADS_BYTES:
+            self._refusal = 503, "too many large heads at once; later"
+        return self._refusal is None
+
+    def _count(self, size: int, fields: int = 0) -> None:
+        self._loose = 0
+        self._bytes += size
+        self._fields += fields
+        if self._in_head:
+            self._taken[-1] += size + fields * _FIELD_BYTES
+        self._must(self._fits())
+
+    def _must(self, right: bool, refusal: str | None = None) -> None:
+        """Have the parser stop where something is not right."""
+        if not right:
+            self._refusal = self._refusal or (400, str(refusal))
+            raise ValueError(self._refusal[1])
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong with a request and hang up; only the latter where that would be taken for the
+        answer to another."""
+        status, detail = self._refusal or (400, msg)
+        log.warning("a request is not taken: %s", detail)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.write(_answer(status, detail))
+        elif self._in_body and not self.pipeline and not cycle.response_started:
+            # It gets this answer and no other.
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.transport.write(_answer(status, detail))
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._in_head = True
+        self._begin_part()
         self._be_patient()
+
+    def _begin_part(self) -> None:
+        self._bytes, self._fields, self._loose = 0, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4, 1)
+        # Trailers would become fields of the head, after those were checked.
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._be_impatient()
+        self._in_head, self._in_body = False, True
+        self._begin_part()
+        self._must(len(self.pipeline) < _PIPELINED, "too many requests at once on one connection")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._begin_part()
+        if self.pipeline:
+            # It is read once what came earlier is answered.
+            self._taken[-1] += len(body)
+            self._must(self._fits())
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self._in_body = False
+        self._begin_part()
         # From here on it is up to us.
         self.busy()
         self._be_impatient()
@@ -115,27 +243,28 @@ class _Connection(HttpToolsProtocol):
                 # It was answered before it was sent to its end.
                 self._begin_again()
                 self._be_patient()
-
-    def on_headers_complete(self) -> None:
-        self._be_impatient()
-        self._head_bytes = None
-        if len(self.pipeline) >= _PIPELINED:
-            raise ValueError("too many requests at once on one connection")
-        super().on_headers_complete()
+            else:
+                self._taken.append(0)
 
     def on_response_complete(self) -> None:
-        cycle = self.cycle
         super().on_response_complete()
-        if cycle is self.cycle and not self.transport.is_closing() and not self.pipeline:
+        if len(self._taken) > 1:
+            self._taken.popleft()
+        if self.cycle.response_complete and not self.transport.is_closing():
             self._begin_again()
-            if cycle.more_body:
+            if self.cycle.more_body:
                 # The rest of a body that was refused is skipped for so long.
                 self._be_patient()
 
     def _begin_again(self) -> None:
-        self._head_bytes = 0
+        if not self._in_head:
+            # An idle connection keeps nothing of what was asked.
+            self._taken[-1] = 0
+            self.url, self.headers = b"", []
+            self.cycle.scope = self.scope = {}  # type: ignore[typeddict-item]
+        self._fits()
         self.busy()
-        self._idle[self] = None
+        self._door.idle[self] = None
 
     def _be_patient(self) -> None:
         self._be_impatient()
@@ -147,13 +276,15 @@ class _Connection(HttpToolsProtocol):
             self._patience = None
 
     def _give_up(self) -> None:
-        if not self.transport.is_closing():
+        if self.transport is None:
+            self.abort()
+        elif not self.transport.is_closing():
             self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._unread is None:
-            self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+            self._unread = self.loop.call_later(UNREAD_S, self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -162,11 +293,57 @@ class _Connection(HttpToolsProtocol):
             self._unread = None
 
 
+class _TlsSession(SSLProtocol):
+    """TLS of a connection, which counts from the first byte on. asyncio's own has 256 KiB for each."""
+
+    max_size = 16 << 10
+
+    def __init__(self, connection: _Connection, context: ssl.SSLContext) -> None:
+        super().__init__(
+            connection.loop,
+            connection,
+            context,
+            None,  # type: ignore[arg-type]
+            server_side=True,
+            ssl_handshake_timeout=HEAD_S,  # type: ignore[arg-type]
+            ssl_shutdown_timeout=_TLS_END_S,
+        )
+        self._connection = connection
+
+    def connection_made(self, transport: Any) -> None:
+        self._connection.come(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        # The connection is not called where no session has begun.
+        self._connection.go()
+        super().connection_lost(exc)
+
+
+def _answer(status: int, detail: str) -> bytes:
+    """An answer after which the connection ends."""
+    body = json.dumps({"detail": detail}).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _connection(door: _Door, tls: ssl.SSLContext | None, **more: Any) -> asyncio.BaseProtocol:
+    connection = _Connection(door=door, **more)
+    if tls is None:
+        return connection
+    connection.loop = asyncio.get_running_loop()
+    return _TlsSession(connection, tls)
+
+
 class _Server(uvicorn.Server):
     """Sleeps until a request comes: uvicorn's own looks ten times a second whether it is to end."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, door: _Door) -> None:
         super().__init__(config)
+        self._door = door
         self._ended: asyncio.Future[None] | None = None
 
     def end(self, *, at_once: bool) -> None:
@@ -189,13 +366,12 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if not self.force_exit:
             await super().shutdown(sockets)
-            return
         # uvicorn's own waits a tenth of a second for answers that nobody is to have.
         for server in self.servers:
             server.close()
-        for connection in [*self.server_state.connections]:
-            connection.transport.abort()
-        while self.server_state.connections:
+        for connection in [*self._door.every]:
+            connection.abort()
+        while self._door.every:
             await asyncio.sleep(0)
 
 
@@ -220,11 +396,15 @@ class HttpServer:
         end_s: int = 2,
         name: str = "rest",
     ) -> None:
+        context = None
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            # An empty password: nobody is there to be asked for one.
+            context.load_cert_chain(*tls, password="")
+        door = _Door(_connections(MOST_CONNECTIONS if tls is None else MOST_TLS))
         config = uvicorn.Config(
             app,
-            http=functools.partial(  # type: ignore[arg-type]
-                _Connection, new={}, idle={}, most=_connections()
-            ),
+            http=functools.partial(_connection, door, context),  # type: ignore[arg-type]
             ws="none",
             log_config=None,
             access_log=False,
@@ -232,12 +412,10 @@ class HttpServer:
             lifespan="off",
             timeout_graceful_shutdown=end_s,
             timeout_keep_alive=IDLE_S,
-            ssl_certfile=None if tls is None else str(tls[0]),
-            ssl_keyfile=None if tls is None else str(tls[1]),
         )
         # With what is being answered ended at once, each answer would leave a traceback.
         logging.getLogger("uvicorn.error").addFilter(_is_no_end)
-        self._server = _Server(config)
+        self._server = _Server(config, door)
         self._listener = listener
         self._stopping = False
         # uvicorn handles signals in the main thread only; there it would end the process before us.
@@ -273,11 +451,11 @@ class HttpServer:
             self._thread.join(timeout_s)
 
 
-def _connections() -> int:
-    """How many connections a server may have of the descriptors that its process may have."""
+def _connections(most: int) -> int:
+    """How many connections, at most ``most``, a server may have of its process's descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _DESCRIPTORS:
         with contextlib.suppress(OSError, ValueError):
             soft = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(16, min(MOST_CONNECTIONS, soft // 2))
+    return max(16, min(most, soft // 2))

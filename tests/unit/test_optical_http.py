@@ -325,6 +325,25 @@ def replies(data: bytes, *methods: str) -> list[tuple[int, bytes]]:
     return found
 
 
+def test_trailers_and_heads_behind_a_request_in_work_are_bounded() -> None:
+    chunked = b"POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+    later = b"GET /later HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nx-a: b"
+    for first in (chunked, later, b"GET / HTTP/1.1\r\nx-a: b"):
+        session, taken = Echo(), 0
+        session.feed(first)
+        session.advance(0)
+        for piece in [b"x-a: b\r\n" * 8192] * 640:
+            if not session.wants_bytes:
+                break
+            session.feed(piece)
+            session.advance(0)
+            taken += len(piece)
+        assert taken < 1 << 18, first
+        session.advance(5)
+        session.advance(6)
+        assert session.over, first
+
+
 @pytest.mark.fuzz
 @given(cuts=st.lists(st.integers(0, 400)))
 def test_however_the_bytes_are_cut_the_answers_are_the_same(cuts: list[int]) -> None:

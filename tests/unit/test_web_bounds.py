@@ -150,6 +150,128 @@ def test_half_a_head_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyP
         assert ask(port, long[:-2], wait_s=1.0).startswith(b"HTTP/1.1 400 ")
 
 
+def test_trailers_are_bounded_and_are_no_fields_of_the_head(app: FastAPI) -> None:
+    seen: list[list[str]] = []
+
+    @app.post("/fields")
+    async def fields(request: Request) -> int:
+        length = len(await request.body())
+        seen.append(sorted(request.headers))
+        return length
+
+    chunked = head("POST", "/fields", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n"
+    with serving_app(app) as port:
+        said = ask(port, chunked + b"X-Sum: 1\r\nAuthorization: Bearer x\r\n\r\n", wait_s=0.5)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert seen == [["host", "transfer-encoding"]]
+        before = resident_bytes()
+        for piece in (b"X-A: b\r\n" * 8192, b"b" * (1 << 16)):
+            said = ask(port, chunked + b"X-A: ", *[piece] * 640)
+            assert said == b"" or said.startswith(b"HTTP/1.1 400 "), said
+        said = ask(port, chunked + b"X-A: b\r\n" * 200)
+        assert said.startswith(b"HTTP/1.1 400 "), said
+        assert len(seen) == 1
+        assert resident_bytes() - before < 20 << 20
+
+
+def test_a_head_behind_a_request_in_work_is_bounded(app: FastAPI) -> None:
+    asked, over = threading.Event(), asyncio.Event()
+
+    @app.get("/long")
+    async def long() -> str:
+        asked.set()
+        await asyncio.wait_for(over.wait(), 20)
+        return "done"
+
+    with serving_app(app) as port, contextlib.ExitStack() as stack:
+        before = resident_bytes()
+        begun = b"GET /well HTTP/1.1\r\nX-A: "
+        for first, piece in (
+            (begun, b"b" * (1 << 16)),
+            (begun, b"X-A: b\r\n" * 8192),
+            (b"GET /", b"a" * (1 << 16)),
+        ):
+            asked.clear()
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            client.sendall(head("GET", "/long"))
+            assert asked.wait(5)
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                client.sendall(first)
+                for _ in range(640):
+                    client.sendall(piece)
+                # Nothing that could be taken for the answer to the first.
+                assert client.recv(1 << 16) == b""
+        assert resident_bytes() - before < 20 << 20
+
+
+def test_a_body_behind_a_request_in_work_waits_outside(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADS_BYTES", 256 << 10, raising=False)
+    asked, over = threading.Semaphore(0), threading.Event()
+
+    @app.get("/long")
+    async def long() -> str:
+        asked.release()
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    with serving_app(app) as port, contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(8):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+            client.sendall(head("GET", "/long"))
+            assert asked.acquire(timeout=5)
+            clients.append(client)
+        hung_up = 0
+        for client in clients:
+            try:
+                client.sendall(head("POST", "/length", "Content-Length: 90000") + b"x" * 60_000)
+                hung_up += client.recv(1) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                hung_up += 1
+        assert 3 <= hung_up <= 5
+        over.set()
+
+
+def test_a_head_ends_where_it_says_it_does(app: FastAPI) -> None:
+    """Not where a piece ends that the kernel has handed over."""
+    with serving_app(app) as port:
+        for length, status in ((63_000, 200), (66_000, 400), (120_000, 400)):
+            said = ask(port, head("GET", "/well", "X-A: " + "b" * length), wait_s=1.0)
+            assert said.startswith(f"HTTP/1.1 {status} ".encode()), (length, said)
+        many = [f"X-{number}: b" for number in range(128)]
+        assert ask(port, head("GET", "/well", *many), wait_s=1.0).startswith(b"HTTP/1.1 400 ")
+        assert ask(port, head("GET", "/well", *many[1:]), wait_s=1.0).startswith(b"HTTP/1.1 200 ")
+
+
+def test_heads_are_bounded_together(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADS_BYTES", 300 << 10, raising=False)
+    large = head("GET", "/well", *(f"X-{number}: {'b' * 500}" for number in range(100)))
+    with serving_app(app) as port, contextlib.ExitStack() as stack:
+        said = []
+        for _ in range(12):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=0.2))
+            client.sendall(large[:-2])
+            with contextlib.suppress(TimeoutError):
+                said.append(client.recv(1 << 16)[:12])
+        assert 5 <= len(said) <= 9
+        assert set(said) == {b"HTTP/1.1 503"}
+        # Others are served, and whoever is answered takes nothing any more.
+        for _ in range(3):
+            assert ask(port, head("GET", "/well"), wait_s=0.3).startswith(b"HTTP/1.1 200")
+        stack.close()
+        deadline = time.monotonic() + 5
+        while not ask(port, large, wait_s=0.3).startswith(b"HTTP/1.1 200"):
+            assert time.monotonic() < deadline
+        with contextlib.ExitStack() as idle:
+            for _ in range(12):
+                client = idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+                client.sendall(large)
+                assert client.recv(12) == b"HTTP/1.1 200"
+
+
 def test_whoever_says_nothing_shuts_nobody_out(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MOST_CONNECTIONS", 20)
     with serving_app(app) as port, contextlib.ExitStack() as stack:
@@ -311,6 +433,27 @@ def test_rest_over_tls_is_for_those_who_trust_its_certificate(
             api.get("/well")
     with pytest.raises(Unreachable, match=f"{key}: certificates cannot be read"):
         Api("127.0.0.1:1", cacert=str(key))
+
+
+def test_who_does_not_greet_over_tls_is_counted_and_goes(
+    app: FastAPI, certificates: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MOST_TLS", 20, raising=False)
+    monkeypatch.setattr(serving, "HEAD_S", 1.0)
+    cert, key = certificates
+    with serving_app(app, tls=check_tls(cert, key)) as port, contextlib.ExitStack() as stack:
+        before = resident_bytes()
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(200)
+        ]
+        with Api(f"127.0.0.1:{port}", cacert=str(cert), anywhere=True) as api:
+            assert api.get("/well") == "yes"
+        assert resident_bytes() - before < 20 << 20
+        for one in silent[0], silent[-1]:
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+            assert time.monotonic() - began < 4
 
 
 def test_an_answer_that_is_cut_off_at_the_end_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
