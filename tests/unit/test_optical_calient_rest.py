@@ -180,7 +180,7 @@ def test_circuits_have_names_groups_and_two_ways(talk: Calient, device: OpticalD
     assert "half2" not in red
     assert (two["dir"], two["half1"]["conn"], two["half2"]["conn"]) == ("bi", "1.1.3-1.1.4", "1.1.4-1.1.3")
     detail = talk.ask("GET", "/rest/crossconnects/?id=detail&conn=1.1.4-1.1.3")
-    assert detail == two
+    assert detail == [two]
     assert talk.ask("GET", "/rest/crossconnects/?id=detail&conn=9>9")["response"]["status"] == "0"
     assert talk.ask("DELETE", "/rest/crossconnects/?id=delete&conn=1.1.4-1.1.3&group=&name=") == {
         "response": {"status": "1"}
@@ -310,10 +310,39 @@ def test_ports_are_named_and_put_out_of_service(talk: Calient, device: OpticalDe
         assert talk.ask("POST", config, wrong)["response"]["status"] == "0"
 
 
+def test_other_people_s_calls_are_answered_in_the_shape_that_they_read(talk: Calient) -> None:
+    circuits, port = "/rest/crossconnects/", "/rest/ports/?id=detail&port="
+    form = b"id=add&in=1.1.3&out=1.1.4&dir=uni&nolight=true"
+    assert talk.ask("POST", circuits, form)["response"]["status"] == "1"
+    assert talk.add(1, 2, dir="bi") == "1"
+    assert talk.ask("GET", f"{circuits}?id=detail&conn=1.1.1-1.1.2")[0]["half1"]["conn"] == "1.1.1-1.1.2"
+    both, one = talk.ask("GET", f"{port}1.1.1"), talk.ask("GET", f"{port}1.1.3")
+    assert [(row["port"], row["incircuit"], row["outcircuit"]) for row in (*both, *one)] == [
+        ("1.1.1", "1.1.1-1.1.2", "1.1.1-1.1.2"),
+        ("1.1.3", "1.1.3>1.1.4", ""),
+    ]
+    (into,) = talk.ask("GET", f"{port}1.1.4")
+    assert (into["incircuit"], into["outcircuit"]) == ("", "1.1.3>1.1.4")
+    (free,) = talk.ask("GET", f"{port}1.1.5")
+    assert (free["incircuit"], free["outcircuit"], free["conn"]) == ("", "", "NONE")
+    assert talk.ask("GET", f"{port}9.9.9")["response"]["status"] == "0"
+    assert talk.ask("GET", f"{circuits}?id=detail&conn=1.1.7-1.1.8")["response"]["status"] == "0"
+    assert talk.ask("DELETE", f"{circuits}?conn=1.1.1-1.1.2")["response"]["status"] == "1"
+    assert talk.ask("POST", f"{circuits}?id=deactivate", b"conn=1.1.3%3E1.1.4")["response"]["status"] == "1"
+    assert talk.conns() == {"1.1.3>1.1.4": "UMA/RDY/OK"}
+    assert talk.ask("DELETE", circuits, b"conn=1.1.3%3E1.1.4")["response"]["status"] == "1"
+    assert talk.conns() == {}
+
+
 @pytest.mark.parametrize(
     ("method", "target", "body", "status"),
     [
         ("GET", "/", None, 404),
+        ("DELETE", "/rest/crossconnects/", None, 400),
+        ("POST", "/rest/crossconnects/", b"in=1.1.3&out=1.1.4", 400),
+        ("POST", "/rest/crossconnects/?id=badd", b"in=1.1.3&out=1.1.4", 400),
+        ("POST", "/rest/crossconnects/?id=add", b"in=1.1.3&out", 400),
+        ("POST", "/rest/crossconnects/?id=add", b"&".join([b"in=1"] * 99), 400),
         ("GET", "/rest/nothing", None, 404),
         ("GET", "/rest/crossconnects/", None, 400),
         ("GET", "/rest/crossconnects/?id=badd", None, 405),

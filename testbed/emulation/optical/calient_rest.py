@@ -1,17 +1,20 @@
 """REST interface of Calient S-series switches, the device's side: JSON over HTTP, base ``/rest``.
 
     GET    crossconnects/?id=list                     every circuit; halves with powers, loss and states
-    GET    crossconnects/?id=detail&conn=1.1.1>1.2.1  one of them
+    GET    crossconnects/?id=detail&conn=1.1.1>1.2.1  one of them, as a list
     POST   crossconnects/?id=add      {"in", "out", "group", "conn", "dir": "uni"|"bi", "name", "nolight"}
     POST   crossconnects/?id=badd     a list of those; answers a list, each with its own status
     POST   crossconnects/?id=bdel     [{"conn": "1.1.1>1.2.1"}], likewise
-    DELETE crossconnects/?id=delete&conn=…
+    DELETE crossconnects/?id=delete&conn=…            (or ?conn=… alone)
     POST   crossconnects/?id=activate|deactivate&conn=…      (or {"conn": …} as body)
     POST   crossconnects/?id=deleteall
     GET    ports/?id=summary          port, conn, connid, power, inalias, outalias
+    GET    ports/?id=detail&port=1.1.1         the same of one port, as a list, with incircuit and outcircuit
     POST   ports/?id=config           {"port", "inalias", "outalias", "inas": "IS"|"OOS", "outas"}
     GET    info/?id=restversion|softwareversion
     GET    node/?id=summary&detail=SYSCFG|SOFTWARE|HARDWARE
+
+The body of a POST of one object may be a form, which may have ``id``, too: ``id=add&in=1.1.1&out=1.1.2``.
 
 The first request needs HTTP basic authentication and is given a session cookie, with which later ones do
 without, until it has not been used for `COOKIE_S`. A switch without users asks nobody.
@@ -22,7 +25,8 @@ is answered when the device has carried it out; its light comes later, and the s
 ``nolight`` a circuit whose ingress is dark is reported with OC FAIL.
 
 Unverified, and chosen here: the status of success (``1``) and the text beside it, ``detail`` of a circuit
-that is not there (status 0), powers as text in dBm (``NONE`` without light), a port's ``power`` as
+or port that is not there (status 0), what a port's ``detail`` has besides ``incircuit`` and ``outcircuit``
+(text, empty without a circuit), powers as text in dBm (``NONE`` without light), a port's ``power`` as
 ``in,out``, the keys of ``info`` and ``node``, and the body of ``ports/?id=config``. ``deadreckon`` is taken
 as ``nolight``; ``band`` is ignored.
 """
@@ -35,7 +39,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl
 
 from ringlight.testbed.emulation.optical.calient import (
     GROUP,
@@ -69,6 +73,7 @@ COOKIE = "SESSIONID"
 COOKIE_S = 1800
 MAX_COOKIES = 256
 MAX_BULK = 4096
+MAX_FORM_FIELDS = 32
 _DONE, _REFUSED = "1", "0"
 #: Yields while the device is busy with it; for each item of a request whether it was done.
 _Done = Generator[None, int, list[bool]]
@@ -108,6 +113,20 @@ def _status(done: bool, text: str = "") -> dict[str, Any]:
 
 def _reply(value: object) -> Response:
     return Response(200, json.dumps(value).encode(), {"content-type": "application/json"})
+
+
+def _form(body: bytes) -> dict[str, str]:
+    """Return the fields of a body that is a form; none for any other body, whatever its type is called."""
+    if body.lstrip()[:1] in (b"", b"{", b"[") or b"=" not in body:
+        return {}
+    try:
+        return dict(
+            parse_qsl(
+                body.decode(), keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FORM_FIELDS
+            )
+        )
+    except ValueError:
+        return {}
 
 
 def _text(item: Mapping[str, Any], key: str, default: str = "") -> str:
@@ -164,7 +183,8 @@ class CalientRestSession(HttpSession):
     def _do(self, request: Request, now_ns: int) -> Answer:
         query = {key: values[-1] for key, values in parse_qs(request.url.query).items()}
         path = request.url.path.strip("/").removeprefix("rest/")
-        verb = query.get("id", "")
+        default = "delete" if (path, request.method) == ("crossconnects", "DELETE") else ""
+        verb = query.get("id") or _form(request.body).get("id", default)
         if not request.url.path.startswith("/rest/") or path not in _METHODS:
             raise HttpError(404, f"there is no {request.url.path[:80]}")
         methods = _METHODS[path].get(verb)
@@ -177,7 +197,8 @@ class CalientRestSession(HttpSession):
         if path == "ports":
             if verb == "config":
                 return (yield from self._configure(request, now_ns))
-            return _reply(self._port_summary(now_ns))
+            rows = self._port_summary(now_ns)
+            return _reply(rows if verb == "summary" else self._port_detail(rows, query.get("port", "")))
         if path == "info":
             return _reply({"version": REST_VERSION if verb == "restversion" else SOFTWARE})
         return _reply(self._node(query.get("detail", "SYSCFG")))
@@ -189,7 +210,7 @@ class CalientRestSession(HttpSession):
             return _reply([self._row(circuit, now_ns) for circuit in self._circuits.all()])
         if verb == "detail":
             (circuit,) = self._circuits.find([query.get("conn", "")])
-            return _reply(_status(False, INVALID) if circuit is None else self._row(circuit, now_ns))
+            return _reply(_status(False, INVALID) if circuit is None else [self._row(circuit, now_ns)])
         if verb == "deleteall":
             done = yield from self._delete(self._circuits.idle(self._circuits.all()), now_ns)
             return _reply(_status(all(done), "" if all(done) else INVALID))
@@ -210,10 +231,12 @@ class CalientRestSession(HttpSession):
 
     def _items(self, request: Request, bulk: bool) -> list[Mapping[str, Any]]:
         """The objects of the body. Raises HttpError."""
-        try:
-            body = json.loads(request.body)
-        except (ValueError, RecursionError):
-            raise HttpError(400, "the body is not JSON") from None
+        body: Any = _form(request.body)
+        if not body:
+            try:
+                body = json.loads(request.body)
+            except (ValueError, RecursionError):
+                raise HttpError(400, "the body is neither JSON nor a form") from None
         items = body if bulk else [body]
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise HttpError(400, f"{'a list of objects' if bulk else 'an object'} is wanted")
@@ -315,6 +338,18 @@ class CalientRestSession(HttpSession):
             )
         return rows
 
+    def _port_detail(self, rows: Sequence[dict[str, str]], name: str) -> object:
+        try:
+            port = self._circuits.number(name)
+        except CircuitError:
+            return _status(False, "Invalid Port")
+        row = rows[port - 1] | {"incircuit": "", "outcircuit": ""}
+        for circuit in self._circuits.by_port().get(port, []):
+            for into, out in circuit.halves():
+                row |= {"incircuit": circuit.conn} if into == port else {}
+                row |= {"outcircuit": circuit.conn} if out == port else {}
+        return [row]
+
     def _configure(self, request: Request, now_ns: int) -> Answer:
         item = self._items(request, False)[0]
         try:
@@ -362,7 +397,7 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "deactivate": ("POST",),
         "deleteall": ("POST",),
     },
-    "ports": {"summary": ("GET",), "config": ("POST",)},
+    "ports": {"summary": ("GET",), "detail": ("GET",), "config": ("POST",)},
     "info": {"restversion": ("GET",), "softwareversion": ("GET",)},
     "node": {"summary": ("GET",)},
 }
