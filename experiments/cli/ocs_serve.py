@@ -16,7 +16,8 @@ from ringlight.experiments.cli.options import Json
 
 def serve(
     profile: Annotated[
-        str, typer.Option(help="calient-s320, polatis-6000, polatis-7000, ocp; or mems, piezo, ideal.")
+        str,
+        typer.Option(help="calient-s320, polatis-6000, polatis-7000, ocp, sonic-ocs; or mems, piezo, ideal."),
     ] = "calient-s320",
     ports: Annotated[int, typer.Option(min=1, max=4096, help="Duplex ports.")] = 320,
     served: Annotated[

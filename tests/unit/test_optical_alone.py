@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -188,3 +189,9 @@ def test_a_password_is_in_no_message(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="users, line 3: not user:password") as caught:
         serve(users=users)
     assert "s3cret" not in str(caught.value)
+
+
+def test_every_profile_that_can_be_served_is_in_the_help() -> None:
+    (option,) = get_type_hints(serve, include_extras=True)["profile"].__metadata__
+    named = set(re.findall(r"[\w-]+", option.help)) - {"or"}
+    assert named == {name for name in PROFILES if protocols_of(name)}

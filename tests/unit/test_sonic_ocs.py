@@ -31,10 +31,10 @@ from ringlight.fabric.crossconnect import CrossConnect as XC
 from ringlight.fabric.crossconnect import CrossConnectState, Mode, PortState
 from ringlight.fabric.optical_profiles import IDEAL, PROFILES
 from ringlight.testbed.acceptance.measure import factory_loss
-from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin, SetLabel
+from ringlight.testbed.emulation.optical.device import NS, OpticalDevice, Rewire, SetAdmin, SetLabel, Together
 from ringlight.testbed.emulation.optical.session import Switch
 from ringlight.testbed.emulation.optical.sonic_tree import ROOT, STATES, Change, TooBig, tree
-from ringlight.testbed.emulation.optical.yang_tree import Step, TreeError
+from ringlight.testbed.emulation.optical.yang_tree import Step
 from tests.drivers import converge
 from tests.http_script import Asked, Script, answer
 from tests.optical_model import ModelSwitch, Talk
@@ -129,6 +129,50 @@ def test_the_documents_force_blocked_port(client: httpx.Client) -> None:
     assert client.put(f"{port}/state", json={"sonic-ocs:state": "normal"}).status_code == 204
     assert states(client)["1A"] == ("tuned", "1B")
     assert client.put(f"{port}/state", json={"sonic-ocs:state": "powered_off"}).status_code == 400
+
+
+def test_a_port_is_labelled_and_blocked_in_one_change_and_its_cross_connect_waits(
+    client: httpx.Client, switch: ModelSwitch
+) -> None:
+    port = {"simplex_port_id": "2A", "label": "Label_2A", "state": "force_blocked"}
+    client.patch(
+        f"{DATA}/OCS_PORT", json={"sonic-ocs:OCS_PORT": {"OCS_PORT_LIST": [port]}}
+    ).raise_for_status()
+    client.patch(WIRES, json=container("2A-5B")).raise_for_status()
+    assert states(client)["2A"] == ("blocked", "5B")
+    assert states(client)["5B"] == ("blocked", "2A")
+    # All of CONFIG_DB in one, or nothing of it.
+    whole = {
+        "OCS_PORT": {
+            "OCS_PORT_LIST": [port | {"state": "normal"}, {"simplex_port_id": "3B", "label": "x" * 99}]
+        },
+        "OCS_CROSS_CONNECT": {"OCS_CROSS_CONNECT_LIST": [row("3A-3B")]},
+    }
+    refused = client.patch(DATA, json={"sonic-ocs:sonic-ocs": whole})
+    assert (refused.status_code, "label of port 3B is longer" in refused.text) == (400, True)
+    assert (ids(client), states(client)["2A"][0]) == (["2A-5B"], "blocked")
+    whole["OCS_PORT"]["OCS_PORT_LIST"].pop()
+    client.patch(DATA, json={"sonic-ocs:sonic-ocs": whole}).raise_for_status()
+    found = states(client)
+    assert (found["2A"], found["3B"]) == (("tuned", "5B"), ("tuned", "3A"))
+
+
+def test_a_refusal_names_the_port_as_the_faceplate_does(client: httpx.Client, switch: ModelSwitch) -> None:
+    switch.device.fail(13)
+    for path, told in (
+        (WIRES, container("4A-5B")),
+        (f"{DATA}/OCS_PORT/OCS_PORT_LIST=5B/state", {"sonic-ocs:state": "force_blocked"}),
+    ):
+        refused = client.request("PATCH", path, json=told)
+        assert (refused.status_code, "port 5B has failed" in refused.text) == (409, True)
+    switch.device.repair(time.monotonic_ns(), 13)
+
+
+def test_the_switch_says_that_it_is_an_optical_one(client: httpx.Client) -> None:
+    place = "/restconf/data/sonic-device_metadata:sonic-device_metadata/DEVICE_METADATA/localhost"
+    (found,) = client.get(place).raise_for_status().json().values()
+    assert found["switch_type"] == "ocs"
+    assert client.put(f"{place}/switch_type", json={"switch_type": "npu"}).status_code == 405
 
 
 def test_factory_insertion_loss_and_path(client: httpx.Client) -> None:
@@ -251,8 +295,8 @@ def test_a_change_is_the_smallest_and_of_one_kind() -> None:
     ports = [{"simplex_port_id": "1B", "label": "x"}]
     assert asked(OCS_PORT={"OCS_PORT_LIST": ports}).commands() == [SetLabel(9, "x")]
     ports[0]["state"] = "force_blocked"
-    with pytest.raises(TreeError, match="several"):
-        asked(OCS_PORT={"OCS_PORT_LIST": ports}).commands()
+    both = (SetAdmin((9,), False), SetLabel(9, "x"))
+    assert asked(OCS_PORT={"OCS_PORT_LIST": ports}).commands() == [Together(both)]
     blocked = [{"simplex_port_id": name, "state": "force_blocked"} for name in ("1A", "2B")]
     assert asked(OCS_PORT={"OCS_PORT_LIST": blocked}).commands() == [SetAdmin((1, 10), False)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,7 +149,40 @@ def test_what_is_not_there(client: Any) -> None:
         assert "NOT_FOUND" in str(caught.value.orig_exc)
     assert told(client.get(path=[DB])) == [{}]
     models = {one["name"]: one["version"] for one in client.capabilities()["supported_models"]}
-    assert models == dict.fromkeys(["sonic-ocs", "sonic-ocs-states"], "2024-11-21")
+    assert models == dict.fromkeys(["sonic-ocs", "sonic-ocs-states", "sonic-device_metadata"], "2024-11-21")
+
+
+@pytest.mark.parametrize("encoding", ["json", "json_ietf", "proto"])
+def test_an_empty_list_is_there_in_every_encoding(client: Any, encoding: str) -> None:
+    client.set(delete=[DB])
+    for path in (
+        DB,
+        f"{DB}/*",
+        YANG,
+        f"{YANG}/OCS_CROSS_CONNECT_LIST",
+        f"{YANG}/OCS_CROSS_CONNECT_LIST/a_side",
+    ):
+        found = client.get(path=[path], encoding=encoding)["notification"]
+        assert len(found) == 1, path
+        assert (path in (DB, YANG) and encoding != "proto") == bool(found[0].get("update")), path
+    for path in (f"{DB}/1A-1B", f"{YANG}/OCS_CROSS_CONNECT_LIST[cross_connect_id=1A-1B]", f"{YANG}/NOTHING"):
+        with pytest.raises(gNMIException) as caught:
+            client.get(path=[path], encoding=encoding)
+        assert "NOT_FOUND" in str(caught.value.orig_exc)
+
+
+def test_metadata_and_a_port_by_its_name(client: Any, switch: ModelSwitch) -> None:
+    place = "sonic-db:/CONFIG_DB/localhost/DEVICE_METADATA/localhost"
+    assert told(client.get(path=[f"{place}/switch_type"])) == ["ocs"]
+    assert told(client.get(path=[place]))[0]["type"] == "SonicOCS"
+    with pytest.raises(gNMIException) as caught:
+        client.set(update=[(f"{place}/switch_type", '"npu"')])
+    assert "INVALID_ARGUMENT" in str(caught.value.orig_exc)
+    switch.device.fail(13)
+    with pytest.raises(gNMIException) as caught:
+        client.set(update=[(f"{DB}/4A-5B", {})])
+    assert "port 5B has failed" in str(caught.value.orig_exc)
+    switch.device.repair(time.monotonic_ns(), 13)
 
 
 def test_a_subscriber_is_told_of_the_models_and_of_the_databases(client: Any) -> None:

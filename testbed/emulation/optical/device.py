@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -117,11 +117,12 @@ class Stored:
 class Rewire:
     """Removes exactly the cross-connects ``remove`` (with ``only`` everything but those of ``add``) and adds
     ``add``, in one; of these, what exists already is left untouched. Refused when one to be removed does not
-    exist."""
+    exist, or when one to be added has a disabled port, unless ``blocked``: then light waits for the port."""
 
     add: Pairs = ()
     remove: Pairs = ()
     only: bool = False
+    blocked: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,14 @@ class SetRecovery:
     recovery: Recovery
 
 
-Command = Rewire | Clear | SetAdmin | SetLabel | SetRecovery
+@dataclass(frozen=True)
+class Together:
+    """Carries out commands in this order, all of them or none."""
+
+    commands: tuple[Rewire | SetAdmin | SetLabel, ...]
+
+
+Command = Rewire | Clear | SetAdmin | SetLabel | SetRecovery | Together
 
 # Effects, to be carried out in order
 
@@ -359,7 +367,8 @@ class OpticalDevice:
         each_s, touched = self.profile.command_per_xc_s, 0
         if each_s:
             with contextlib.suppress(DeviceError):
-                touched = self._change(command).touched
+                parts = command.commands if isinstance(command, Together) else (command,)
+                touched = sum(self._change(part).touched for part in parts)
         return round((self.profile.command_s + each_s * touched) * NS)
 
     def _carry_out(
@@ -367,6 +376,8 @@ class OpticalDevice:
     ) -> list[Effect]:
         """Raises DeviceError for a command that changes nothing; of one that broke off the ticket has it."""
         mishap = mishap or _NO_MISHAP
+        if isinstance(command, Together):
+            return self._carry_out_all(command.commands, now_ns, ticket, mishap)
         if isinstance(command, SetAdmin | SetLabel | SetRecovery):
             return self._set_up(command, now_ns, ticket, mishap)
         whole = self._change(command)
@@ -383,6 +394,29 @@ class OpticalDevice:
                 effects.append(light)
             ticket.tuned_ns = max(ticket.tuned_ns, at)
         ticket.made = change.add
+        return effects
+
+    def _carry_out_all(
+        self, commands: Sequence[Rewire | SetAdmin | SetLabel], now_ns: int, ticket: Ticket, mishap: Mishap
+    ) -> list[Effect]:
+        for command in commands:
+            match command:
+                case SetAdmin():
+                    self._check_admin(command)
+                case SetLabel():
+                    self._check_label(command)
+                case Rewire():
+                    self._change(command)
+        if mishap.share < 1.0:
+            commands = commands[: int(len(commands) * mishap.share)]
+            ticket.partly, ticket.error = bool(commands), _broke_off()
+        effects: list[Effect] = []
+        ticket.tuned_ns = now_ns
+        for command in commands:
+            part = Ticket()
+            effects += self._carry_out(command, now_ns, part, replace(mishap, share=1.0))
+            ticket.tuned_ns = max(ticket.tuned_ns, part.tuned_ns)
+            ticket.made = (*ticket.made, *part.made)
         return effects
 
     def _set_up(
@@ -422,7 +456,7 @@ class OpticalDevice:
     def _change(self, command: Command) -> _Change:
         """What a command does to the cross-connects. Raises DeviceError."""
         match command:
-            case Rewire(add, remove, only):
+            case Rewire(add, remove, only, blocked):
                 gone = self._checked(remove)
                 for wire in gone:
                     if self._find(wire) is None:
@@ -432,7 +466,7 @@ class OpticalDevice:
                 away = (wire for wire in self.cross_connects() if wire not in wanted) if only else gone
                 spots = tuple(wire.spot for wire in away)
                 new = tuple(wire for wire in wires if self._find(wire) is None)
-                self._check_free(new, set(spots))
+                self._check_free(new, set(spots), blocked)
                 return _Change(spots, new)
             case Clear(ports, ingress):
                 for port in ports:
@@ -482,14 +516,17 @@ class OpticalDevice:
         if not self.wavelengths and wavelength is not None:
             raise DeviceError(Fault.RANGE, f"wavelength {wavelength}: the switch tells none apart")
 
-    def _check_free(self, wires: Iterable[Wire], freed: Collection[Spot]) -> None:
-        """Raises DeviceError for a port that cannot carry light, or does once all ``freed`` are gone."""
+    def _check_free(self, wires: Iterable[Wire], freed: Collection[Spot], blocked: bool = False) -> None:
+        """Raises DeviceError for a port that cannot carry light, or does once all ``freed`` are gone.
+
+        ``blocked``: a disabled port will do.
+        """
         for ingress, egress, colour in wires:
             for port in (ingress, egress):
                 admin = self._admin.get(port)
                 if admin is Admin.FAILED:
                     raise DeviceError(Fault.HARDWARE, f"port {port} has failed")
-                if admin is Admin.DISABLED:
+                if admin is Admin.DISABLED and not blocked:
                     raise DeviceError(Fault.CONFLICT, f"port {port} is disabled")
             for port, source in ((ingress, ingress), (egress, self._feeder.get((egress, colour)))):
                 lit = None if source is None else self._lit.get((source, colour))
@@ -497,11 +534,14 @@ class OpticalDevice:
                     held = Wire(source, lit.egress, colour)
                     raise DeviceError(Fault.CONFLICT, f"port {port} is busy with {held}")
 
-    def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
+    def _check_admin(self, command: SetAdmin) -> None:
         for port in command.ports:
             self._check_port(port)
             if self.admin(port) is Admin.FAILED:
                 raise DeviceError(Fault.HARDWARE, f"port {port} has failed")
+
+    def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
+        self._check_admin(command)
         wanted = Admin.ENABLED if command.enabled else Admin.DISABLED
         changed = [port for port in dict.fromkeys(command.ports) if self.admin(port) is not wanted]
         effects: list[Effect] = []
@@ -519,7 +559,7 @@ class OpticalDevice:
             effects.append(Gate(port, wanted))
         return effects, tuned
 
-    def _set_label(self, command: SetLabel) -> list[Effect]:
+    def _check_label(self, command: SetLabel) -> None:
         self._check_port(command.port)
         # JSON can write what is no text (half of a surrogate pair), and the end of a line would end a reply.
         if not command.label.isprintable():
@@ -528,6 +568,9 @@ class OpticalDevice:
             raise DeviceError(
                 Fault.RANGE, f"label of port {command.port} is longer than {MAX_LABEL_BYTES} bytes"
             )
+
+    def _set_label(self, command: SetLabel) -> list[Effect]:
+        self._check_label(command)
         self._labels[command.port] = command.label
         self.ports_revision += 1
         return [command]

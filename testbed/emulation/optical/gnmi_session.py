@@ -30,6 +30,7 @@ from ringlight.testbed.emulation.optical.yang_tree import (
     TreeError,
     bare,
     find,
+    in_empty_list,
     leaves,
     plain,
     shown,
@@ -262,6 +263,10 @@ class GnmiSession(ABC):
         """A path as an answer has it."""
         return write_path(path)
 
+    def _refusal(self, error: DeviceError) -> str:
+        """What is told of a command that the device has refused."""
+        return str(error)
+
     def _read(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
         try:
             return self._tree(paths, now_ns)
@@ -277,14 +282,15 @@ class GnmiSession(ABC):
         root = self._read(paths, now_ns)
         found = []
         for path in paths:
+            nodes = list(find(root, path))
             updates = [
                 update
-                for place, node in find(root, path)
+                for place, node in nodes
                 for update in self._updates(
                     place, _without(node, self.without.get(request.type)), request.encoding
                 )
             ]
-            if not updates:
+            if not nodes and not in_empty_list(root, path):
                 raise CallError(Status.NOT_FOUND, f"{shown(path)} is not there")
             found.append(gnmi.Notification(timestamp=time.time_ns(), update=updates))
         return gnmi.GetResponse(notification=found)
@@ -328,7 +334,7 @@ class GnmiSession(ABC):
                 continue
             error = setting.ticket.error
             if isinstance(error, DeviceError):
-                self._calls.finish(setting.call, _FAULTS[error.fault], str(error))
+                self._calls.finish(setting.call, _FAULTS[error.fault], self._refusal(error))
                 continue
             setting.then()
             self._calls.send(setting.call, setting.answer.SerializeToString())

@@ -52,6 +52,7 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     Change,
     InUse,
     TooBig,
+    by_name,
     told,
     tree,
 )
@@ -215,7 +216,8 @@ class SonicRestSession(HttpSession):
             while not ticket.done:
                 yield None
             if ticket.error is not None:
-                raise from_device(ticket.error)
+                refusal = from_device(ticket.error)
+                raise RestconfError(refusal.status, refusal.tag, by_name(str(refusal), self._device.size))
         return Response(204)
 
     def _operate(self, request: Request, name: str, now_ns: int) -> Answer:

@@ -23,6 +23,7 @@ from typing import Any
 
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
+from ringlight.testbed.emulation.optical.device import DeviceError
 from ringlight.testbed.emulation.optical.gnmi_session import (
     Asked,
     GnmiSession,
@@ -37,6 +38,7 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     WIRES,
     Change,
     InUse,
+    by_name,
     model_path,
     model_value,
     told,
@@ -87,6 +89,9 @@ class SonicSession(GnmiSession):
         if path and path[0].name in DATABASES:
             shown.origin = "sonic-db"
         return shown
+
+    def _refusal(self, error: DeviceError) -> str:
+        return by_name(str(error), self._device.size)
 
     def _asked(self, request: Any) -> Asked:
         change = Change(self._device)

@@ -11,6 +11,8 @@ file ``sonic-ocs-state``; here it is the document's.
     sonic-ocs:sonic-ocs                       CONFIG_DB
         OCS_PORT/OCS_PORT_LIST[simplex_port_id]                 label, state: normal or force_blocked
         OCS_CROSS_CONNECT/OCS_CROSS_CONNECT_LIST[cross_connect_id]                a_side, b_side
+    sonic-device_metadata:sonic-device_metadata     CONFIG_DB, read only here
+        DEVICE_METADATA/localhost                hostname, hwsku, switch_type: ocs, type
     sonic-ocs-states:sonic-ocs-states         STATE_DB, read only
         OCS_PORT/OCS_PORT_LIST        connector_type, connector_pin, target_simplex_port_id,
                                       status: blocked, tuning, tuned or failed
@@ -27,12 +29,15 @@ Port k of the A side (``kA``) is ingress k, of the B side (``kB``) egress N+k: t
 platform ocs-kvm labels them ``ingress_port1`` and ``egress_port1``. SAI joins A to B only, and a port is in
 one cross-connect at most; whoever moves one removes it and makes another.
 
-Unverified, and chosen here: a cross-connect's id says its sides (``1A-16B``), and leaves that say others are
-refused; so is, as a whole, a change that would use a port twice. (Molex' branch of the software takes it and
-shows one of the two as ``invalid``, a word that the design document does not have.) Connectors, pins,
-frequency, temperature and accuracy are those of the document's examples; a physical path has only its
-two ends. Of a list of all possible cross-connects more than `MAX_PATHS` are not told at once.
-``powered_off``, which some revisions have, is refused.
+A cross-connect of a port that is ``force_blocked`` is configured like any other; both of its sides are
+blocked (section 9.2.2 of the document).
+
+Unverified, and chosen here: ``hwsku`` and ``type`` are those of the platform ocs-kvm; a cross-connect's id
+says its sides (``1A-16B``), and leaves that say others are refused; so is, as a whole, a change that would
+use a port twice. (Molex' branch of the software takes it and shows one of the two as ``invalid``, a word
+that the design document does not have.) Connectors, pins, frequency, temperature and accuracy are those of
+the document's examples; a physical path has only its two ends. Of a list of all possible cross-connects
+more than `MAX_PATHS` are not told at once. ``powered_off``, which some revisions have, is refused.
 """
 
 from __future__ import annotations
@@ -49,6 +54,7 @@ from ringlight.testbed.emulation.optical.device import (
     Rewire,
     SetAdmin,
     SetLabel,
+    Together,
     Wire,
 )
 from ringlight.testbed.emulation.optical.yang_tree import Entries, Path, Step, TreeError, flatten, shown
@@ -56,8 +62,11 @@ from ringlight.testbed.emulation.optical.yang_tree import Entries, Path, Step, T
 CONFIG, STATES = "sonic-ocs", "sonic-ocs-states"
 #: Revision of the models.
 REVISION = "2024-11-21"
+METADATA, METADATA_TABLE = "sonic-device_metadata", "DEVICE_METADATA"
 #: By name of node: the module that it is of, where it is not its parent's.
-MODULES = {CONFIG: CONFIG, STATES: STATES}
+MODULES = {CONFIG: CONFIG, STATES: STATES, METADATA: METADATA}
+#: Section 5 of the document: the switch's type is what SONiC starts its parts by.
+_METADATA = {"hostname": "sonic", "hwsku": "OCS-V", "switch_type": "ocs", "type": "SonicOCS"}
 #: Databases as SONiC has them, and the module that says the same.
 DATABASES = {"CONFIG_DB": CONFIG, "STATE_DB": STATES}
 _HOST = "localhost"
@@ -73,7 +82,7 @@ FREQUENCY_THZ, TEMPERATURE_C, ACCURACY_DB = "228.850", "28.00", "0.10"
 _STATES = {"normal": True, "force_blocked": False}
 _PORT = re.compile(r"([1-9]\d{0,4})([AB])")
 
-ROOT = {module: (Step(module),) for module in (CONFIG, STATES)}
+ROOT = {module: (Step(module),) for module in (CONFIG, STATES, METADATA)}
 WIRES, PORTS = (*ROOT[CONFIG], Step("OCS_CROSS_CONNECT")), (*ROOT[CONFIG], Step("OCS_PORT"))
 
 
@@ -140,6 +149,10 @@ def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
             found[top] = {name: {f"{name}_LIST": entries} for name, entries in made.items()}
         else:
             found[top] = {_HOST: {name: _hashes(entries) for name, entries in made.items()}}
+    if not path or path[0].name in ("*", METADATA):
+        found[METADATA] = {METADATA_TABLE: {_HOST: dict(_METADATA)}}
+    if "CONFIG_DB" in found and below in ("*", METADATA_TABLE):
+        found["CONFIG_DB"][_HOST][METADATA_TABLE] = {_HOST: dict(_METADATA)}
     return found
 
 
@@ -383,7 +396,9 @@ class Change:
             after[name] = wire
         remove = tuple(sorted(self._before[name] for name in self._before.keys() - after.keys()))
         add = tuple(sorted(after[name] for name in after.keys() - self._before.keys()))
-        found: list[Command] = [Rewire(add, remove)] if add or remove else []
+        found: list[Rewire | SetAdmin | SetLabel] = []
+        if add or remove:
+            found.append(Rewire(add, remove, blocked=True))
         disabled = {
             port: enabled
             for port, enabled in self.admin.items()
@@ -395,9 +410,13 @@ class Change:
                 found.append(SetAdmin(ports, enabled))
         labels = {port: label for port, label in self.labels.items() if self.device.label(port) != label}
         found.extend(SetLabel(port, label) for port, label in sorted(labels.items()))
-        if len(found) > 1:
-            raise TreeError(
-                "one change is about cross-connects, unblocks ports, blocks ports or labels one port, not"
-                " several of these"
-            )
-        return found
+        return [Together(tuple(found))] if len(found) > 1 else [*found]
+
+
+def by_name(text: str, size: int) -> str:
+    """What the device says, with the names of ports in place of its numbers."""
+
+    def name(match: re.Match[str]) -> str:
+        return f"{match[1]}{port_name(int(match[2]), size)}"
+
+    return re.sub(r"(\bport )(\d+)\b(?!\.)", name, text)

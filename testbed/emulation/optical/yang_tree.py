@@ -73,6 +73,17 @@ def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from find(child, rest, (*at, Step(name)))
 
 
+def in_empty_list(node: Any, path: Path) -> bool:
+    """Whether a path that leads to nothing goes into a list without entries, any of which would do."""
+    for number, step in enumerate(path):
+        if next(find(node, path[: number + 1]), None) is None:
+            if any(value != "*" for _, value in step.keys):
+                return False
+            above = [parent for _, parent in find(node, path[:number]) if isinstance(parent, dict)]
+            return any(step.name == "*" or isinstance(one.get(step.name), Entries) for one in above)
+    return False
+
+
 def leaves(node: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every leaf under a node with its path."""
     if isinstance(node, Entries):
