@@ -131,12 +131,12 @@ def after_others(begun: bool = True) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Identity:
-    """Identity that the switch reports."""
+    """Identity that the switch reports. ``unknown``: what it does not tell; only a serial may be empty."""
 
     vendor: str
     model: str
     serial: str = ""
-    version: str = ""
+    version: str = "unknown"
 
 
 @dataclass(frozen=True)

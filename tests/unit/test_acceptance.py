@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlight.controller.optical.base import Identity
 from ringlight.experiments.acceptance.page import render
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.testbed.acceptance import numbered_frames
@@ -19,8 +21,8 @@ from ringlight.testbed.acceptance.checks import CHECKS
 from ringlight.testbed.acceptance.items import ITEMS
 from ringlight.testbed.acceptance.measure import Stream, summary, two_states
 from ringlight.testbed.acceptance.numbered_frames import Arrived, Sent, gaps, interval_of
-from ringlight.testbed.acceptance.rig import Lacks, Rig
-from ringlight.testbed.acceptance.runner import Outcome, as_document, by_item
+from ringlight.testbed.acceptance.rig import Lacks, Recovery, Rig
+from ringlight.testbed.acceptance.runner import Outcome, as_document, by_item, run_check
 from tests.unit.test_cli import ringlight
 
 
@@ -41,6 +43,59 @@ def test_every_item_has_a_check() -> None:
     assert list(ITEMS) == list(range(1, 46))
     assert {item for check in CHECKS for item in check.items} == ITEMS.keys()
     assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+class Untouched(Ports):
+    """A rig of a switch that does as it is told and cannot be restarted."""
+
+    recoveries: ClassVar[Sequence[Recovery]] = ()
+
+    def __init__(self, driver: Any) -> None:
+        super().__init__(8)
+        self.stands: set[CrossConnect] = set()
+        self.driver = lambda direct=False: driver  # type: ignore[assignment, method-assign]
+
+    def change(self, driver: Any, wanted: Any, *more: Any, **options: Any) -> Any:
+        self.stands = set(wanted)
+
+    def wipe(self) -> None:
+        self.stands = set()
+
+    def truth(self) -> set[CrossConnect]:
+        return self.stands
+
+    standing = lambda self, driver: self.stands  # type: ignore[assignment]  # noqa: E731
+    writes = lambda self: []  # type: ignore[assignment]  # noqa: E731
+
+
+def outcomes(item: int, **of_driver: Any) -> dict[str, Outcome]:
+    """Outcomes of the checks of an item on such a rig."""
+    driver = SimpleNamespace(
+        **({"open": lambda: None, "close": lambda: None, "alarms": tuple} | of_driver),
+        snapshot=lambda: SimpleNamespace(cross_connects={}),
+    )
+    return {check.name: run_check(Untouched(driver), check) for check in CHECKS if item in check.items}
+
+
+@pytest.mark.parametrize("recoveries", [(), ("MAINTAIN",)])
+def test_a_switch_that_was_not_restarted_has_no_green_item_43(
+    recoveries: tuple[Recovery, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Untouched, "recoveries", recoveries)
+    found = outcomes(43)
+    assert {(one.state, one.text) for one in found.values()} == {
+        ("skipped", "a switch that may be restarted")
+    }
+
+
+def test_an_identity_without_a_version_is_named_and_a_default_is_unknown() -> None:
+    def stated(**parts: str) -> Outcome:
+        return outcomes(1, open=lambda: Identity("V", "M", **parts))["it_says_who_it_is"]
+
+    assert stated().state == "green"
+    empty = stated(version="")
+    assert empty.state == "failed"
+    assert empty.text.startswith("the Identity of SimpleNamespace has an empty version; say unknown")
 
 
 def test_an_item_is_as_bad_as_its_worst_check() -> None:

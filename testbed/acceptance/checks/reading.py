@@ -41,7 +41,12 @@ def all_that_is_logged() -> Iterator[io.StringIO]:
 @check(1, writes=False)
 def it_says_who_it_is(rig: Rig, driver: OpticalSwitchDriver) -> None:
     who = driver.open()
-    expect(who.vendor and who.model and who.version, f"vendor, model or version is missing: {who}")
+    missing = [part for part in ("vendor", "model", "version") if not getattr(who, part)]
+    expect(
+        not missing,
+        f"the Identity of {type(driver).__name__} has an empty {' and '.join(missing)}; "
+        "say unknown where the switch does not tell",
+    )
 
 
 @check(1, writes=False)
