@@ -92,6 +92,7 @@ def code_files() -> dict[str, Path]:
         "phases",
         "schedules",
         "steps",
+        "text",
         "verify",
         "planes/__init__",
         "planes/ring/__init__",

@@ -9,6 +9,7 @@ import httpx
 
 from ringlight.controller.errors import ConflictError, UnavailableError
 from ringlight.controller.web.client import http_client
+from ringlight.fabric.text import cleaned
 
 #: What each of many workers adds to the time that their start may take, seconds.
 WORKER_S = 1.0
@@ -158,7 +159,7 @@ class AgentClient:
         if answer.is_error:
             raise ConflictError(_detail(answer))
         try:
-            return answer.json() if answer.content else {}
+            return cleaned(answer.json()) if answer.content else {}
         except ValueError as error:
             raise UnavailableError(f"the server agent at {self.address} said no JSON: {error}") from error
 

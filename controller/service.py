@@ -256,6 +256,7 @@ class Controller:
         onics = self.onics.views()
         reasons += [view.error for view in onics.values() if view.error is not None]
         reasons += [trouble for provider in self.lights.values() for trouble in provider.troubles()]
+        reasons += self.jobs.set_aside
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         process = others["applications"]

@@ -15,6 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from ringlight.fabric.text import cleaned
+
 #: What is here is gone once the machine has crashed.
 _VOLATILE = Path("/run")
 #: Longest file that is appended to.
@@ -39,7 +41,7 @@ class Store:
         try:
             whole, end, rest = path.read_bytes().rpartition(b"\n")
             # Without any end of a line it is a file that an older version wrote.
-            return json.loads(whole.rpartition(b"\n")[2] if end else rest)
+            return cleaned(json.loads(whole.rpartition(b"\n")[2] if end else rest))
         except FileNotFoundError:
             return None
         except ValueError as error:

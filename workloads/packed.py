@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringlight.fabric.steps import WrittenSteps
+from ringlight.fabric.text import parse_json
 from ringlight.fabric.verify import checkable, verify
 from ringlight.workloads.graph import Collective, Kind, Program, Split, Workload, check
 
@@ -82,7 +83,7 @@ def unpack(data: bytes, limit: int = LIMIT) -> Workload:
     if length > HEADER_LIMIT:
         raise ValueError(f"a packed workload: its header has {length} bytes, {HEADER_LIMIT} are allowed")
     try:
-        header = json.loads(stream.read(length))
+        header = parse_json(stream.read(length))
         workload = _workload(header, stream, limit)
     except (KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"a packed workload: its header is damaged ({type(error).__name__})") from None

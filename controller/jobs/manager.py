@@ -57,6 +57,8 @@ from ringlight.fabric.topology import Fabric
 log = logging.getLogger(__name__)
 
 _JOBS = "jobs"
+#: Stored jobs that cannot be used, each with the reason.
+_ASIDE = "jobs_set_aside"
 #: Where rank 0 of a job of containers may listen, as torchrun has it.
 MASTER_PORT = 29500
 #: Longest time that starting a job's workers may take, seconds.
@@ -120,6 +122,7 @@ class JobManager:
         self._changed = threading.Condition(self._lock)
         self._starting: set[str] = set()
         self._jobs: dict[str, Job] = {}
+        self._aside: list[dict[str, Any]] = []
         #: Light of the jobs that are on a plane with light and have not been cleaned up.
         self._lights: dict[str, Light] = {}
         self._cursor = 0
@@ -140,25 +143,50 @@ class JobManager:
     def start(self) -> None:
         """Take over the jobs of an earlier run and follow all workers.
 
-        Raises ValueError on a bad file, InvalidError for a job that the fabric has no plane for.
+        A stored job that cannot be used is set aside. Raises ValueError on a file that is no JSON.
         """
+        self._aside = list(self._store.read(_ASIDE) or ())
+        aside = len(self._aside)
         for record in (self._store.read(_JOBS) or {"jobs": []})["jobs"]:
-            job = Job.from_record(record)
-            self._jobs[job.id] = job
-            if not job.state.ended:
-                log.info("adopting job %s", job.id)
-            if job.plane is None or job.clean:
-                continue
             try:
-                plane = planes_for(self._fabric, job.gpus, job.plane)[0]
-                light = self._planned(plane, job.gpus, job.spec, {})
-            except InvalidError as error:
-                raise InvalidError(f"job {job.id}: {error}") from error
+                self._take_over(record)
+            except (ValueError, KeyError, TypeError, AttributeError, InvalidError) as error:
+                self._set_aside(record, error)
+        if len(self._aside) > aside:
+            self._store.write(_ASIDE, self._aside)
+            self._save()
+        self._thread.start()
+        self._listener.start()
+
+    def _take_over(self, record: Mapping[str, Any]) -> None:
+        """Raises what a record leads to that is none of a job of this fabric."""
+        job = Job.from_record(record)
+        light: Light | None = None
+        if job.plane is not None and not job.clean:
+            plane = planes_for(self._fabric, job.gpus, job.plane)[0]
+            light = self._planned(plane, job.gpus, job.spec, {})
+        self._jobs[job.id] = job
+        if not job.state.ended:
+            log.info("adopting job %s", job.id)
+        if light is not None:
             self._lights[job.id] = light
             if not job.state.ended and job.state is not JobState.PENDING:
                 self._provider(plane).adopt(job.id, light)
-        self._thread.start()
-        self._listener.start()
+
+    def _set_aside(self, record: Any, error: Exception) -> None:
+        """Go on without a job that cannot be used; its record is kept."""
+        name = record.get("id") if isinstance(record, Mapping) else None
+        reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+        log.error("the stored job %s cannot be used and is set aside: %s", name, reason)
+        self._aside.append({"job": name, "reason": reason, "record": record})
+
+    @property
+    def set_aside(self) -> list[str]:
+        """A line for each stored job that cannot be used."""
+        return [
+            f"the stored job {one['job']} cannot be used ({one['reason']}); it is in {_ASIDE}.json"
+            for one in self._aside
+        ]
 
     def stop(self) -> None:
         """Stop following; the workers go on."""

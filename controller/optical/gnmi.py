@@ -29,6 +29,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Credentials, Entry
+from ringlight.fabric.text import parse_json
 
 #: Longest wait for the answer to a question, seconds.
 REPLY_S = 5.0
@@ -226,7 +227,7 @@ def updates_of(response: Any) -> Iterator[tuple[int, list[str], dict[str, str], 
             if kind not in ("json_val", "json_ietf_val"):
                 raise ProtocolError(f"{where}: an answer as {kind}, not as JSON")
             try:
-                value = json.loads(getattr(update.val, kind))
+                value = parse_json(getattr(update.val, kind))
             except (ValueError, RecursionError) as error:
                 raise ProtocolError(f"{where}: not JSON: {' '.join(str(error).split())[:100]}") from None
             yield number, names, dict(elems[-1].key) if elems else {}, value

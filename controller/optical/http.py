@@ -11,7 +11,6 @@ Requests that write are never repeated.
 from __future__ import annotations
 
 import ipaddress
-import json
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from ringlight.controller.optical.errors import (
     Unreachable,
 )
 from ringlight.controller.optical.inventory import Entry
+from ringlight.fabric.text import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Reply:
     def json(self) -> Any:
         """What the body says. Raises ProtocolError."""
         try:
-            return json.loads(self.body)
+            return parse_json(self.body)
         except (ValueError, RecursionError):
             raise ProtocolError("a reply that is not JSON", self._raw) from None
 

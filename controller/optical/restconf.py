@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from ringlight.controller.optical.errors import Refused, StaleRevision
 from ringlight.controller.optical.http import Reply
 from ringlight.controller.optical.inventory import Credentials
+from ringlight.fabric.text import parse_json
 
 MEDIA_TYPE = "application/yang-data+json"
 
@@ -22,7 +21,7 @@ def headers_of(credentials: Credentials | None) -> dict[str, str]:
 def parse_error(body: bytes) -> str:
     """Tag and message of the first of the ``errors`` in a reply; empty if there are none."""
     try:
-        told = json.loads(body)
+        told = parse_json(body)
         first = told["ietf-restconf:errors"]["error"][0]
         return f"{first['error-tag']}: {str(first.get('error-message', ''))[:200]}"
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):

@@ -206,7 +206,7 @@ def create_app(
     app.include_router(jobs.router(controller))
     app.include_router(ofctl.router(controller.plane, controller.tables.written_by_user))
     # The last one added is asked first.
-    app.add_middleware(BoundedBodies, streamed={("PUT", jobs.WORKLOADS): PACKED_BYTES})
+    app.add_middleware(BoundedBodies, streamed={("PUT", jobs.WORKLOADS): PACKED_BYTES}, bad_request="/stats/")
     app.add_middleware(JsonBodies, binary=[jobs.WORKLOADS])
     if tokens is not None:
         app.add_middleware(TokenRequired, tokens=tokens)

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from starlette.exceptions import HTTPException
 
 from ringlight.controller.web.access import has_body, headers, refuse
+from ringlight.fabric.text import HalfCharacterError, parse_json
 
 #: A body, bytes, and how long it may take to come, seconds.
 BODY_BYTES, BODY_S = 1 << 20, 20.0
@@ -36,16 +37,22 @@ class BoundedBodies:
     """413 for a body of more than ``limit`` bytes, 408 for one that has not come within `BODY_S` seconds, 503
     for one that finds the server full of others' bodies.
 
-    ``streamed``: by method and beginning of the path, the bytes allowed where a route takes the body piece by
-    piece (:class:`Uploads`), of which nothing is kept here.
+    In JSON no text may stand that UTF-8 cannot encode, because nothing behind this could keep it or answer
+    with it: 422, and 400 below ``bad_request``. ``streamed``: by method and beginning of the path, the bytes
+    allowed where a route takes the body piece by piece (:class:`Uploads`), of which nothing is kept here.
     """
 
     def __init__(
-        self, app: Any, limit: int = BODY_BYTES, streamed: Mapping[tuple[str, str], int] | None = None
+        self,
+        app: Any,
+        limit: int = BODY_BYTES,
+        streamed: Mapping[tuple[str, str], int] | None = None,
+        bad_request: str | None = None,
     ) -> None:
         self._app = app
         self._limit = limit
         self._streamed = dict(streamed or {})
+        self._bad_request = bad_request
         self._held = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -88,6 +95,10 @@ class BoundedBodies:
                         return
                 if not message.get("more_body", False):
                     break
+            if (complaint := _unsayable(body)) is not None:
+                old = self._bad_request is not None and scope["path"].startswith(self._bad_request)
+                await _refuse_body(scope, send, 400 if old else 422, complaint)
+                return
             messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
             del body
 
@@ -205,6 +216,23 @@ class Shared(Generic[Found]):
 
 def _is_for(scope: Any, method: str, path: str) -> bool:
     return bool(scope["method"] == method and scope["path"].startswith(path))
+
+
+def _unsayable(body: bytes | bytearray) -> str | None:
+    """What text of a JSON body UTF-8 cannot encode. Of what is no JSON others say that."""
+    try:
+        body.decode()
+        if b"\\u" not in body:
+            return None
+    except UnicodeDecodeError:
+        pass
+    try:
+        parse_json(bytes(body))
+    except HalfCharacterError as error:
+        return error.msg
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
 async def _refuse_body(scope: Any, send: Any, status: int, detail: str) -> None:

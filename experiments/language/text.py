@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from ringlight.fabric.schema import KIND_TAG, under
+from ringlight.fabric.text import is_text
 from ringlight.workloads.formats.files import FILE_LIMIT, read_bytes
 
 #: Bytes of a scenario file, and the values in it.
@@ -46,6 +47,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Construct a value; one that is impossible, such as 31 February, is reported by its line."""
+        if isinstance(node, yaml.ScalarNode) and not is_text(node.value):
+            raise ScenarioError(
+                f"line {node.start_mark.line + 1}: {node.value!r:.60} has half of a character, "
+                "which UTF-8 cannot encode"
+            )
         try:
             return super().construct_object(node, deep=deep)
         except ScenarioError:
@@ -104,6 +110,8 @@ def parse_yaml(text: str, path: str) -> dict[str, Any]:
 
 def _read(text: str, not_yaml: str = "") -> Any:
     """The value that a text is in YAML. Raises ValueError."""
+    if not is_text(text):
+        raise ValueError(f"{not_yaml}half of a character, which UTF-8 cannot encode")
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, dataclass_transform
 
 from ringlight.experiments.language.text import ScenarioError, read_text
+from ringlight.fabric.text import HalfCharacterError, parse_json
 
 #: Every kind of record by the name of its event.
 KINDS: dict[str, type[Record]] = {}
@@ -612,7 +613,9 @@ def read_records(path: Path) -> list[Record]:
     found: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            of_line = [record_of(one) for one in _as_now(json.loads(line))]
+            of_line = [record_of(one) for one in _as_now(parse_json(line))]
+        except HalfCharacterError as error:
+            raise ScenarioError(f"{path}: line {number}: {error.msg}") from None
         except json.JSONDecodeError:
             if number == len(lines):
                 break

@@ -30,6 +30,7 @@ from ringlight.experiments.record.writing import (
     write_whole,
     writing,
 )
+from ringlight.fabric.text import parse_json
 
 
 def _or_none(written: str) -> str | None:
@@ -175,7 +176,7 @@ def _copy(source: Path, path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file. Raises ScenarioError naming the file."""
     try:
-        found = json.loads(read_text(path))
+        found = parse_json(read_text(path))
     except json.JSONDecodeError:
         raise ScenarioError(f"{path}: it is not JSON") from None
     if not isinstance(found, dict):

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller.running": ("fabric", "controller"),
     "controller.openflow": ("fabric",),
     "controller.openflow.apps": ("fabric", "controller.openflow", "controller.web"),
-    "controller.web": ("controller.errors",),
+    "controller.web": ("controller.errors", "fabric.text"),
     "controller.optical": ("fabric", "controller.openflow", "controller.optical.tl1"),
     "controller.optical.tl1": (),
     "controller.onic": ("fabric",),
@@ -112,7 +112,7 @@ OF_CONTROLLER = {
     "circuits": ("openflow", "optical", "packets", "jobs"),
     "light": ("onic", "optical", "circuits", "jobs"),
 }
-MAY_IMPORT |= {f"controller.{name}": ("controller.errors",) for name in COMMON}
+MAY_IMPORT |= {f"controller.{name}": ("controller.errors", "fabric.text") for name in COMMON}
 MAY_IMPORT["controller.server_agent"] += ("controller.web.client",)
 for _room, _others in OF_CONTROLLER.items():
     MAY_IMPORT[f"controller.{_room}"] = ("fabric", *(f"controller.{name}" for name in (*COMMON, *_others)))

@@ -406,6 +406,29 @@ def site(tmp_path: Path) -> Any:
     made.manager.stop()
 
 
+def test_a_stored_job_that_cannot_be_used_is_set_aside_by_name(site: Site) -> None:
+    for name, gpus in (("red", ["g0", "g1"]), ("blue", ["g2", "g3"]), ("green", ["g4", "g5"])):
+        site.submit(name, gpus)
+        site.make_ready(name)
+    site.manager.stop()
+    stored = json.loads((site.directory / "jobs.json").read_text().splitlines()[-1])
+    stored["jobs"][0]["spec"]["name"] = "\ud800"
+    stored["jobs"][1]["state"] = "NO SUCH STATE"
+    stored["jobs"][2]["plane"] = "nowhere"
+    (site.directory / "jobs.json").write_text(json.dumps(stored) + "\n")
+    site.restart()
+    (kept,) = site.manager.jobs()
+    assert kept["id"] == "red"
+    assert kept["spec"]["name"] == "\ufffd"
+    for _ in range(2):
+        blue, green = site.manager.set_aside
+        assert "the stored job blue cannot be used ('NO SUCH STATE'" in blue
+        assert "the stored job green cannot be used (" in green
+        assert "jobs_set_aside.json" in green
+        # It is named, not named again, after the next start.
+        site.restart()
+
+
 def test_who_asks_for_fresh_events_has_what_a_worker_said_just_before(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

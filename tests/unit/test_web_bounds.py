@@ -138,6 +138,23 @@ def test_bodies_that_come_slowly_are_bounded_together(app: FastAPI, monkeypatch:
             assert client.post("/length", content=b"x" * 1000).json() == 1000
 
 
+def test_no_text_comes_in_that_utf_8_cannot_encode(app: FastAPI) -> None:
+    with serving_app(app) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        for body in (
+            rb'{"container": {"command": ["a", "\ud800"]}}',
+            rb'{"container": {"command": ["a", "\uDFFFb"]}}',
+            b'{"container": {"command": ["a", "\xed\xa0\x80"]}}',
+            '{"container": {"command": ["a", "\ud800"]}}'.encode("utf-16", "surrogatepass"),
+        ):
+            told = client.post("/length", content=body)
+            assert told.status_code == 422, body
+            assert told.json()["detail"].startswith("container.command.1: half of a character"), told.json()
+        told = client.post("/length", content=rb'{"a": {"\ud800": 1}}')
+        assert told.json()["detail"].startswith("a: half of a character")
+        for body in (rb'["\ud83d\ude00 \u00e9"]', '["😀"]'.encode(), b"\xff\xd8 no JSON", rb'"\\ud800"'):
+            assert client.post("/length", content=body).json() == len(body)
+
+
 def test_half_a_head_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEAD_S", 0.3)
     with serving_app(app) as port:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ringlight.fabric.text import parse_json
 from ringlight.workloads.fault_traces import FaultTrace, outages
 from ringlight.workloads.formats.files import printable, read_text
 
@@ -23,7 +24,7 @@ def read_fault_trace(path: Path, servers: int) -> FaultTrace:
     Raises ValueError naming the file and the event.
     """
     try:
-        found = json.loads(read_text(path, LIMIT))
+        found = parse_json(read_text(path, LIMIT))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
     if not isinstance(found, list):

@@ -41,6 +41,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl
 
+from ringlight.fabric.text import parse_json
 from ringlight.testbed.emulation.optical.calient import (
     GROUP,
     INVALID,
@@ -234,7 +235,7 @@ class CalientRestSession(HttpSession):
         body: Any = _form(request.body)
         if not body:
             try:
-                body = json.loads(request.body)
+                body = parse_json(request.body)
             except (ValueError, RecursionError):
                 raise HttpError(400, "the body is neither JSON nor a form") from None
         items = body if bulk else [body]

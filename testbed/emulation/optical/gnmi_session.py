@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from google.protobuf.message import DecodeError
 from pygnmi.spec.v080 import gnmi_pb2 as gnmi
 
+from ringlight.fabric.text import parse_json
 from ringlight.testbed.emulation.optical.device import NS, Command, DeviceError, Fault, Ticket
 from ringlight.testbed.emulation.optical.grpc_calls import MAX_WAITING_BYTES, Call, CallError, Calls, Status
 from ringlight.testbed.emulation.optical.session import Switch
@@ -91,7 +92,7 @@ def read_value(value: Any) -> Any:
     try:
         match kind:
             case "json_val" | "json_ietf_val":
-                return json.loads(getattr(value, kind))
+                return parse_json(getattr(value, kind))
             case "string_val" | "ascii_val" | "bool_val" | "int_val" | "uint_val":
                 return getattr(value, kind)
     except (ValueError, RecursionError) as error:

@@ -38,6 +38,7 @@ from urllib.parse import parse_qs, unquote
 from xml.etree.ElementTree import Element
 from xml.sax.saxutils import escape
 
+from ringlight.fabric.text import parse_json
 from ringlight.testbed.emulation.optical.device import (
     Command,
     Recovery,
@@ -390,7 +391,7 @@ class PolatisRestconfSession(HttpSession):
             raise RestconfError(415, "invalid-value", f"a body is {JSON} or {XML}, not {given[:60]}")
         if kind == JSON:
             try:
-                told = json.loads(request.body)
+                told = parse_json(request.body)
             except (ValueError, RecursionError):
                 raise RestconfError(400, "malformed-message", "the body is not JSON") from None
             if isinstance(told, dict) and len(told) == 1:

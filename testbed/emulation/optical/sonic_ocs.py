@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from ringlight.fabric.text import parse_json
 from ringlight.testbed.emulation.optical.http import (
     Answer,
     HttpError,
@@ -103,7 +104,7 @@ def _json(request: Request) -> dict[str, Any]:
     if kind not in (JSON, "application/json"):
         raise RestconfError(415, "invalid-value", f"a body is {JSON}, not {kind[:60]}")
     try:
-        found = json.loads(request.body)
+        found = parse_json(request.body)
     except (ValueError, RecursionError):
         raise RestconfError(400, "malformed-message", "the body is not JSON") from None
     if not isinstance(found, dict):

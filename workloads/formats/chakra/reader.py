@@ -19,6 +19,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from ringlight.fabric.steps import IntArray, frozen
+from ringlight.fabric.text import parse_json
 from ringlight.workloads.formats.chakra.attributes import (
     NAME_FIRST,
     WANTED,
@@ -92,7 +93,7 @@ def read(
 
 def _groups_of(path: Path, text: str, ranks: int) -> dict[str, Ranks]:
     try:
-        said = json.loads(text)
+        said = parse_json(text)
     except (json.JSONDecodeError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ValueError(f"{path}{line}: this is no JSON") from None

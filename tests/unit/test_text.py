@@ -1,0 +1,97 @@
+"""Texts that UTF-8 cannot encode: refused or replaced at every door that takes JSON or YAML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlight.controller.optical.errors import ProtocolError
+from ringlight.controller.optical.gnmi import updates_of
+from ringlight.controller.optical.http import Reply
+from ringlight.controller.optical.restconf import parse_error
+from ringlight.controller.server_agent import AgentClient
+from ringlight.controller.store import Store
+from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_sets
+from ringlight.experiments.record.events import read_records
+from ringlight.experiments.record.folder import read_json
+from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json
+from ringlight.workloads.formats.fault_traces import read_fault_trace
+
+HALF = r'["a", {"b": "\ud800"}]'
+
+documents = st.recursive(
+    st.text(st.characters(categories=None)) | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(categories=None)), inner),
+)
+
+
+@given(documents)
+def test_what_is_parsed_can_be_encoded_and_what_can_be_is_parsed(document: Any) -> None:
+    for text in (json.dumps(document), json.dumps(document, ensure_ascii=False)):
+        for form in (text, text.encode("utf-8", "surrogatepass")):
+            try:
+                found = parse_json(form)
+            except HalfCharacterError:
+                assert not is_text(json.dumps(document, ensure_ascii=False))
+            else:
+                # Two halves that stand side by side are a character to JSON.
+                assert is_text(json.dumps(found, ensure_ascii=False))
+    clean = cleaned(document)
+    assert is_text(json.dumps(clean, ensure_ascii=False))
+    if is_text(json.dumps(document, ensure_ascii=False)):
+        assert clean == document
+
+
+def test_the_place_is_named() -> None:
+    with pytest.raises(
+        HalfCharacterError, match=r"1\.b: half of a character, which UTF-8 cannot encode: line 1"
+    ):
+        parse_json(HALF)
+
+
+def test_scenario_files_and_settings_have_none() -> None:
+    with pytest.raises(ScenarioError, match=r"x\.yaml: line 2: .*haracter"):
+        parse_yaml('name: a\ndescription: "\\ud800"\n', "x.yaml")
+    with pytest.raises(ScenarioError, match=r"line 1: .*haracter"):
+        parse_yaml('"\\udfff": a\n', "x.yaml")
+    with pytest.raises(ValueError, match=r"--set jobs\.red\.command: .*half of a character"):
+        # As an argument comes that is not UTF-8.
+        read_sets(["jobs.red.command=\udcff"])
+
+
+def test_files_of_runs_and_traces_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(HALF)
+    for read in (read_json, read_records, lambda path: read_fault_trace(path, 4)):
+        with pytest.raises(ValueError, match=r"x\.json"):
+            read(path)
+
+
+def test_devices_say_none() -> None:
+    with pytest.raises(ProtocolError):
+        Reply(200, [], HALF.encode()).json()
+    assert parse_error(rb'{"ietf-restconf:errors": {"error": [{"error-tag": "\ud800"}]}}') == ""
+    value = SimpleNamespace(WhichOneof=lambda _: "json_ietf_val", json_ietf_val=HALF.encode())
+    path = SimpleNamespace(elem=[])
+    note = SimpleNamespace(prefix=path, update=[SimpleNamespace(path=path, val=value)])
+    with pytest.raises(ProtocolError):
+        list(updates_of(SimpleNamespace(notification=[note])))
+
+
+def test_what_the_agent_says_and_what_was_stored_can_be_read_back(tmp_path: Path) -> None:
+    client = AgentClient("http://127.0.0.1:1")
+    client._client = httpx.Client(
+        base_url="http://agent", transport=httpx.MockTransport(lambda _: httpx.Response(200, content=HALF))
+    )
+    assert client._call("GET", "/v1/hosts", timeout_s=1.0) == ["a", {"b": "\ufffd"}]
+    store = Store(tmp_path)
+    store.write("jobs", json.loads(HALF))
+    assert store.read("jobs") == ["a", {"b": "\ufffd"}]
+    store.close()
