@@ -167,7 +167,9 @@ class Controller:
         )
         #: Real bits per second for each that the emulation carries.
         self.scale = inventory.time_dilation * inventory.payload_scale
-        self.regroups = RegroupManager(fabric, self.circuits, self.jobs, self.bus, rate_divisor=self.scale)
+        self.regroups = RegroupManager(
+            fabric, self.circuits, self.jobs, self.bus, store, rate_divisor=self.scale
+        )
         self.tables = TableWatch(fabric, plane, self.forwarding, store, self.bus)
         self.reconciler = Reconciler(
             fabric, plane, self.site, self.circuits, self.forwarding, self.tables, self.bus
@@ -194,6 +196,7 @@ class Controller:
             log.warning("%s; going on without", error)
         try:
             self.circuits.adopt()
+            self.regroups.take_over()
             self.circuits.tell_followers()
             self.jobs.start()
         except (ValueError, KeyError, TypeError, InvalidError) as error:
@@ -256,7 +259,7 @@ class Controller:
         onics = self.onics.views()
         reasons += [view.error for view in onics.values() if view.error is not None]
         reasons += [trouble for provider in self.lights.values() for trouble in provider.troubles()]
-        reasons += self.jobs.set_aside
+        reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
         process = others["applications"]

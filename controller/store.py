@@ -61,6 +61,23 @@ class Store:
                 self._put(file, line)
             self._files[name] = file
 
+    def write_last(self, name: str, document: Any) -> None:
+        """Replace a document that will not change again; its file does not stay open."""
+        self.write(name, document)
+        with self._lock:
+            if (file := self._files.pop(name, None)) is not None:
+                file.close()
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            if (file := self._files.pop(name, None)) is not None:
+                file.close()
+            self._path(name).unlink(missing_ok=True)
+
+    def names(self, begin: str) -> list[str]:
+        """Names of the documents that begin so."""
+        return sorted(path.stem for path in self._directory.glob(f"{begin}*.json"))
+
     def close(self) -> None:
         with self._lock:
             while self._files:

@@ -143,6 +143,10 @@ class CircuitManager:
         """What is lit now, as last read from the switches."""
         return self._site.cross_connects()
 
+    def wanted(self) -> dict[str, frozenset[CrossConnect]]:
+        """What should be lit."""
+        return {name: frozenset(group) for name, group in (self._intents.wanted() or {}).items()}
+
     def ends(self) -> Mapping[Port, Port | None]:
         """The electrical port lit to each packet-switch port (see :func:`.attachments`)."""
         revision = self._site.revision

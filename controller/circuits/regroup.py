@@ -20,6 +20,7 @@ from ringlight.controller.jobs.job import Job
 from ringlight.controller.jobs.manager import JobManager
 from ringlight.controller.optical.base import CrossConnectResult
 from ringlight.controller.packets.attachment import attachments, circuit_pairs, port_name
+from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import Port
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: The regroupings and plans that are remembered, the oldest forgotten first.
 KEPT = 1000
+#: What the names of regroupings, and of their stored documents, begin with.
+_NAME = "regroup-"
 
 
 #: A GPU, and the ports that its light leaves (None: it has none) and gets.
@@ -89,7 +92,7 @@ class RegroupDocument(TypedDict):
 
 
 class RegroupManager:
-    """Plans and applies regroupings; one is applied at a time.
+    """Plans and applies regroupings; one is applied at a time. They are kept in the store over restarts.
 
     ``rate_divisor``: the emulated rate of a link is its real rate divided by this.
     """
@@ -100,6 +103,7 @@ class RegroupManager:
         circuits: CircuitManager,
         jobs: JobManager,
         bus: EventBus,
+        store: Store,
         *,
         rate_divisor: float = 1.0,
     ) -> None:
@@ -111,10 +115,49 @@ class RegroupManager:
         self._circuits = circuits
         self._jobs = jobs
         self._bus = bus
+        self._store = store
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
+        #: A line for each stored regrouping that cannot be used.
+        self.set_aside: list[str] = []
         self._regroups: dict[str, RegroupDocument] = {}
         self._threads: list[threading.Thread] = []
+
+    def take_over(self) -> None:
+        """Take over the regroupings of an earlier run. The light of one that was under way is settled."""
+        stored = {_number(name): name for name in self._store.names(_NAME)}
+        self._numbers = itertools.count(max(stored, default=0) + 1)
+        for _, name in sorted(stored.items()):
+            try:
+                entry = _checked(self._store.read(name))
+                if entry["state"] == "APPLYING":
+                    entry = self._ended(entry)
+                    self._store.write_last(name, entry)
+                    self._publish(entry)
+            except (ValueError, KeyError, TypeError) as error:
+                log.error("the stored %s cannot be used: %s", name, error)
+                self.set_aside.append(f"the stored {name} cannot be used: {error}; it is in {name}.json")
+                continue
+            self._regroups[name] = entry
+
+    def _ended(self, entry: RegroupDocument) -> RegroupDocument:
+        """What became of a regrouping that the end of a controller cut short.
+
+        At the start the circuits' manager went on with its change, or took that back.
+        """
+        wanted = self._circuits.wanted()
+        done = True
+        for name, change in entry["plan"]["cross_connects"].items():
+            pairs = {(xc.ingress, xc.egress) for xc in wanted.get(name, ())}
+            done &= all((xc["ingress"], xc["egress"]) in pairs for xc in change["add"])
+            done &= not any((xc["ingress"], xc["egress"]) in pairs for xc in change["remove"])
+        error = "the controller ended meanwhile, and the light is not as it was planned"
+        return {
+            **entry,
+            "state": "DONE" if done else "FAILED",
+            "error": None if done else error,
+            "timeline": [*entry["timeline"], {"t": time.monotonic(), "phase": "ended"}],
+        }
 
     def get(self, regroup_id: str) -> RegroupDocument:
         """Raises NotFoundError."""
@@ -151,7 +194,7 @@ class RegroupManager:
         except ValueError as error:
             raise InvalidError(f"regroup: {error}") from error
         entry: RegroupDocument = {
-            "id": f"regroup-{next(self._numbers)}",
+            "id": f"{_NAME}{next(self._numbers)}",
             "state": "PLANNED" if dry_run else "APPLYING",
             "jobs": [job.id for job in jobs],
             "dry_run": dry_run,
@@ -164,11 +207,14 @@ class RegroupManager:
             "left_to_others": self._left_to_others(before, after),
             "error": None,
         }
+        # Before anybody knows of it, and before its light moves.
+        (self._store.write_last if dry_run else self._store.write)(entry["id"], entry)
         with self._lock:
             self._regroups[entry["id"]] = entry
             ended = [one["id"] for one in self._regroups.values() if one["state"] != "APPLYING"]
             for old in ended[: max(0, len(self._regroups) - KEPT)]:
                 del self._regroups[old]
+                self._store.remove(old)
         self._publish(entry)
         if not dry_run:
             thread = threading.Thread(
@@ -295,6 +341,11 @@ class RegroupManager:
                 "timeline": [*entry["timeline"], *timeline, {"t": time.monotonic(), "phase": "ended"}],
             }
             self._regroups[regroup_id] = entry
+        try:
+            self._store.write_last(regroup_id, entry)
+        except OSError as failure:
+            # The next controller looks at the light.
+            log.error("the end of %s is not kept: %s", regroup_id, failure)
         self._publish(entry)
 
     def _publish(self, entry: RegroupDocument) -> None:
@@ -319,6 +370,22 @@ def ring_job(job: Job) -> RingJob:
         # Nobody can know what its command sends: taken for a ring, so that neighbouring ranks come together.
         gradient = UNKNOWN_BYTES
     return RingJob.all_reduce(job.id, job.gpus, float(gradient), float(compute_s))
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix(_NAME)
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _checked(document: Any) -> RegroupDocument:
+    """A stored regrouping. Raises ValueError."""
+    if not isinstance(document, dict) or (lacking := RegroupDocument.__required_keys__ - document.keys()):
+        raise ValueError(
+            f"it lacks {', '.join(sorted(lacking))}" if isinstance(document, dict) else "no object"
+        )
+    found: Any = document
+    entry: RegroupDocument = found
+    return entry
 
 
 def _pair(xc: CrossConnect) -> RegroupPair:
