@@ -32,6 +32,8 @@ JUDGED = ("iteration_s", "allreduce_s")
 FIGURES = {"allreduce_s": "all-reduce", "iteration_s": "iteration", "completion_s": "completion"}
 #: Iterations closer than this, with all-reduces closer than that: nothing is called off.
 AGREE_PERCENT, AGREE_ALL_REDUCE_PERCENT = 1.0, 5.0
+#: Beyond how much, per cent, a figure is not that of the simulation: its reach (docs/simulation.md).
+REACH_PERCENT = {"allreduce_s": LIMIT_PERCENT, "iteration_s": LIMIT_PERCENT, "completion_s": 5.0}
 #: Segments sent again by a rank in an iteration from which on TCP is named as a cause.
 MANY_RETRANSMITS = 0.5
 
@@ -98,12 +100,12 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
     ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
     time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
     of others on links that they share; ``events_s``: how late events of the run came, by iteration; these
-    three are among the rest. ``light_s``: seconds of an iteration in which a rank waits
-    for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
-    controller switch it; ``dark_in``: the iterations, from 1 on, in whose all-reduces moved light was dark.
-    ``verdict``: reasons of the emulation's verdict on itself about links, and about processors during the
-    run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy share of the processors
-    meanwhile.
+    three are among the rest. ``never``: events that took place in the simulation alone. ``light_s``:
+    seconds of an iteration in which a rank waits for light (of a ring, all of them), or None where light
+    stays; ``light_by``: whether the agents or the controller switch it; ``dark_in``: the iterations, from
+    1 on, in whose all-reduces moved light was dark. ``verdict``: reasons of the emulation's verdict on
+    itself about links, and about processors during the run. ``contended``: whether there were other jobs
+    in the run. ``busy``: mean busy share of the processors meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = mean_of(real, lambda it: it.whole_s) - mean_of(ideal, lambda it: it.whole_s)
@@ -128,6 +130,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "queues_s": _queues_s(theirs, job, real) if len(theirs.jobs) > 1 else 0.0,
         "turns_s": _turns_s(theirs, job) if len(theirs.jobs) > 1 else 0.0,
         "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
+        "never": _never(ours, theirs),
         "retransmits_per_rank_and_iteration": again / sum(len(record.iterations) for record in real),
         "light_s": light,
         "light_by": "controller" if theirs.of(RingSetUps) else "agents" if theirs.of(Flow) else None,
@@ -196,6 +199,12 @@ def _late_s(run: Run) -> float:
         ranks = run.jobs[when.job].by_index[when.iteration - 1]
         late_s += max(0.0, action.begun - max(it.allreduce_end for it in ranks))
     return late_s
+
+
+def _never(ours: Sequence[Run], theirs: Run) -> list[str]:
+    """Events of the simulation that did not take place in every emulated run."""
+    there = set.intersection(*({action.plan.name for action in run.actions} for run in ours))
+    return [action.plan.name for action in theirs.actions if action.plan.name not in there]
 
 
 def _dark_in(ours: Sequence[Run], theirs: Run, job: str) -> dict[str, list[int]]:
@@ -377,6 +386,10 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     gap_s = causes["gap_s"]
     if causes["verdict"]:
         return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
+    if never := causes.get("never"):
+        return f"what did not come about: {', '.join(never)}"
+    if causes.get("events_s", 0.0) >= abs(gap_s) / 2:
+        return f"an event that came late ({1000 * causes['events_s']:.0f} ms by iteration)"
     emulated, simulated = (causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated"))
     if emulated != simulated:
         return (

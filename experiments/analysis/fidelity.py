@@ -7,9 +7,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ringlight.experiments.analysis.differences import (
+    FIGURES,
+    REACH_PERCENT,
+    Entry,
+    Known,
+    cause_of,
+    compared,
+    signed,
+)
 from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.metrics.light import FORBIDDEN, counters, flows
-from ringlight.experiments.analysis.metrics.training import by_model, jct_over_simulated
+from ringlight.experiments.analysis.metrics.training import by_model
 from ringlight.experiments.analysis.metrics.workers import identical, payload
 from ringlight.experiments.analysis.statistics import median, percentile
 from ringlight.experiments.record.events import (
@@ -39,11 +48,9 @@ SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 #: What is concluded from a baseline's time are ratios of this size; rings' collectives differ by factors.
 BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_IN_STEPS = (1.01, 1.03), (1.05, 1.10)
-#: Bounds of a job's time over its simulated time. The simulation leaves out TCP and all software: where jobs
-#: share a link it is off by up to 6 % by itself (docs/simulation.md).
-JOB_OVER_SIMULATED = (1.10, 1.25)
-#: What may be made to happen in such a run: what a fault or a move of light costs is measured, not judged.
-JUDGED_EVENTS = ("start", "cancel")
+#: A job that took this much longer than simulated makes a run bad. Where more is made to happen than that
+#: jobs come and go it is doubtful only: the simulation assumes what a fault or a move of light costs.
+BAD_OVER_SIMULATED, COME_AND_GO = 1.25, ("start", "cancel")
 # A run is made once more where it took longer by so much while others had the processors.
 RUN_OVER_MODEL = (1.10, 1.25)
 #: Share of all processors' time from which on what was missed meanwhile is the machine's fault.
@@ -71,12 +78,45 @@ SENTENCES = {
     "samples_missing": "{share:.0%} of the throughput samples of {run} are missing",
     "all_reduce_over_ideal": "{run}: {job}'s all-reduce, alone on its links, took {over:.2f} times the ideal",
     "baseline_over_model": "{run}: {job}, a baseline, took {over:.3f} times the model's time",
-    "over_simulated": "{run}: {job} took {over:.2f} times as long as simulated",
+    "unlike_simulation": "{run}: {job} is unlike its simulation: {said}",
+    "unlike_model": "{run}: {job} took {measured_s:.4g} s, by the model {model_s:.4g} s",
+    "ended_otherwise": "{run}: {job} ended {state}, in the simulation {simulated}",
     "parameters_differ": "{run}: the ranks of {job} and the reference do not agree bit by bit",
     "payload_lost": "{run}: {bytes} bytes of payload were sent and not received",
     "run_over_model": "{run} took {over:.2f} times the predicted time",
     "light_astray": "{run}: {count} {counter}",
 }
+
+
+#: Reasons that say how long something took, and not why.
+OF_MODELS = (
+    "all_reduce_over_ideal",
+    "baseline_over_model",
+    "unlike_simulation",
+    "unlike_model",
+    "ended_otherwise",
+    "samples_missing",
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A job beside its simulation: its ``state`` here and there, and where it succeeded in both its
+    ``figures`` (``differences.compared``)."""
+
+    state: str
+    simulated: str
+    figures: Entry | None
+
+    @property
+    def beyond(self) -> dict[str, dict[str, float]]:
+        """The figures that are beyond the simulation's reach."""
+        found = self.figures or {}
+        return {
+            figure: found[figure]
+            for figure, most in REACH_PERCENT.items()
+            if found and abs(found[figure]["difference_percent"]) > most
+        }
 
 
 @dataclass(frozen=True)
@@ -136,9 +176,13 @@ def judged(
     limits = BASELINE_OVER_MODEL_IN_STEPS if stepped else BASELINE_OVER_MODEL
     for context in contexts:
         found += beside_model(context, limits if context.run.plan.arm in baselines else None)
-        found += beside_simulation(context)
     found += [reason for run in runs for reason in differing(run)]
     found += [reason for context in contexts for reason in astray(context)]
+    # Last, as what is known of a run may be the cause.
+    rates_of_links = [record for record in records if type(record) is LinkRate]
+    beside = {context.run.name: beside_simulation(context, rates_of_links, found) for context in contexts}
+    for context in contexts:
+        found += unlike_simulation(context.run, beside[context.run.name], found)
     reasons = [reason for number, reason in enumerate(found) if reason not in found[:number]]
     of_arms = [_concerned(reason, runs) for reason in reasons]
     return {
@@ -151,6 +195,7 @@ def judged(
             {**reason.as_json(), "arms": concerned}
             for reason, concerned in zip(reasons, of_arms, strict=True)
         ],
+        "simulated": {name: _figures(jobs) for name, jobs in beside.items() if jobs},
         "not_compared": {
             context.run.name: context.foretold.why_not
             for context in contexts
@@ -361,28 +406,99 @@ def beside_model(context: Context, limits: tuple[float, float] | None) -> Iterat
     if any(action.begun > run.released for action in run.actions):
         return
     for name, job in run.jobs.items():
-        model, alone = context.predicted.get(name), context.alone.get(name)
-        if job.jct_s is None or model is None or alone is None or model.jct_s > alone.jct_s * (1 + 1e-9):
+        model, by_itself = context.predicted.get(name), context.alone.get(name)
+        if job.jct_s is None or model is None or by_itself is None:
+            continue
+        if model.jct_s > by_itself.jct_s * (1 + 1e-9):
             continue
         said, found = {"run": run.name, "job": name}, by_model(context, job)
+        model_s = found.get("jct_predicted_with_setup", model.jct_s)
+        unsimulated = context.foretold is not None and context.foretold.run is None
+        if unsimulated and abs(model_s / job.jct_s - 1) > REACH_PERCENT["completion_s"] / 100:
+            took = {"measured_s": job.jct_s, "model_s": model_s}
+            yield Reason("unlike_model", "doubtful", {**said, **took})
         # Where light is waited for, or the job's own edges share a link, NICs are not what counts.
         if not model.set_ups and model.all_reduce_s <= found["allreduce_ideal"] * (1 + 1e-9):
             times = found.get("allreduce_over_ideal", 0.0)
             yield from over(times, ALL_REDUCE_OVER_IDEAL, "all_reduce_over_ideal", over=times, **said)
         if limits is not None:
-            times = job.jct_s / found.get("jct_predicted_with_setup", model.jct_s)
+            times = job.jct_s / model_s
             yield from over(times, limits, "baseline_over_model", over=times, **said)
 
 
-def beside_simulation(context: Context) -> Iterator[Reason]:
-    """Reasons for jobs unlike the simulation of their run, in which jobs only came and went."""
-    run = context.run
-    if context.foretold is None or any(action.plan.do not in JUDGED_EVENTS for action in run.later):
-        return
+def beside_simulation(
+    context: Context, links: Sequence[LinkRate], known: Sequence[Reason]
+) -> dict[str, Compared]:
+    """Each job of a run beside the simulation of the run, by name; nothing where there is none.
+
+    ``links``: what they gave; ``known``: reasons that were found before.
+    """
+    run, foretold = context.run, context.foretold
+    if foretold is None or foretold.run is None:
+        return {}
+    other = foretold.run
+    bearing = Known(links, [reason.as_json() for reason in known], foretold.payload_share)
+    found = {}
     for name, job in run.jobs.items():
-        times = jct_over_simulated(context, job)
-        if times is not None:
-            yield from over(times, JOB_OVER_SIMULATED, "over_simulated", run=run.name, job=name, over=times)
+        theirs = other.jobs[name]
+        both = job.jct_s is not None and theirs.jct_s is not None and job.iterations and theirs.iterations
+        figures = compared([run], other, name, bearing) if both else None
+        found[name] = Compared(job.state, theirs.state, figures)
+    return found
+
+
+def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[Reason]) -> Iterator[Reason]:
+    """Reasons for jobs of which a figure is beyond the simulation's reach, or that ended otherwise."""
+    for name, job in beside.items():
+        said: dict[str, Any] = {"run": run.name, "job": name}
+        if SUCCEEDED in (job.state, job.simulated) and job.state != job.simulated:
+            yield Reason(
+                "ended_otherwise", "doubtful", {**said, "state": job.state, "simulated": job.simulated}
+            )
+        if job.figures is None:
+            continue
+        far = job.beyond
+        # A workload's iteration has no all-reduce of its own.
+        if run.plan.job(name).training is None:
+            far.pop("allreduce_s", None)
+        if not far:
+            continue
+        cause = cause_of(job.figures) or _other_reason(run, known)
+        words = [
+            f"{FIGURES[figure]} {at['emulated']:.4g} s, simulated {at['simulated']:.4g} s "
+            f"({signed(at['difference_percent'])}%)"
+            for figure, at in far.items()
+        ]
+        told = f"{', '.join(words)}; {'no cause is known' if cause is None else f'cause: {cause}'}"
+        completion = job.figures["completion_s"]
+        quiet = all(action.plan.do in COME_AND_GO for action in run.later)
+        longer = completion["emulated"] > BAD_OVER_SIMULATED * completion["simulated"]
+        yield Reason(
+            "unlike_simulation",
+            "bad" if quiet and longer else "doubtful",
+            {**said, "figures": far, "cause": cause, "said": told},
+        )
+
+
+def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
+    """What else is known to have gone wrong in a run, in words."""
+    mine = (
+        reason
+        for reason in known
+        if reason.code not in OF_MODELS
+        and (reason.data.get("run"), reason.data.get("arm")) in ((run.name, None), (None, run.plan.arm))
+    )
+    found = next(mine, None)
+    return None if found is None else found.text.removeprefix(f"{run.name}: ")
+
+
+def _figures(jobs: Mapping[str, Compared]) -> dict[str, Any]:
+    """Of each job that was compared, the figures on both sides."""
+    return {
+        name: {figure: job.figures[figure] for figure in FIGURES}
+        for name, job in jobs.items()
+        if job.figures is not None
+    }
 
 
 def differing(run: Run) -> Iterator[Reason]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.experiments.record.runs import Run
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError
@@ -37,15 +38,28 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Foretold:
-    """What a simulation of a run says: by job, seconds from its release to its end (``jct_s``) and from the
-    release of the first jobs to its end (``end_s``). ``why_not``: why there is none. ``replayed``: of jobs of
-    a trace, when each came, had its GPUs, began and ended in a replay on a cluster, None for what did not
-    come about."""
+    """The simulation of a run plan: its ``run``, or ``why_not``. ``payload_share``: the part of a link's rate
+    that it takes for payload. ``replayed``: of jobs of a trace, when each came, had its GPUs, began and ended
+    in a replay on a cluster, None for what did not come about."""
 
-    jct_s: Mapping[str, float]
-    end_s: Mapping[str, float]
+    run: Run | None
     why_not: str | None = None
+    payload_share: float = 1.0
     replayed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+
+    @property
+    def jct_s(self) -> dict[str, float]:
+        """By job, seconds from its release to its end; of those that succeed."""
+        jobs = {} if self.run is None else self.run.jobs
+        return {name: job.jct_s for name, job in jobs.items() if job.jct_s is not None}
+
+    @property
+    def end_s(self) -> dict[str, float]:
+        """By job, seconds from the release of the first jobs to its end."""
+        if self.run is None:
+            return {}
+        ends = {name: job.end for name, job in self.run.jobs.items()}
+        return {name: end - self.run.released for name, end in ends.items() if end is not None}
 
 
 #: Gives what a simulation says of a run.

@@ -132,7 +132,11 @@ def carry_out_experiment(
         with ExitStack() as opened:
             # Before the run folder is made, so that an executor that cannot be had leaves none behind.
             pool = None if spread is None else nullcontext(opened.enter_context(spread))
-            end: Callable[[Path], dict[str, Any]] = partial(finish, experiment=experiment, watched=watched)
+            # What compares runs while they are made has simulated some of them by then.
+            foretell = Foreteller()
+            end: Callable[[Path], dict[str, Any]] = partial(
+                finish, experiment=experiment, watched=watched, foretell=foretell
+            )
             if pool is None and isinstance(fitted, SimulationBackend):
                 end = opened.enter_context(beside(prepare, end))
             ended: set[str] = set()
@@ -159,7 +163,7 @@ def carry_out_experiment(
                 )
                 if experiment.scale is not None:
                     folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
-                done = carry_out(experiment, chosen, fitted, folder, told, pool, ended)
+                done = carry_out(experiment, chosen, fitted, folder, told, pool, ended, foretell)
             told.say("drawing the report")
             return done, end(done.path)
 
@@ -239,11 +243,18 @@ def check_resumed(path: Path, experiment: Experiment, backend: Backend) -> None:
             raise ScenarioError(f"{path}: its runs were {made} with another {option}; begin anew")
 
 
-def finish(path: Path, experiment: Experiment | None = None, *, watched: bool = False) -> dict[str, Any]:
+def finish(
+    path: Path,
+    experiment: Experiment | None = None,
+    *,
+    watched: bool = False,
+    foretell: Foreteller | None = None,
+) -> dict[str, Any]:
     """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
 
     ``experiment``: the folder's, where it has been read; that takes longer than all else that is read here.
-    ``watched``: also the page in which one watches the runs, which the report then links to.
+    ``watched``: also the page in which one watches the runs, which the report then links to. ``foretell``:
+    simulates the runs, for comparison with what was measured; it may know them.
     May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
@@ -253,7 +264,7 @@ def finish(path: Path, experiment: Experiment | None = None, *, watched: bool = 
             from ringlight.experiments.view.single_file import write_beside
 
             write_beside(path)
-        view, result = view_of_folder(path, experiment)
+        view, result = view_of_folder(path, experiment, foretell)
         view = replace(view, watched=(path / "view.html").exists())
         write_whole(path / "rows.csv", as_csv(view.rows))
         write_report(path, view, each=in_forks)
@@ -261,7 +272,9 @@ def finish(path: Path, experiment: Experiment | None = None, *, watched: bool = 
     return result
 
 
-def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[View, dict[str, Any]]:
+def view_of_folder(
+    path: Path, experiment: Experiment | None = None, foretell: Foreteller | None = None
+) -> tuple[View, dict[str, Any]]:
     """What a run folder's report is made from, and the object of its result.json; nothing is written.
 
     Both follow from the scenario, environment, records and rates alone. Raises ScenarioError, one line naming
@@ -272,7 +285,7 @@ def view_of_folder(path: Path, experiment: Experiment | None = None) -> tuple[Vi
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
     latency_s = environment.get("latency_s", 0.0)
-    found = analyse(experiment, records, label_of(environment), rates, latency_s, Foreteller())
+    found = analyse(experiment, records, label_of(environment), rates, latency_s, foretell or Foreteller())
     if network := environment.get("network"):
         found = replace(found, fidelity={**found.fidelity, "network": network})
     result = document(found, records, environment)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ringlight.experiments.analysis.prediction import Foretell
 from ringlight.experiments.backends.protocol import (
     Backend,
     BackendError,
@@ -29,7 +30,6 @@ from ringlight.experiments.record.environment import describe_machine
 from ringlight.experiments.record.events import Record, RunEnded, RunFailed, read_records
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.version import code_version
-from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.larger import MOST
 from ringlight.experiments.runner.progress import COMPUTED_EVERY_S, Notes, Reporter
 from ringlight.experiments.runner.repeats import Repeats
@@ -88,8 +88,11 @@ def carry_out(
     reporter: Reporter,
     pool: AbstractContextManager[Executor] | None = None,
     ended: Collection[str] = (),
+    foretell: Foretell | None = None,
 ) -> Done:
     """Make the runs that have not ``ended`` yet; all records go into the folder.
+
+    ``foretell``: simulates measured runs, for comparison.
 
     ``pool``: where to make them, each by itself, for a backend that needs no machine of its own. Raises
     BackendError, WriteError, TooFast; whatever happens, nothing of a lab is left.
@@ -109,7 +112,7 @@ def carry_out(
     for arm, why in chosen.refused.items():
         reporter.say(f"arm {arm} is left out: {why}")
     # Virtual time is nobody's to take.
-    repeats = Repeats(reporter, Foreteller()) if backend.label == "measured" else None
+    repeats = Repeats(reporter, foretell) if backend.label == "measured" else None
     failures: list[str] = []
     batches: Sequence[Any] = ()
     if isinstance(backend, BatchBackend):

@@ -1,4 +1,4 @@
-"""Simulates a run, for comparison with the testbed, where models do not cover all of it."""
+"""Simulates a run, for comparison with the testbed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ringlight.experiments.record.events import Record, TraceReplayed
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
+from ringlight.fabric.frames import payload_share
 
 #: Events that the simulation of one run may take, about ten seconds of a processor, and that of all runs.
 MOST_EVENTS, MOST_IN_ALL = 100_000, 300_000
@@ -51,12 +52,8 @@ class Foreteller:
             self._left -= backend.most_events
             return _none(str(error))
         (run,) = runs_of(records, [plan])
-        jobs = run.jobs.items()
-        return Foretold(
-            {name: job.jct_s for name, job in jobs if job.jct_s is not None},
-            {name: job.end - run.released for name, job in jobs if job.end is not None},
-            replayed=replay,
-        )
+        share = payload_share(plan.setting.frames.mtu_bytes)
+        return Foretold(run, payload_share=share, replayed=replay)
 
 
 def _replayed(plan: RunPlan) -> Mapping[str, Sequence[float | None]]:
@@ -66,4 +63,4 @@ def _replayed(plan: RunPlan) -> Mapping[str, Sequence[float | None]]:
 
 
 def _none(why: str) -> Foretold:
-    return Foretold({}, {}, why)
+    return Foretold(None, why)

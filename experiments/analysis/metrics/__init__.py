@@ -78,13 +78,12 @@ class Context:
 
     @cached_property
     def foretold(self) -> Foretold | None:
-        """What a simulation says of a measured run in which the models do not know all jobs; None for others.
+        """The simulation of a measured run; None of one that was simulated, or that nobody simulates.
 
         Jobs that came later have their workers there as long after their GPUs were free as was measured.
         """
         run = self.run
-        jobs = [name for name, job in run.jobs.items() if job.gpus]
-        if self.foretell is None or self.simulated or self.predicted.keys() >= set(jobs):
+        if self.foretell is None or self.simulated:
             return None
         ends = [job.end for job in run.jobs.values() if job.end is not None]
         started = [replace(job.plan, start_up_s=_start_up_s(job, ends)) for job in run.jobs.values()]

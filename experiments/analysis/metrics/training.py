@@ -97,7 +97,7 @@ def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("s", of="job", known="simulated")
 def jct_simulated(context: Context, job: JobRun) -> float | None:
-    """Job completion time by a simulation of the measured run, where the model does not know all its jobs."""
+    """Job completion time by a simulation of the measured run."""
     return context.foretold.jct_s.get(job.name) if context.foretold is not None else None
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ringlight.experiments.analysis.differences import FIGURES, REACH_PERCENT, signed
 from ringlight.experiments.analysis.fidelity import LINK_ERROR
 from ringlight.experiments.record.events import process_called
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import Draw, View
-from ringlight.experiments.report.words import percent
+from ringlight.experiments.report.words import percent, seconds
 from ringlight.fabric.units import format_rate, format_time
 
 _MEANING = {
@@ -32,7 +33,8 @@ def fidelity(view: View, draw: Draw) -> str:
     return (
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
-        f"{_by_arm(view)}{_not_compared(found.get('not_compared', {}))}"
+        f"{_by_arm(view)}{_beside_simulation(found.get('simulated', {}))}"
+        f"{_not_compared(found.get('not_compared', {}))}"
         f"{_repeated(found.get('repeated', ()))}"
         f"{_deaths(found.get('processes_restarted', {}))}"
         f"{folded('Links, timers and processors', _measured(found))}"
@@ -64,6 +66,43 @@ def _by_arm(view: View) -> str:
         ("reasons", lambda arm: str(sum(arm in reason["arms"] for reason in view.fidelity["reasons"]))),
     ]
     return f"<h3>Arm by arm</h3>{table_of(list(arms), columns, 2)}"
+
+
+def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]]) -> str:
+    """Each job's figures beside those of the simulation of its run."""
+    jobs = [{"run": run, "job": job, **of} for run, each in of_runs.items() for job, of in each.items()]
+    if not jobs:
+        return ""
+    columns: list[tuple[str, Callable[[Entry], str]]] = [
+        ("run", lambda entry: text(entry["run"])),
+        ("job", lambda entry: text(entry["job"])),
+    ]
+    for figure, what in FIGURES.items():
+        columns += [
+            (what, _side(figure, "emulated")),
+            ("simulated", _side(figure, "simulated")),
+            ("difference", _difference(figure)),
+        ]
+    worst = max(abs(entry[figure]["difference_percent"]) for entry in jobs for figure in FIGURES)
+    about = (
+        "<p>Means over ranks and iterations, emulated (measured) and in a simulation of the same run; "
+        "differences are of the simulated figure from the measured one.</p>"
+    )
+    title = f"Beside a simulation of the same runs: at most {worst:.1f} % apart"
+    return folded(title, about + table_of(jobs, columns, 2))
+
+
+def _side(figure: str, side: str) -> Callable[[Entry], str]:
+    return lambda entry: seconds(entry[figure][side])
+
+
+def _difference(figure: str) -> Callable[[Entry], str]:
+    def said(entry: Entry) -> str:
+        percents = entry[figure]["difference_percent"]
+        words = f"{signed(percents)} %"
+        return mark("doubtful", words) if abs(percents) > REACH_PERCENT[figure] else words
+
+    return said
 
 
 def _not_compared(found: Mapping[str, str]) -> str:

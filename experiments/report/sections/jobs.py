@@ -36,7 +36,7 @@ _MOST_LINES = 8
 _LONGEST, _NEWLINE = 160, "\n"
 #: What columns say that only some experiments have.
 _EXPLAINED = {
-    "simulated": "the JCT of a simulation of the same run, as the models do not know all of it",
+    "simulated": "the JCT of a simulation of the same run",
     "waited": "queueing delay, from a job's arrival until it has its GPUs",
     "start-up": "from then until its workers are ready",
     "stands for": "the JCT in real time, divided by the file's time scale",
