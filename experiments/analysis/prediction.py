@@ -3,13 +3,13 @@
 Over packet switches jobs with a ring all-reduce share links by the all-send model of ``fabric.cost``, which
 bounds the time neither way; other collectives, and what goes through light of its own, take their steps one
 after another, each job as if alone, but those whose ranks pass on parts of chunks take as long as the busiest
-link. All times are emulated seconds.
+link. Of jobs that share links and are not all rings the models know nothing. All times are emulated seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.runs import Run
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import NoPathError
+from ringlight.fabric.paths import NoPathError, Router
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects, electrical_graph
 
 Circuits = Sequence[Sequence[str]]
 
@@ -67,8 +67,16 @@ Foretell = Callable[[RunPlan], Foretold]
 
 
 def modelled(plan: RunPlan) -> bool:
-    """Whether the models know all of a run: its jobs train, begin together and nothing happens to them."""
-    return _together(plan) and all(job.ranks for job in plan.jobs) and not plan.events
+    """Whether the models know all of a run: its jobs train, begin together and nothing happens to them, and
+    those that share links are rings."""
+    if plan.events or not _together(plan) or not all(job.ranks for job in plan.jobs):
+        return False
+    light = cross_connects(plan.setting.fabric, plan.circuits)
+    try:
+        return not _unknown(plan.setting.fabric, [(job, job.ranks) for job in plan.jobs], light)
+    except NoPathError:
+        # The models say so.
+        return True
 
 
 def _together(plan: RunPlan) -> bool:
@@ -93,7 +101,8 @@ def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> f
 def predict_jobs(
     plan: RunPlan, gpus: Mapping[str, Sequence[str]], circuits: Circuits | None = None
 ) -> dict[str, Predicted]:
-    """Predict the jobs in ``gpus`` (name: GPUs in rank order), started together, with no events.
+    """Predict the jobs in ``gpus`` (name: GPUs in rank order), started together, with no events. Nothing of
+    those that share links with others while not all are rings.
 
     ``circuits``: pairs of port names; None: the plan's. Raises ValueError where a job has no path.
     """
@@ -108,8 +117,11 @@ def predict_jobs(
     light = cross_connects(fabric, plan.circuits if circuits is None else circuits)
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
         return _sharing(setting, jobs, gpus, light)
+    unknown = _unknown(fabric, [(jobs[name], ranks) for name, ranks in gpus.items()], light)
     found = {}
     for name, job in jobs.items():
+        if name in unknown:
+            continue
         plane, loop = planes[name], job.loop
         all_reduce_s = (
             plane.alone_s(gpus[name], loop.collective, loop.gradient_bytes, light) * setting.scale.rate
@@ -118,6 +130,25 @@ def predict_jobs(
         waits = plane.set_ups(gpus[name], loop.collective)
         found[name] = Predicted(jct_s, all_reduce_s, waits)
     return found
+
+
+def _unknown(fabric: Fabric, jobs: Iterable[tuple[JobPlan, Sequence[str]]], light: CrossConnects) -> set[str]:
+    """Jobs whose bytes share a direction of a link over packet switches with another's while not all are
+    rings. ``jobs``: each with its GPUs in rank order. Raises NoPathError."""
+    shared = [(job, ranks) for job, ranks in jobs if job.plane(fabric, ranks).shared]
+    if len(shared) < 2 or all(job.loop.collective == "ring" for job, _ in shared):
+        return set()
+    router = Router(fabric, electrical_graph(fabric, light))
+    users: dict[Port, set[str]] = {}
+    for job, ranks in shared:
+        steps = steps_named(job.loop.collective, len(ranks))
+        pairs = {
+            pair for s in steps for pair in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
+        }
+        for source, destination in pairs:
+            for hop in router.path(ranks[source], ranks[destination]):
+                users.setdefault(hop.out, set()).add(job.name)
+    return {name for names in users.values() if len(names) > 1 for name in names}
 
 
 def cross_connects(fabric: Fabric, circuits: Circuits) -> CrossConnects:
@@ -157,8 +188,8 @@ def _sharing(
 
 
 def model_s(plan: RunPlan) -> dict[str, float]:
-    """Seconds that the models give each job of a run of which they know all, the waits for light as long as
-    declared. Raises ValueError where a job has no path."""
+    """Seconds that the models give each job of a run of which they know all (:func:`modelled`), the waits for
+    light as long as declared. Raises ValueError where a job has no path."""
     found = predict_jobs(plan, {job.name: job.ranks for job in plan.jobs})
     return {
         job.name: found[job.name].jct_s + job.iterations * found[job.name].set_ups * light_wait_s(plan, job)
@@ -180,7 +211,7 @@ def expected_s(plan: RunPlan) -> dict[str, float]:
     away_s = sum(job.recovery_s or 0.0 for job in plan.jobs) + sum(
         event.back_after_s for event in plan.events
     )
-    if together and _together(plan):
+    if together and modelled(replace(plan, events=())):
         try:
             return {name: away_s + jct_s for name, jct_s in model_s(plan).items()}
         except NoPathError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.prediction import Foretold
+from ringlight.experiments.analysis.prediction import Foretold, modelled, predict_jobs
 from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import RECOVERY_S
@@ -140,6 +140,42 @@ def test_what_a_fault_or_a_move_of_light_costs_is_judged(events: str, times: flo
     made = measured(found, stretched(records, times, records[0].run))
     assert made.fidelity["verdict"] == verdict, made.fidelity["reasons"]
     assert codes(made) == (set() if verdict == "good" else {"unlike_simulation"})
+
+
+MIXED = """jobs:
+  red: {ranks: [g0, g3, g1, g4], training: {collective: halving-doubling}}
+  blue: {ranks: [g2, g5], training: {collective: COLLECTIVE}}
+"""
+
+
+def test_jobs_that_share_links_and_are_not_rings_are_held_against_no_model() -> None:
+    """Each was judged as if it were alone: "bad", 1.8 times an ideal that nobody has."""
+    found = of(MIXED.replace("COLLECTIVE", "binary-tree"), "compare: {baseline: base}\n")
+    records = records_of(found)
+    made = measured(found, records)
+    assert made.fidelity["verdict"] == "good", made.fidelity["reasons"]
+    assert not where(made.rows, metric="jct_predicted")
+    (plan,) = found.plans
+    assert not modelled(plan)
+    # Who asks whether a run took too long asks the simulation.
+    busy = ProcessorLoad(t=0.1, run=plan.name, busy=0.7, others=0.2)
+    disturbed = [*with_workers(records)]
+    assert not Repeats(Reporter(quiet=True), Foreteller()).why(plan, [disturbed[0], busy, *disturbed[1:]])
+
+
+@pytest.mark.parametrize(
+    ("jobs", "known"),
+    [
+        (MIXED.replace("COLLECTIVE", "ring"), set()),
+        (MIXED.replace("COLLECTIVE", "ring").replace("halving-doubling", "ring"), {"red", "blue"}),
+        (MIXED.replace("g0, g3, g1, g4", "g0, g1").replace("COLLECTIVE", "binary-tree"), {"red", "blue"}),
+    ],
+    ids=["a ring beside another", "rings", "apart"],
+)
+def test_what_the_models_know_of_jobs_beside_each_other(jobs: str, known: set[str]) -> None:
+    (plan,) = of(jobs, "").plans
+    assert predict_jobs(plan, {job.name: job.ranks for job in plan.jobs}).keys() == known
+    assert modelled(plan) is bool(known)
 
 
 def test_an_all_reduce_that_is_far_off_is_named_though_computing_hides_it() -> None:
