@@ -60,6 +60,9 @@ def analyse(
     measured ones. Raises ScenarioError."""
     records, spec = list(records), experiment.spec
     contexts = [Context(run, label, foretell) for run in runs_of(records, experiment.plans)]
+    for context in contexts:
+        # Before what is less important has taken the events that all simulations may take.
+        context.simulate()
     runs = tuple(context.run for context in contexts)
     single = [row for context in contexts for row in rows_of(context)]
     rows = _with_comparisons(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from ringlight.experiments.analysis.prediction import model_s, modelled
+from ringlight.experiments.analysis.prediction import START_UP_S, by_phase, model_s, modelled
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.runner.foretold import Foreteller
@@ -15,20 +14,22 @@ from ringlight.experiments.runner.foretold import Foreteller
 #: What a check may take: events of all simulations, and the sum of the squares of the numbers of GPUs whose
 #: all-reduces are modelled. Each is a few seconds.
 MOST_EVENTS, MOST_SQUARES = 30_000, 300_000
-#: Seconds from when a job that comes later has its GPUs until its containers are ready. Measured: median of
-#: eight runs of scenarios/examples/leaf_spine_arrival.yaml in Docker on two processors (0.67 to 0.97 s).
-START_UP_S = 0.9
 
 Point = dict[str, Any]
 
 
 def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
     """By arm, for each point: ``point``, and ``how`` jobs' times ``jct_s`` are known (``model`` or
-    ``simulated``; from a job's release to its end, emulated seconds), or ``why_not``. A simulated point
-    in which jobs come later has ``start_up_s``, which they are taken to need.
+    ``simulated``; from a job's release to its end, emulated seconds), or ``why_not``. A simulated point has
+    ``phases``: the least and the greatest time of each job of which the moments decide at which later ones
+    begin.
     """
-    foretell, squares = Foreteller(MOST_EVENTS), 0
+    plans = list(plans)
+    # As a simulation of the whole file does.
+    mtu_bytes = min((plan.setting.frames.mtu_bytes for plan in plans), default=None)
+    foretell, squares = Foreteller(MOST_EVENTS, mtu_bytes=mtu_bytes), 0
     found: dict[str, dict[str, Point]] = {}
+    simulated_of: dict[tuple[str, str], RunPlan] = {}
     for plan in plans:
         points, key = found.setdefault(plan.arm, {}), json.dumps(dict(plan.point), default=str)
         if key in points:
@@ -40,20 +41,17 @@ def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
             said = _model(plan) if squares + cost <= MOST_SQUARES else {"why_not": _MANY}
             squares += cost if "how" in said else 0
         else:
-            simulated = foretell(_started(plan))
-            said = {"how": "simulated", "jct_s": dict(simulated.jct_s)}
-            if not all(job.start.at_once for job in plan.jobs):
-                said["start_up_s"] = START_UP_S
+            simulated = foretell(plan)
+            said = {"how": "simulated", "jct_s": simulated.jct_s}
             if simulated.why_not is not None:
                 said = {"why_not": simulated.why_not}
         points[key] = {"point": dict(plan.point), **said}
+        simulated_of[plan.arm, key] = plan
+    # Last, so that no point goes without a figure for others' ranges.
+    for (arm, key), plan in simulated_of.items():
+        if found[arm][key].get("how") == "simulated" and (phases := by_phase(plan, foretell)):
+            found[arm][key]["phases"] = phases
     return {arm: list(points.values()) for arm, points in found.items()}
-
-
-def _started(plan: RunPlan) -> RunPlan:
-    """The same run with the start-up that an emulation's jobs have which come later."""
-    jobs = (job if job.start.at_once else replace(job, start_up_s=START_UP_S) for job in plan.jobs)
-    return replace(plan, jobs=tuple(jobs))
 
 
 _MANY = "so many points would take long"
@@ -67,8 +65,10 @@ def _model(plan: RunPlan) -> Mapping[str, Any]:
 
 
 def said_of(points: Sequence[Point], job: str, how: str) -> str:
-    """A job's time, from the least to the most of all points that are known in one way."""
-    times = [p["jct_s"][job] for p in points if p.get("how") == how and job in p["jct_s"]]
+    """A job's time, from the least to the most of all points that are known in one way, whatever the moments
+    at which later jobs begin."""
+    known = [p for p in points if p.get("how") == how and job in p["jct_s"]]
+    times = [time for p in known for time in (p["jct_s"][job], *p.get("phases", {}).get(job, ()))]
     if not times:
         return ""
     least, most = (f"{time:.{2 if time < 10 else 1}f}" for time in (min(times), max(times)))
@@ -76,12 +76,15 @@ def said_of(points: Sequence[Point], job: str, how: str) -> str:
 
 
 def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:
-    """A line about the start-up that simulated jobs are taken to need, where some come later."""
-    names = [arm for arm, points in arms.items() if any("start_up_s" in point for point in points)]
+    """A line that says why simulated times are ranges, where the moments decide at which later jobs begin."""
+    names = [arm for arm, points in arms.items() if any("phases" in point for point in points)]
     if not names:
         return []
-    ready = f"is simulated as ready {START_UP_S:g} s after it has its GPUs"
-    return [f"{', '.join(names)}: a job that comes later {ready}, as containers were measured"]
+    decides = "when in an iteration of others a later job begins decides how long jobs take: simulated"
+    ready = (
+        f"ready at once, and {START_UP_S:g} s (as containers were measured) and parts of an iteration later"
+    )
+    return [f"{', '.join(names)}: {decides} {ready}"]
 
 
 def left_out(arms: Mapping[str, Sequence[Point]]) -> list[str]:

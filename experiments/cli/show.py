@@ -366,6 +366,7 @@ _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("gpu_utilisation", "GPU use", lambda v: f"{100 * v:.0f} %"),
     ("jct_predicted", "model", lambda v: f"{v:.2f} s"),
     ("jct_simulated", "simulated", lambda v: f"{v:.2f} s"),
+    ("jct_by_phase", "by phase", lambda v: f"{v[0]:.2f} to {v[1]:.2f} s"),
     ("completion", "arrival to end", lambda v: f"{v:.2f} s"),
     ("completion_replayed", "replayed", lambda v: f"{v:.2f} s"),
     ("completion_over_replayed", "over replayed", lambda v: f"{v:.3f}"),
@@ -427,6 +428,9 @@ def _show_jobs(rows: Sequence[Row]) -> None:
         if row.repeat is None and row.subject.startswith("job ") and row.label != "published":
             key = row.arm, _at(row), row.subject.removeprefix("job ")
             jobs.setdefault(key, {})[row.metric] = row.value
+    for values in jobs.values():
+        if "jct_phase_least" in values:
+            values["jct_by_phase"] = values["jct_phase_least"], values["jct_phase_most"]
     shown = [of for of in _OF_JOBS if any(values.get(of[0]) is not None for values in jobs.values())]
     lines = [
         [*key, *("" if values.get(m) is None else written(values[m]) for m, _, written in shown)]

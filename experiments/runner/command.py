@@ -133,7 +133,7 @@ def carry_out_experiment(
             # Before the run folder is made, so that an executor that cannot be had leaves none behind.
             pool = None if spread is None else nullcontext(opened.enter_context(spread))
             # What compares runs while they are made has simulated some of them by then.
-            foretell = Foreteller()
+            foretell = None if isinstance(fitted, SimulationBackend) else Foreteller()
             end: Callable[[Path], dict[str, Any]] = partial(
                 finish, experiment=experiment, watched=watched, foretell=foretell
             )
@@ -285,7 +285,8 @@ def view_of_folder(
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
     latency_s = environment.get("latency_s", 0.0)
-    found = analyse(experiment, records, label_of(environment), rates, latency_s, foretell or Foreteller())
+    foretell = foretell or Foreteller(mtu_bytes=environment.get("mtu_bytes"), latency_s=latency_s)
+    found = analyse(experiment, records, label_of(environment), rates, latency_s, foretell)
     if network := environment.get("network"):
         found = replace(found, fidelity={**found.fidelity, "network": network})
     result = document(found, records, environment)

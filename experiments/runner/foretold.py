@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ringlight.experiments.analysis.prediction import Foretold
 from ringlight.experiments.backends.protocol import BackendError
@@ -22,10 +23,16 @@ MOST_EVENTS, MOST_IN_ALL = 100_000, 300_000
 
 
 class Foreteller:
-    """Simulates runs of one experiment, at most ``most_in_all`` events; knows what it was asked before."""
+    """Simulates runs of one experiment, at most ``most_in_all`` events; knows what it was asked before.
 
-    def __init__(self, most_in_all: float = MOST_IN_ALL) -> None:
+    ``mtu_bytes`` and ``latency_s``: as of the simulation's backend.
+    """
+
+    def __init__(
+        self, most_in_all: float = MOST_IN_ALL, *, mtu_bytes: int | None = None, latency_s: float = 0.0
+    ) -> None:
         self._most = self._left = most_in_all
+        self._backend = SimulationBackend(mtu_bytes, latency_s)
         self._known: dict[str, Foretold] = {}
 
     def __call__(self, plan: RunPlan) -> Foretold:
@@ -40,7 +47,7 @@ class Foreteller:
             return _none(f"a job has more than {MOST_RANKS} GPUs")
         if self._left <= 0:
             return _none(f"the simulations before it took the {self._most:,.0f} events that all may take")
-        backend = SimulationBackend(most_events=min(MOST_EVENTS, self._left))
+        backend = replace(self._backend, most_events=min(MOST_EVENTS, self._left))
         if (why := backend.refuses(plan)) is not None:
             return _none(why)
         replay = {} if plan.trace is None else _replayed(plan)
@@ -52,7 +59,7 @@ class Foreteller:
             self._left -= backend.most_events
             return _none(str(error))
         (run,) = runs_of(records, [plan])
-        share = payload_share(plan.setting.frames.mtu_bytes)
+        share = payload_share(backend.mtu_bytes or plan.setting.frames.mtu_bytes)
         return Foretold(run, payload_share=share, replayed=replay)
 
 

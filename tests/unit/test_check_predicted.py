@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ringlight.experiments.analysis.result import analyse
+from ringlight.experiments.analysis.result import analyse, document
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli import predicted
-from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.cli.show import check_document, show_check, show_result
 from ringlight.experiments.language.expand import Experiment
-from tests.simulated import experiment, records_of, the
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.foretold import Foreteller
+from tests.simulated import experiment, records_of, the, with_links, with_workers
 
 LATER = "arms: {base: {jobs.late: {ranks: [g3, g4], start: {at: 1 s}}}}\n"
+#: Both cross the link between the switches, which they fill when their all-reduces meet.
+PHASED = """arms:
+  base:
+    jobs.red: {ranks: [g0, g3], training: {gradient: 100 MB}}
+    jobs.late: {ranks: [g1, g4], start: {at: 100 ms}, training: {gradient: 100 MB, iterations: 2}}
+"""
 SWEPT = "sweep: {over: {training.compute: [50 ms, 100 ms, 200 ms]}}\n"
 
 
@@ -20,19 +30,50 @@ def points(found: Experiment, arm: str = "base") -> list[dict[str, Any]]:
     return list(check_document(found)["arms"][arm]["points"])
 
 
-def test_a_job_that_starts_later_has_its_own_time_and_not_the_deadline_of_all(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_job_that_starts_later_has_its_own_time_and_not_the_deadline_of_all() -> None:
     found = experiment(LATER)
     (point,) = points(found)
     assert point["how"] == "simulated"
-    show_check(check_document(found))
-    assert f"simulated as ready {predicted.START_UP_S} s after it has its GPUs" in capsys.readouterr().out
-    # An emulation has its containers to start when the late job has its GPUs.
-    started = experiment(LATER.replace("at: 1 s", f"at: {1 + predicted.START_UP_S} s"))
-    rows = analyse(started, records_of(started), "simulated").rows
+    rows = analyse(found, records_of(found), "simulated").rows
     for job in ("red", "late"):
-        assert point["jct_s"][job] == pytest.approx(the(rows, "jct", subject=f"job {job}"))
+        assert point["jct_s"][job] == the(rows, "jct", subject=f"job {job}")
+
+
+def test_one_file_has_one_simulated_figure_and_a_range_where_the_phase_of_two_jobs_decides(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Checked, simulated and beside a measured run it had three."""
+    found = experiment(PHASED)
+    records = records_of(found)
+    (point,) = points(found)
+    least, most = point["phases"]["late"]
+    assert most > 1.01 * least
+    assert least <= point["jct_s"]["late"] <= most
+    (plan,) = found.plans
+    ready = replace(plan, jobs=tuple(replace(job, start_up_s=0.77) for job in plan.jobs))
+    run = [*with_workers(one_alone(SimulationBackend(), ready)[0])]
+    simulated = analyse(found, records, "simulated", foretell=Foreteller())
+    measured = analyse(found, with_links(run), "measured", foretell=Foreteller())
+    assert the(simulated.rows, "jct", subject="job late") == point["jct_s"]["late"]
+    for rows in (simulated.rows, measured.rows):
+        assert the(rows, "jct_phase_least", subject="job late") == least
+        assert the(rows, "jct_phase_most", subject="job late") == most
+    # A measured run is compared at its own phase.
+    assert the(measured.rows, "jct_over_simulated", subject="job late") == pytest.approx(1)
+    show_check(check_document(found))
+    said = capsys.readouterr().out
+    assert f"{least:.2f} to {most:.2f} s" in said
+    assert "when in an iteration of others a later job begins decides" in said
+    result = document(simulated, records, {"run": "x", "backend": "simulation", "label": "simulated"})
+    show_result(result)
+    assert f"{least:.2f} to {most:.2f} s" in capsys.readouterr().out
+
+
+def test_jobs_that_begin_together_have_no_range() -> None:
+    cut = "events: [{name: cut, when: {at: 100 ms}, do: cut, target: 'link g2 t0:3'}]\n"
+    (point,) = points(experiment(cut))
+    assert point["how"] == "simulated"
+    assert "phases" not in point
 
 
 def test_every_point_of_a_sweep_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:

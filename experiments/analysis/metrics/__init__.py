@@ -25,7 +25,14 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
-from ringlight.experiments.analysis.prediction import Circuits, Foretell, Foretold, Predicted, predict_jobs
+from ringlight.experiments.analysis.prediction import (
+    Circuits,
+    Foretell,
+    Foretold,
+    Predicted,
+    by_phase,
+    predict_jobs,
+)
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
@@ -88,6 +95,16 @@ class Context:
         ends = [job.end for job in run.jobs.values() if job.end is not None]
         started = [replace(job.plan, start_up_s=_start_up_s(job, ends)) for job in run.jobs.values()]
         return self.foretell(replace(run.plan, jobs=tuple(started)))
+
+    def simulate(self) -> None:
+        """Simulate a measured run now."""
+        _ = self.foretold
+
+    @cached_property
+    def phases(self) -> Mapping[str, tuple[float, float]]:
+        """Least and greatest simulated completion time, seconds, of jobs of which the moments decide at which
+        later jobs begin, by name."""
+        return {} if self.foretell is None else by_phase(self.run.plan, self.foretell)
 
     @cached_property
     def alone(self) -> Mapping[str, Predicted]:

@@ -97,8 +97,22 @@ def by_model(context: Context, job: JobRun) -> Mapping[str, float]:
 
 @metric("s", of="job", known="simulated")
 def jct_simulated(context: Context, job: JobRun) -> float | None:
-    """Job completion time by a simulation of the measured run."""
+    """Job completion time by a simulation of the measured run, later jobs ready as they were there."""
     return context.foretold.jct_s.get(job.name) if context.foretold is not None else None
+
+
+_BY_PHASE = {
+    "jct_phase_least": "Shortest job completion time of simulations in which later jobs begin at other "
+    "moments of an iteration",
+    "jct_phase_most": "The longest of these",
+}
+
+
+@metric("s", of="job", known="simulated", makes=_BY_PHASE)
+def jct_by_phase(context: Context, job: JobRun) -> Mapping[str, float]:
+    """Completion times of a job, where the moments decide at which later jobs begin."""
+    found = context.phases.get(job.name)
+    return {} if found is None else dict(zip(_BY_PHASE, found, strict=True))
 
 
 @metric("1", of="job")

@@ -156,6 +156,7 @@ class SimulationBackend:
             "left_out": list(_LEFT_OUT),
             "simulated_events": self.events,
             "latency_s": self.latency_s,
+            "mtu_bytes": self.mtu_bytes,
             "payload_share": None if self.mtu_bytes is None else payload_share(self.mtu_bytes),
         }
 

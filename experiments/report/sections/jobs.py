@@ -37,6 +37,7 @@ _LONGEST, _NEWLINE = 160, "\n"
 #: What columns say that only some experiments have.
 _EXPLAINED = {
     "simulated": "the JCT of a simulation of the same run",
+    "by phase": "the JCT in simulations in which jobs that come later begin at other moments of an iteration",
     "waited": "queueing delay, from a job's arrival until it has its GPUs",
     "start-up": "from then until its workers are ready",
     "stands for": "the JCT in real time, divided by the file's time scale",
@@ -60,6 +61,7 @@ def jobs(view: View, draw: Draw) -> str:
             ("state", state),
             ("JCT", "jct"),
             ("simulated", "jct_simulated"),
+            ("by phase", _by_phase),
             ("stands for", lambda at: seconds(real(at, "jct"))),
             ("iteration", "iteration"),
             ("all-reduce", "allreduce"),
@@ -96,6 +98,11 @@ def state(at: Figures) -> str:
     """What became of a job; marked where it did not succeed."""
     word = str(at.value("state") or NOTHING).lower()
     return mark("bad", word) if word in ("failed", "cancelled") else word
+
+
+def _by_phase(at: Figures) -> str:
+    least, most = at.numbers("jct_phase_least", "jct_phase_most")
+    return NOTHING if least is None or most is None else f"{seconds(least)} to {seconds(most)}"
 
 
 def _arrival(at: Figures) -> str:
