@@ -107,8 +107,11 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
+    from ringlight.experiments.runner.machine import real_scale
+
     backend, spread = _simulation(mtu, latency), {"processes": processes, "dask": dask, "executor": executor}
-    _carry_out(which.load(scenario), backend, which, runs, as_json, suffix="-simulated", **spread)
+    experiment = which.load(scenario, real_scale)
+    _carry_out(experiment, backend, which, runs, as_json, suffix="-simulated", **spread)
 
 
 def _carry_out(

@@ -361,6 +361,7 @@ _OF_JOBS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("queueing_delay", "queued", lambda v: f"{v:.2f} s"),
     ("start_up", "start-up", lambda v: f"{v:.2f} s"),
     ("jct", "JCT", lambda v: f"{v:.2f} s"),
+    ("jct_real", "stands for", lambda v: f"{v:.3g} s"),
     ("iteration", "iteration", format_time),
     ("allreduce", "all-reduce", format_time),
     ("gpu_utilisation", "GPU use", lambda v: f"{100 * v:.0f} %"),

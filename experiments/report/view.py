@@ -21,9 +21,11 @@ from ringlight.experiments.record.outputs import Written
 from ringlight.experiments.record.runs import Run
 from ringlight.experiments.report.page import NOTHING, table_of, text
 from ringlight.experiments.report.page import Draw as Draw
-from ringlight.experiments.report.words import figure, said
+from ringlight.experiments.report.words import amount, figure, said, seconds
 
 _NOWHERE: Point = {}
+#: Times that are real, or those of software, which no scale changes.
+_UNSCALED = frozenset({"jct_real", "start_up", "start_spread", "recovery_assumed"})
 PUBLISHED: Label = "published"
 
 
@@ -75,8 +77,12 @@ class Figures:
         return [self.number(metric) for metric in metrics]
 
     def figure(self, metric: str, label: Label | None = None) -> str:
-        """Figure with its unit and interval, as HTML; a dash if there is none."""
-        return figure(self.row(metric, label))
+        """Figure with its unit and interval, and the real one that it stands for, as HTML; a dash if there is
+        none."""
+        row = self.row(metric, label)
+        return figure(row) + (
+            "" if row is None else _stands_for(row, self.view.plans[self.arm].setting.scale)
+        )
 
     def repeats(self, metric: str) -> list[Row]:
         """The figures of single runs in their order; none where there was one."""
@@ -316,6 +322,26 @@ def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
 
 def _swept(point: Point, path: str) -> str:
     return text(said(point.get(path, NOTHING)))
+
+
+def _stands_for(row: Row, scale: Scale) -> str:
+    """The real time or rate that an emulated one stands for, in small print; nothing for real ones."""
+    by = {"s": 1 / scale.time, "bit/s": scale.rate}.get(row.unit, 1.0)
+    if by == 1 or row.label == PUBLISHED or row.metric in _UNSCALED or not is_number(row.value):
+        return ""
+    return in_small(amount(row.value * by, row.unit, row.metric))
+
+
+def in_small(words: str) -> str:
+    """What an emulated figure stands for, in small print beside it or, in a table, below it."""
+    return f' <small class="real">real {words}</small>'
+
+
+def seconds_and_real(time_s: float | None, scale: Scale) -> str:
+    """An emulated time and, where time is scaled, the real one; a dash for none."""
+    if time_s is None or scale.time == 1:
+        return seconds(time_s)
+    return seconds(time_s) + in_small(seconds(time_s / scale.time))
 
 
 def real(at: Figures, metric: str) -> float | None:

@@ -160,6 +160,11 @@ def _path() -> Path:
     return Path(folder, "ringlight", "calibration.json")
 
 
+def real_scale(plans: Sequence[RunPlan]) -> ChosenScale:
+    """No scale: what is only simulated has the real fabric's times and rates, whatever a machine carries."""
+    return ChosenScale(time=1.0, payload=1.0, limit="", wants={}, busy=0.0, costs="")
+
+
 def scale_here(
     plans: Sequence[RunPlan], *, fast_path: bool = False, measure: Callable[[str], None] | None = None
 ) -> ChosenScale:

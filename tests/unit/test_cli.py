@@ -31,6 +31,14 @@ ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "scenarios" / "disaggregation.yaml"
 CLONE_NEWUSER = 0x10000000
 MINI = ROOT / "tests" / "data" / "mini.yaml"
+AUTO = """
+name: own
+description: Two GPUs on one packet switch, at whatever scale the machine carries.
+scale: auto
+fabric: {leaf_spine: {leaves: 1, spines: 1, gpus_per_leaf: 2, gpu: x, rate: 25 Gbit/s, queue: 5 ms}}
+training: {model: resnet50, gradient: 8 MB, compute: 50 ms, batch: 8, iterations: 3}
+jobs: {red: {ranks: [g0, g1]}}
+"""
 
 
 def ringlight(
@@ -443,3 +451,17 @@ def test_the_suite_asks_for_no_root() -> None:
     assert done.returncode == 0, done.stderr
     assert "root is needed" not in done.stderr
     assert "without root, tests that build networks are skipped" in done.stderr
+
+
+def test_a_simulation_of_a_file_whose_scale_is_the_machines_to_choose_has_real_times(tmp_path: Path) -> None:
+    """It answered in emulated seconds and rates, of a machine that it had not asked for."""
+    file = tmp_path / "auto.yaml"
+    file.write_text(AUTO)
+    said = ringlight("simulate", str(file), "--runs", str(tmp_path), "--json")
+    rows = json.loads(said.stdout)["rows"]
+    (iteration,) = (row["value"] for row in rows if row["metric"] == "iteration" and row["repeat"] is None)
+    # 8 MB over links of 25 Gbit/s, and what is computed.
+    assert iteration == pytest.approx(0.05 + 8 * 8e6 / 25e9, rel=0.03)
+    (run,) = tmp_path.glob("*-simulated")
+    assert json.loads((run / "environment.json").read_text())["chosen_scale"]["time"] == 1
+    assert "chosen for a machine" not in (run / "report.html").read_text()

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.plan import Scale
 from ringlight.experiments.record.outputs import outputs
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, pictures, sheet
 from ringlight.experiments.report.drawing import (
@@ -36,6 +37,7 @@ from ringlight.experiments.report.sections.header import _cards
 from ringlight.experiments.report.sections.jobs import containers, jobs
 from ringlight.experiments.report.view import View
 from ringlight.experiments.report.words import seconds
+from ringlight.fabric.units import format_rate
 from tests.unit.page import Page, check_alone, text_of
 from tests.unit.test_experiment_report import (
     BREAK_EVEN,
@@ -272,10 +274,22 @@ def test_real_time_stands_beside_the_emulated(tmp_path: Path) -> None:
     assert view.scale.time == 4
     jct = next(view.each("job")).number("jct")
     assert jct is not None
-    page = text_of(Page(render(view, tmp_path)))
-    assert page.count(" ".join(f"{seconds(jct)} {seconds(jct / 4)}".split())) >= 2
+    html = render(view, tmp_path)
+    page = text_of(Page(html))
+    assert page.count(" ".join(f"{seconds(jct)} real {seconds(jct / 4)}".split())) >= 2
     assert "a 4th of the emulated" in page
-    assert "stands for" not in jobs(simulated(ONE_JOB), lambda *_: "")
+    assert 'class="real"' not in jobs(simulated(ONE_JOB), lambda *_: "")
+    # Rates stand for those that are D S times as large.
+    at = next(view.each("job"))
+    (busbw,) = at.numbers("busbw")
+    assert busbw is not None
+    assert f"real {format_rate(float(f'{busbw * view.scale.rate:.4g}'))}" in at.figure("busbw")
+
+
+def test_cards_of_times_say_what_they_stand_for() -> None:
+    cards = list(header._cards(view_of_file(BREAK_EVEN[: BREAK_EVEN.index("sweep:")], "scaled.yaml")))
+    assert cards
+    assert all("stands for" in remark for _, _, remark in cards)
 
 
 def test_a_table_of_words_names_its_heads_for_narrow_screens() -> None:
@@ -336,7 +350,12 @@ def test_what_containers_wrote_is_on_the_page_and_is_no_code(tmp_path: Path) -> 
 def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     def figures(blackout_s: float | None, recovery_s: float | None) -> Any:
         numbers = lambda *_: (blackout_s, recovery_s)  # noqa: E731
-        return SimpleNamespace(numbers=numbers, arm="live", title="Live", subject="event e job red")
+        of_live = SimpleNamespace(
+            plans={"live": SimpleNamespace(setting=SimpleNamespace(scale=Scale(time=2)))}
+        )
+        number = dict(zip(("blackout", "recovery"), (blackout_s, recovery_s), strict=True)).get
+        said = {"arm": "live", "title": "Live", "subject": "event e job red"}
+        return SimpleNamespace(numbers=numbers, number=number, view=of_live, **said)
 
     events = [figures(0.02, None), figures(0.05, None), figures(None, 0.4), figures(0.03, None)]
     view: Any = SimpleNamespace(
@@ -346,7 +365,7 @@ def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: py
     (recovered, _, _), (name, figure, remark) = header._events(view)
     assert (recovered, name) == ("Live, red", "Regroup under running jobs")
     assert figure.startswith("50")
-    assert remark == "longest blackout of 3, measured"
+    assert remark == f"longest blackout of 3, measured, stands for {seconds(0.025)}"
 
 
 def test_jobs_have_colours_of_their_own_as_long_as_there_are_any() -> None:

@@ -23,6 +23,13 @@ def jct(_: Context, job: JobRun) -> float | None:
     return job.jct_s
 
 
+@metric("s", of="job")
+def jct_real(context: Context, job: JobRun) -> float | None:
+    """Job completion time in real time, where the scale makes it another."""
+    scale = context.run.plan.setting.scale.time
+    return None if job.jct_s is None or scale == 1 else job.jct_s / scale
+
+
 @metric("count", of="job")
 def iterations(context: Context, job: JobRun) -> int | None:
     """Iterations that all ranks have done."""

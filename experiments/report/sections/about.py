@@ -144,14 +144,20 @@ def _of_scale(view: View) -> Iterator[str]:
             f"<b>{format_rate(top)}.</b> What runs here is {format_rate(top / scale.rate)}: rates are "
             f"divided by {scale.rate:g}."
         )
-    if (chosen := view.experiment.scale) is not None:
+    if (chosen := view.experiment.scale) is not None and chosen.limit:
         yield (
             f"<b>The scale was chosen for a machine:</b> limited by {text(chosen.limit)}, by the costs of "
             f"{text(chosen.costs)}."
         )
         for why in chosen.larger:
             yield f"<b>Made again at a larger D,</b> as the machine was too slow before: {text(why)}."
-    yield "Seconds are those of the emulation. Ratios carry over to the real rates; times do not."
+    if scale.rate == 1:
+        yield "Seconds and rates are those of the real fabric."
+    else:
+        yield (
+            "Seconds and rates are those of the emulation, the real ones that they stand for in small print. "
+            "Ratios carry over."
+        )
 
 
 @section(95, "Parameters and where they come from", folded=True)

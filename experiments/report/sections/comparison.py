@@ -11,7 +11,7 @@ from ringlight.experiments.analysis.rows import WORTH, Row
 from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.report.page import NOTHING, folded, mark, quiet, row, table, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View, real
+from ringlight.experiments.report.view import PUBLISHED, Compared, Draw, Figures, View
 from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,
@@ -61,7 +61,7 @@ def comparison(view: View, draw: Draw) -> str:
 def _scaled(view: View) -> str:
     """Sentence that explains the column of real time; empty without scaling."""
     scale = view.scale.time
-    return "" if scale == 1 else f" Stands for: the same in real time, a {scale:g}th of the emulated."
+    return "" if scale == 1 else f" In small print the same in real time, a {scale:g}th of the emulated."
 
 
 def _repeats(view: View) -> str:
@@ -92,7 +92,6 @@ def _table(view: View, found: Sequence[Compared]) -> str:
         [
             ("", _name),
             (view.label, lambda line: line.at.figure(line.metric)),
-            ("stands for", _real),
             ("ratio", lambda line: line.of(_ratio, "1")),
             ("reduction", lambda line: line.of(_reduction)),
             (f"model {tag('analytic')}", lambda line: line.of(_model, figure(line.at.modelled(line.metric)))),
@@ -113,12 +112,6 @@ def _lines(found: Sequence[Compared]) -> Iterator[_Line]:
                 yield _Line(metric, base, mine)
             for one in mine:
                 yield _Line(metric, one, [one.base], one)
-
-
-def _real(line: _Line) -> str:
-    """Real time, where there is a time and it is scaled."""
-    row = line.at.row(line.metric)
-    return seconds(real(line.at, line.metric)) if row is not None and row.unit == "s" else NOTHING
 
 
 def _name(line: _Line) -> str:

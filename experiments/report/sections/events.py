@@ -21,7 +21,7 @@ from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, 
 from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.jobs import state
-from ringlight.experiments.report.view import Draw, Figures, View
+from ringlight.experiments.report.view import Draw, Figures, View, seconds_and_real
 from ringlight.experiments.report.words import YES_NO, called, count, meaning, seconds
 
 #: More arms than these have their events and faults in the tables only.
@@ -70,7 +70,7 @@ def timeline(view: View, draw: Draw) -> str:
         [
             ("arm", lambda line: text(line.run.plan.title)),
             ("event", lambda line: text(line.said)),
-            ("at", lambda line: seconds(line.t - line.run.released)),
+            ("at", lambda line: seconds_and_real(line.t - line.run.released, line.run.plan.setting.scale)),
             ("took", lambda line: line.took),
             ("what came of it", lambda line: line.came),
         ],

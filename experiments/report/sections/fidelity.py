@@ -7,11 +7,12 @@ from typing import Any
 
 from ringlight.experiments.analysis.differences import FIGURES, REACH_PERCENT, signed
 from ringlight.experiments.analysis.fidelity import LINK_ERROR
+from ringlight.experiments.language.plan import Scale
 from ringlight.experiments.record.events import process_called
 from ringlight.experiments.report.page import folded, listing, mark, table_of, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import Draw, View
-from ringlight.experiments.report.words import percent, seconds
+from ringlight.experiments.report.view import Draw, View, seconds_and_real
+from ringlight.experiments.report.words import percent
 from ringlight.fabric.units import format_rate, format_time
 
 _MEANING = {
@@ -33,7 +34,7 @@ def fidelity(view: View, draw: Draw) -> str:
     return (
         f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
-        f"{_by_arm(view)}{_beside_simulation(found.get('simulated', {}))}"
+        f"{_by_arm(view)}{_beside_simulation(found.get('simulated', {}), view.scale)}"
         f"{_not_compared(found.get('not_compared', {}))}"
         f"{_repeated(found.get('repeated', ()))}"
         f"{_deaths(found.get('processes_restarted', {}))}"
@@ -68,7 +69,7 @@ def _by_arm(view: View) -> str:
     return f"<h3>Arm by arm</h3>{table_of(list(arms), columns, 2)}"
 
 
-def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]]) -> str:
+def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale) -> str:
     """Each job's figures beside those of the simulation of its run."""
     jobs = [{"run": run, "job": job, **of} for run, each in of_runs.items() for job, of in each.items()]
     if not jobs:
@@ -79,8 +80,8 @@ def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]]) -> str:
     ]
     for figure, what in FIGURES.items():
         columns += [
-            (what, _side(figure, "emulated")),
-            ("simulated", _side(figure, "simulated")),
+            (what, _side(figure, "emulated", scale)),
+            ("simulated", _side(figure, "simulated", scale)),
             ("difference", _difference(figure)),
         ]
     worst = max(abs(entry[figure]["difference_percent"]) for entry in jobs for figure in FIGURES)
@@ -92,8 +93,8 @@ def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]]) -> str:
     return folded(title, about + table_of(jobs, columns, 2))
 
 
-def _side(figure: str, side: str) -> Callable[[Entry], str]:
-    return lambda entry: seconds(entry[figure][side])
+def _side(figure: str, side: str, scale: Scale) -> Callable[[Entry], str]:
+    return lambda entry: seconds_and_real(entry[figure][side], scale)
 
 
 def _difference(figure: str) -> Callable[[Entry], str]:

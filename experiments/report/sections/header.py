@@ -159,6 +159,12 @@ def _big(value: float | None) -> str:
     return f"{figure} <small>{unit}</small>"
 
 
+def _stands(at: Figures, metric: str) -> str:
+    """The real time that a card's figure stands for; nothing where time is not scaled."""
+    found = real(at, metric)
+    return "" if found is None else f", stands for {seconds(found)}"
+
+
 def _job_times(view: View) -> Iterator[Card]:
     """Times of jobs, for a report without a comparison."""
     for at in view.each("job"):
@@ -166,16 +172,15 @@ def _job_times(view: View) -> Iterator[Card]:
         state = str(at.value("state"))
         name = text(f"{at.name}, {at.title}" if len(view.arms) > 1 else at.name)
         if jct is not None:
-            stands = f", stands for {seconds(real(at, 'jct'))}" if real(at, "jct") is not None else ""
-            waited = f", waited {seconds(delay)}" if delay else ""
-            yield name, _big(jct), f"job completion time{stands}{waited}"
+            waited = f", waited {at.figure('queueing_delay')}" if delay else ""
+            yield name, _big(jct), f"job completion time{_stands(at, 'jct')}{waited}"
         elif state not in ("None", "SUCCEEDED"):
             yield name, f'<span class="bad">{text(state.lower())}</span>', "state"
 
 
 def _events(view: View) -> Iterator[Card]:
     """Cards of recoveries, and of blackouts: the longest of those of one name in one arm."""
-    blackouts: dict[str, list[tuple[float, str]]] = {}
+    blackouts: dict[str, list[tuple[float, str, str]]] = {}
     for at in view.each("event"):
         blackout, recovery = at.numbers("blackout", "recovery")
         if blackout is not None:
@@ -183,14 +188,15 @@ def _events(view: View) -> Iterator[Card]:
             said = view.label if kept is None else "no connection lost" if kept else "connections changed"
             where = f", {text(at.title)}" if len(view.arms) > 1 else ""
             name = f"{upper_first(_event(at))} under running jobs{where}"
-            blackouts.setdefault(name, []).append((blackout, said))
+            blackouts.setdefault(name, []).append((blackout, said, _stands(at, "blackout")))
         if recovery is not None:
             name = text(f"{at.title}, {at.subject.rpartition('job ')[2]}")
-            yield name, _big(recovery), f"from “{_event(at)}” to the end of the next iteration"
+            remark = f"from “{_event(at)}” to the end of the next iteration{_stands(at, 'recovery')}"
+            yield name, _big(recovery), remark
     for name, found in blackouts.items():
-        longest, remark = max(found)
+        longest, remark, stands = max(found)
         what = "blackout" if len(found) == 1 else f"longest blackout of {len(found)}"
-        yield name, _big(longest), f"{what}, {remark}"
+        yield name, _big(longest), f"{what}, {remark}{stands}"
 
 
 def _event(at: Figures) -> str:
@@ -207,7 +213,8 @@ def _set_ups(view: View) -> Iterator[Card]:
     if slowest is not None and slowest.number("setup_p50"):
         late = slowest.figure("setup_p99")
         title = f"Set-up of light, {text(slowest.title)}"
-        yield title, _big(slowest.number("setup_p50")), f"median; 99 % within {late}"
+        remark = f"median; 99 % within {late}{_stands(slowest, 'setup_p50')}"
+        yield title, _big(slowest.number("setup_p50")), remark
     for at in fabrics:
         collisions, overlaps = at.numbers("collisions", "receiver_overlaps")
         if collisions is not None and at.value("light_use_collisions_possible"):
@@ -221,6 +228,6 @@ def _break_even(view: View) -> Iterator[Card]:
         return
     for at in view.having("break_even"):
         where = "".join(f", {text(value)}" for value in at.point.values())
-        remark = f"for a slowdown of {percent(spec.tolerance - 1, 0)}, emulated time; "
-        remark += f"model {at.figure('break_even_predicted')}"
+        remark = f"for a slowdown of {percent(spec.tolerance - 1, 0)}, emulated time"
+        remark += f"{_stands(at, 'break_even')}; model {at.figure('break_even_predicted')}"
         yield f"Break-even set-up{where}", _big(at.number("break_even")), remark

@@ -24,7 +24,17 @@ from ringlight.experiments.report.page import (
     text,
 )
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import JOB, PUBLISHED, Draw, Figures, View, arm_title, figures, real
+from ringlight.experiments.report.view import (
+    JOB,
+    PUBLISHED,
+    Draw,
+    Figures,
+    View,
+    arm_title,
+    figures,
+    in_small,
+    seconds_and_real,
+)
 from ringlight.experiments.report.words import YES_NO, amount, figure, percent, seconds, upper_first
 from ringlight.fabric.units import format_size
 
@@ -40,7 +50,6 @@ _EXPLAINED = {
     "by phase": "the JCT in simulations in which jobs that come later begin at other moments of an iteration",
     "waited": "queueing delay, from a job's arrival until it has its GPUs",
     "start-up": "from then until its workers are ready",
-    "stands for": "the JCT in real time, divided by the file's time scale",
     "GPU use": "share of the job's time that its GPUs computed",
     "crossing": "share of neighbouring ranks on different packet switches at the end",
     "slowdown": "from arrival to end, over what the model says that the job takes alone",
@@ -62,11 +71,10 @@ def jobs(view: View, draw: Draw) -> str:
             ("JCT", "jct"),
             ("simulated", "jct_simulated"),
             ("by phase", _by_phase),
-            ("stands for", lambda at: seconds(real(at, "jct"))),
             ("iteration", "iteration"),
             ("all-reduce", "allreduce"),
             ("arrival", _arrival),
-            ("waited", lambda at: seconds(at.number("queueing_delay") or None)),
+            ("waited", lambda at: at.figure("queueing_delay") if at.number("queueing_delay") else NOTHING),
             ("start-up", lambda at: seconds(at.number("start_up") or None)),
             ("GPU use", lambda at: percent(at.number("gpu_utilisation"), 0)),
             ("crossing", lambda at: percent(at.number("fragmentation"), 0)),
@@ -102,7 +110,11 @@ def state(at: Figures) -> str:
 
 def _by_phase(at: Figures) -> str:
     least, most = at.numbers("jct_phase_least", "jct_phase_most")
-    return NOTHING if least is None or most is None else f"{seconds(least)} to {seconds(most)}"
+    if least is None or most is None:
+        return NOTHING
+    scale = at.view.plans[at.arm].setting.scale.time
+    stands = "" if scale == 1 else in_small(f"{seconds(least / scale)} to {seconds(most / scale)}")
+    return f"{seconds(least)} to {seconds(most)}{stands}"
 
 
 def _arrival(at: Figures) -> str:
@@ -110,7 +122,8 @@ def _arrival(at: Figures) -> str:
     arrived, plan = _job(at).arrived, at.view.plans[at.arm]
     if arrived is None or all(job.start.at_once for job in plan.jobs):
         return NOTHING
-    return seconds(max(0.0, arrived - at.view.first[at.arm].released))
+    since_s = max(0.0, arrived - at.view.first[at.arm].released)
+    return seconds_and_real(since_s, at.view.plans[at.arm].setting.scale)
 
 
 def _failures(view: View) -> str:

@@ -26,7 +26,7 @@ from ringlight.experiments.report.drawing import FACE, INK, LIGHT, PALETTE, QUIE
 from ringlight.experiments.report.page import NOTHING, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.light import counted, of_fabric, times
-from ringlight.experiments.report.view import Draw, View
+from ringlight.experiments.report.view import Draw, View, seconds_and_real
 from ringlight.experiments.report.words import count, seconds
 from ringlight.fabric.planes.ring.ring import CLOCKWISE
 from ringlight.fabric.planes.ring.ring_plane import RingPlane
@@ -84,9 +84,9 @@ def rings(view: View, draw: Draw) -> str:
             ("steps", lambda run: str(_steps(run))),
             ("wavelengths", lambda run: _wavelengths(view, run)),
             ("light set", lambda run: count(of_fabric(view, run).number("set_ups_per_allreduce"))),
-            (view.label, lambda run: seconds(_times(view, run)[0])),
-            ("model, no set-up", lambda run: seconds(_times(view, run)[1])),
-            ("model", lambda run: seconds(_times(view, run)[2])),
+            (view.label, lambda run: seconds_and_real(_times(view, run)[0], view.scale)),
+            ("model, no set-up", lambda run: seconds_and_real(_times(view, run)[1], view.scale)),
+            ("model", lambda run: seconds_and_real(_times(view, run)[2], view.scale)),
             ("over model", lambda run: _over_model(view, run)),
         ],
         2,
