@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from ringlight.experiments.record.events import (
 )
 from ringlight.experiments.report.page import NO_RESULT
 from ringlight.experiments.report.report import render
+from ringlight.experiments.report.sections import header
 from ringlight.experiments.report.view import view_of
 from ringlight.experiments.runner import foretold
 from ringlight.experiments.runner.experiment import one_alone
@@ -36,6 +38,7 @@ from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.repeats import Repeats
 from tests.simulated import TWO_SWITCHES, experiment, records_of, the, where, with_links, with_workers
+from tests.unit.page import Page, text_of
 from tests.unit.test_cli import MINI
 
 #: Two jobs whose rings cross the link between the switches; the second comes while the first trains.
@@ -342,9 +345,56 @@ def test_the_verdicts_of_arms_are_shown_apart(tmp_path: Path, capsys: pytest.Cap
         assert f"Fidelity: bad; bad: {arm}; good: " in said
         page = render(view_of(made, result, environment), tmp_path)
         headline = page.split("<h1>")[1].split("</h1>")[0]
-        assert (headline != NO_RESULT) is believed
+        assert ("2 of 3 arms can be believed" in headline) is not believed
+        assert headline.startswith("Third: ") is believed
         assert "Arm by arm" in page
         assert "not to be believed" in page
+
+
+SIX = "arms: {" + ", ".join(f"a{n}: {{training.compute: {50 - 5 * n} ms}}" for n in range(6)) + "}\n"
+
+
+@pytest.mark.parametrize(
+    ("times", "level", "headline", "marked"),
+    [
+        ({}, "good", "A1: ", 0),
+        ({"a1": 0.9, "a3": 0.9}, "doubtful", "A2: ", 2),
+        ({"a1": 1.3, "a3": 0.9}, "bad", "A2: ", 2),
+        ({"a0": 0.9}, "doubtful", "A1: .*; doubtful", 5),
+        ({"a0": 1.3, "a2": 1.3}, "bad", "Two: 4 of 6 arms can be believed", 5),
+        ({f"a{n}": 1.3 for n in range(6)}, "bad", NO_RESULT, 5),
+    ],
+)
+def test_the_headline_claims_what_holds_and_cards_say_what_does_not(
+    tmp_path: Path, times: dict[str, float], level: str, headline: str, marked: int
+) -> None:
+    found = of("jobs: {red: {ranks: [g0, g3]}}\n", SIX + "compare: {baseline: a0}\n")
+    records: Sequence[Record] = records_of(found)
+    for arm, share in times.items():
+        records = stretched(records, share, arm)
+    made = measured(found, records)
+    environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+    view = view_of(made, document(made, [], environment), environment)
+    assert made.fidelity["verdict"] == level
+    page = render(view, tmp_path)
+    assert re.fullmatch(f"{headline}.*", page.split("<h1>")[1].split("</h1>")[0])
+    cards = list(header._cards(view))
+    assert sum("doubtful" in remark or "not to be believed" in remark for _, _, remark in cards) == marked
+    some = {arm for arm, verdict in made.fidelity["arms"].items() if verdict == level}
+    assert (f"{level}, {len(some)} of 6 arms" in text_of(Page(page))) is (0 < len(some) < 6)
+
+
+def test_arms_that_differ_by_less_than_when_jobs_begin_are_not_told_apart(tmp_path: Path) -> None:
+    jobs = JOBS.replace("g3]", "g3], training: {gradient: 100 MB}").replace(
+        "start: {at: 200 ms}", "start: {at: 100 ms}, training: {gradient: 100 MB, iterations: 2}"
+    )
+    for compute, apart in (("51 ms", False), ("500 ms", True)):
+        arms = f"arms: {{base: {{}}, other: {{training.compute: {compute}}}}}\n"
+        found = of(jobs, f"{arms}compare: {{baseline: base, job: late}}\n")
+        made = measured(found, records_of(found))
+        environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
+        page = render(view_of(made, document(made, [], environment), environment), tmp_path)
+        assert ("not told apart" in page.split("<h1>")[1].split("</h1>")[0]) is not apart
 
 
 def test_what_is_compared_with_nothing_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

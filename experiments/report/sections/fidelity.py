@@ -32,7 +32,8 @@ def fidelity(view: View, draw: Draw) -> str:
     if verdict not in _MEANING:
         return ""
     return (
-        f'<div class="verdict {verdict}"><b>{verdict.capitalize()}.</b> <span>{_MEANING[verdict]}</span>'
+        f'<div class="verdict {verdict}"><b>{verdict.capitalize()}{_of_which(view)}.</b> '
+        f"<span>{_MEANING[verdict]}</span>"
         f"{listing(text(reason['text']) for reason in found['reasons'])}</div>"
         f"{_by_arm(view)}{_beside_simulation(found.get('simulated', {}), view.scale)}"
         f"{_not_compared(found.get('not_compared', {}))}"
@@ -40,6 +41,13 @@ def fidelity(view: View, draw: Draw) -> str:
         f"{_deaths(found.get('processes_restarted', {}))}"
         f"{folded('Links, timers and processors', _measured(found))}"
     )
+
+
+def _of_which(view: View) -> str:
+    """The arms that have the verdict, where not all have it."""
+    verdict, arms = view.fidelity["verdict"], view.fidelity.get("arms", {})
+    those = [view.title(arm) for arm in arms if arms[arm] == verdict]
+    return f": {text(', '.join(those))}" if 0 < len(those) < len(arms) else ""
 
 
 def _measured(found: Entry) -> str:

@@ -30,7 +30,7 @@ Card = tuple[str, str, str]
 @section(0)
 def header(view: View, draw: Draw) -> str:
     """What the run is, what it found, and its most important figures as cards."""
-    headline = _headline(view) if _to_be_believed(view) else NO_RESULT
+    headline = _headline(view)
     lead = view.experiment.spec.description
     top = head_of(f"Ringlight run {view.name}", headline, lead, _chips(view), view.complete)
     return top + hero(list(itertools.islice(_cards(view), _MOST_CARDS)))
@@ -54,35 +54,54 @@ def _chips(view: View) -> Iterator[tuple[str, object]]:
     yield "time × ", ", ".join(f"{time:g}" for time in sorted({scale.time for scale in scales}))
     yield "payload ÷ ", ", ".join(f"{size:g}" for size in sorted({scale.payload for scale in scales}))
     if not view.simulated:
-        yield "fidelity", view.fidelity["verdict"]
+        verdict, arms = view.fidelity["verdict"], view.fidelity.get("arms", {})
+        those = [arm for arm in arms if arms[arm] == verdict]
+        some = f", {len(those)} of {len(arms)} arms" if 0 < len(those) < len(arms) else ""
+        yield "fidelity", f"{verdict}{some}"
 
 
-def _bad(view: View) -> set[str]:
-    """Arms whose figures are not to be believed."""
-    return {arm for arm, verdict in view.fidelity.get("arms", {}).items() if verdict == "bad"}
+def _verdict(view: View, *arms: str) -> str:
+    """The worst verdict on some arms; ``simulated`` where nobody judged them."""
+    of_arms = view.fidelity.get("arms", {})
+    found = {of_arms.get(arm, view.fidelity["verdict"]) for arm in arms}
+    return next((verdict for verdict in ("bad", "doubtful") if verdict in found), "good")
+
+
+def _doubt(view: View, *arms: str) -> str:
+    """A remark for a figure of ``arms``, the first of which it names, where they are not all good."""
+    worst = _verdict(view, *arms)
+    if worst == "good":
+        return ""
+    those = [view.title(arm) for arm in arms if _verdict(view, arm) == worst]
+    words = "doubtful" if worst == "doubtful" else "not to be believed"
+    own = view.title(arms[0]) in those
+    return f", {mark(worst, words if own else text(f'{words}: {those[0]}'))}"
 
 
 # The headline.
 
 
-def _to_be_believed(view: View) -> bool:
-    """Whether the arms that the headline names are good enough to be believed; without names, all arms."""
-    spec, first = view.experiment.spec, next(_first_ratios(view), None)
-    if first is None or spec.break_even is not None or spec.crossover is not None:
-        return not _bad(view)
-    return not _bad(view) & {first[0].arm, first[0].base.arm}
-
-
 def _headline(view: View) -> str:
+    """What was found, of arms that can be believed; where only doubtful ones say something, as doubtful."""
+    ran = view.arms or view.experiment.arms
+    believed = [arm for arm in ran if _verdict(view, arm) != "bad"]
+    if not believed:
+        return NO_RESULT
     spec, jobs = view.experiment.spec, [job for run in view.runs for job in run.jobs.values()]
     if spec.break_even is not None:
         return "Up to which set-up time does switching light per flow pay?"
     if spec.crossover is not None:
         return f"Where does {view.title(spec.crossover.arms[0])} win, and where does it lose?"
-    # The file's first comparison is the one that it is about.
-    first = next(_first_ratios(view), None)
-    if first is not None:
-        return _compared(view, *first)
+    # The file's first comparison is the one that it is about, where it holds.
+    ratios = list(_first_ratios(view))
+    for verdict, said in (("good", "{}"), ("doubtful", "{}; doubtful")):
+        for one, ratio in ratios:
+            if _verdict(view, one.arm, one.base.arm) == verdict:
+                return said.format(_compared(view, one, ratio))
+    if len(believed) < len(ran):
+        return (
+            f"{upper_first(spec.name.replace('-', ' '))}: {len(believed)} of {len(ran)} arms can be believed"
+        )
     if failed := sum(job.state == "FAILED" for job in jobs):
         return f"{spec.name}: {failed} of {len(jobs)} jobs failed"
     return f"{upper_first(spec.name.replace('-', ' '))}: {len(jobs)} job{'' if len(jobs) == 1 else 's'}"
@@ -104,13 +123,29 @@ def _compared(view: View, one: Compared, ratio: float) -> str:
         return f"{upper_first(title)}: {called(metric)} {between} times that of {quoted(base)}"
     ours, theirs = apart(title, base)
     theirs = quoted(theirs) if theirs == base else theirs
-    if abs(ratio - 1) < _ALIKE:
+    if metric == "jct" and _phases_overlap(one):
+        said = f"{called(metric)} not told apart from that of {theirs}, as more depends on when jobs begin"
+    elif abs(ratio - 1) < _ALIKE:
         said = f"{called(metric)} as with {theirs}, to within 1 %"
     elif (row := one.row(metric)) is not None and row.unit == "s" and ratio < 1:
         said = f"{_times(1 / ratio)} times as fast as {theirs}"
     else:
         said = f"{called(metric)} {_times(ratio)} times that of {theirs}"
     return f"{upper_first(ours)}: {said}"
+
+
+def _phases_overlap(one: Compared) -> bool:
+    """Whether completion times are as far apart in one arm, by when later jobs begin, as between the arms."""
+    spans = [at.numbers("jct_phase_least", "jct_phase_most") for at in (one, one.base)]
+    if all(least is None for least, _ in spans):
+        return False
+    jct = [at.number("jct") for at in (one, one.base)]
+    lows, highs = (
+        [own if end is None else end for end, own in zip(ends, jct, strict=True)]
+        for ends in zip(*spans, strict=True)
+    )
+    known = [end for end in (*lows, *highs) if end is not None]
+    return len(known) == 4 and max(known[:2]) <= min(known[2:])
 
 
 def _times(ratio: float) -> str:
@@ -147,11 +182,10 @@ def _card_of(view: View, one: Compared, ratio: float) -> Card:
     kept = one.value("within_limit")
     if kept is not None:
         remarks.append(f"limit {one.spec.limit:g} {'kept' if kept else mark('bad', 'not kept')}")
-    if _bad(view) & {one.arm, one.base.arm}:
-        remarks.append(mark("bad", "not to be believed"))
+    doubt = _doubt(view, one.arm, one.base.arm)
     of_arm = [other for other in view.comparisons if other.spec is one.spec and other.arm == one.arm]
     what = one.title if len({other.subject for other in of_arm}) == 1 else f"{one.title}, {one.subject}"
-    return text(what), f"−{saved:.1f} <small>%</small>" if saved else plain(ratio), ", ".join(remarks)
+    return text(what), f"−{saved:.1f} <small>%</small>" if saved else plain(ratio), ", ".join(remarks) + doubt
 
 
 def _big(value: float | None) -> str:
@@ -173,7 +207,8 @@ def _job_times(view: View) -> Iterator[Card]:
         name = text(f"{at.name}, {at.title}" if len(view.arms) > 1 else at.name)
         if jct is not None:
             waited = f", waited {at.figure('queueing_delay')}" if delay else ""
-            yield name, _big(jct), f"job completion time{_stands(at, 'jct')}{waited}"
+            remark = f"job completion time{_stands(at, 'jct')}{waited}{_doubt(view, at.arm)}"
+            yield name, _big(jct), remark
         elif state not in ("None", "SUCCEEDED"):
             yield name, f'<span class="bad">{text(state.lower())}</span>', "state"
 
@@ -188,11 +223,13 @@ def _events(view: View) -> Iterator[Card]:
             said = view.label if kept is None else "no connection lost" if kept else "connections changed"
             where = f", {text(at.title)}" if len(view.arms) > 1 else ""
             name = f"{upper_first(_event(at))} under running jobs{where}"
-            blackouts.setdefault(name, []).append((blackout, said, _stands(at, "blackout")))
+            blackouts.setdefault(name, []).append(
+                (blackout, said, f"{_stands(at, 'blackout')}{_doubt(view, at.arm)}")
+            )
         if recovery is not None:
             name = text(f"{at.title}, {at.subject.rpartition('job ')[2]}")
             remark = f"from “{_event(at)}” to the end of the next iteration{_stands(at, 'recovery')}"
-            yield name, _big(recovery), remark
+            yield name, _big(recovery), remark + _doubt(view, at.arm)
     for name, found in blackouts.items():
         longest, remark, stands = max(found)
         what = "blackout" if len(found) == 1 else f"longest blackout of {len(found)}"
@@ -214,12 +251,12 @@ def _set_ups(view: View) -> Iterator[Card]:
         late = slowest.figure("setup_p99")
         title = f"Set-up of light, {text(slowest.title)}"
         remark = f"median; 99 % within {late}{_stands(slowest, 'setup_p50')}"
-        yield title, _big(slowest.number("setup_p50")), remark
+        yield title, _big(slowest.number("setup_p50")), remark + _doubt(view, slowest.arm)
     for at in fabrics:
         collisions, overlaps = at.numbers("collisions", "receiver_overlaps")
         if collisions is not None and at.value("light_use_collisions_possible"):
             remark = f"possible here; {overlaps or 0:.0f} receiver overlaps"
-            yield f"Collisions, {text(at.title)}", f"{collisions:.0f}", remark
+            yield f"Collisions, {text(at.title)}", f"{collisions:.0f}", remark + _doubt(view, at.arm)
 
 
 def _break_even(view: View) -> Iterator[Card]:
@@ -230,4 +267,4 @@ def _break_even(view: View) -> Iterator[Card]:
         where = "".join(f", {text(value)}" for value in at.point.values())
         remark = f"for a slowdown of {percent(spec.tolerance - 1, 0)}, emulated time"
         remark += f"{_stands(at, 'break_even')}; model {at.figure('break_even_predicted')}"
-        yield f"Break-even set-up{where}", _big(at.number("break_even")), remark
+        yield f"Break-even set-up{where}", _big(at.number("break_even")), remark + _doubt(view, at.arm)
