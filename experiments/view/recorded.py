@@ -128,6 +128,11 @@ class Recorded:
                     series = ports.get(where := f"{switch}:{port}")
                     if series is None:
                         series = ports[where] = ([], [], [])
+                    if series[0] and series[0][-1] == float(t):
+                        # Of a simulation by an earlier version: of each GPU at the port, one of which moved.
+                        series[1][-1] += float(rx)
+                        series[2][-1] += float(tx)
+                        continue
                     series[0].append(float(t))
                     series[1].append(float(rx))
                     series[2].append(float(tx))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from ringlight.experiments.record.events import PortRate
 from ringlight.fabric.parts import Port
@@ -77,7 +77,8 @@ def port_rates(
 ) -> list[PortRate]:
     """What each packet switch's ports received and sent, headers included, from 0 to ``end_s``.
 
-    ``share``: payload's share of a link's rate.
+    A row for each port and step; where light moved, ``gpu`` and ``peer`` are those with which most was
+    exchanged in it, or last. ``share``: payload's share of a link's rate.
     """
     step_s = max(SERIES_STEP_S, end_s / MOST_STEPS)
     steps = int(end_s / step_s) + 1
@@ -90,21 +91,41 @@ def port_rates(
             if head.node in switches:
                 _add(received[head, tail], passed, step_s)
     wire = 8 / (step_s * share)
-    rows = [
-        PortRate(
-            t=k * step_s,
-            run=run,
-            switch=port.node,
-            port=port.number,
-            gpu=other.node if other.node in gpus else None,
-            peer=str(other),
-            rx_bps=rx * wire,
-            tx_bps=tx * wire,
-        )
-        for port, other in sorted({*received, *sent})
-        for k, (rx, tx) in enumerate(zip(received[port, other], sent[port, other], strict=True))
-    ]
+    others: dict[Port, list[Port]] = defaultdict(list)
+    for port, other in sorted({*received, *sent}):
+        others[port].append(other)
+    rows = []
+    for port, ends in others.items():
+        peers = _peers({end: (received[port, end], sent[port, end]) for end in ends})
+        for k, peer in enumerate(peers):
+            rows.append(
+                PortRate(
+                    t=k * step_s,
+                    run=run,
+                    switch=port.node,
+                    port=port.number,
+                    gpu=peer.node if peer.node in gpus else None,
+                    peer=str(peer),
+                    rx_bps=sum(received[port, end][k] for end in ends) * wire,
+                    tx_bps=sum(sent[port, end][k] for end in ends) * wire,
+                )
+            )
     return sorted(rows, key=lambda row: row.t)
+
+
+def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> list[Port]:
+    """With which other end a port exchanged most in each step, or else last; before the first, that one.
+
+    ``carried``: by the other end what was received and sent in each step.
+    """
+    busy = [[rx + tx for rx, tx in zip(*both, strict=True)] for both in carried.values()]
+    busiest = [max(zip(step, carried, strict=True)) for step in zip(*busy, strict=True)]
+    peer = next((end for most, end in busiest if most > 0), next(iter(carried)))
+    found = []
+    for most, end in busiest:
+        peer = end if most > 0 else peer
+        found.append(peer)
+    return found
 
 
 def _add(bins: list[float], passed: Passed, step_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -320,14 +321,19 @@ def _end(run: Run, job: JobRun) -> float:
 
 
 def mean_throughput(run: Run, job: JobRun, rates: Iterable[PortRate]) -> Series:
-    """Times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent."""
+    """Times (seconds since the release, ten a second) and mean Mbit/s that a GPU of the job sent.
+
+    A GPU whose light moved may have rows of two ports at a moment: it sent what both received.
+    """
     end, gpus = _end(run, job), set(job.gpus)
-    mine = [(r.t - run.released, r.rx_bps / 1e6) for r in rates if r.run == run.name and r.gpu in gpus]
-    inside = [(since, sent) for since, sent in mine if 0 <= since <= end]
-    steps = np.array([since / SERIES_STEP_S for since, _ in inside]).astype(int)
+    sent: dict[tuple[float, str], float] = defaultdict(float)
+    for rate in rates:
+        if rate.run == run.name and rate.gpu in gpus and 0 <= rate.t - run.released <= end:
+            sent[rate.t - run.released, str(rate.gpu)] += rate.rx_bps / 1e6
+    steps = np.array([since / SERIES_STEP_S for since, _ in sent]).astype(int)
     samples = np.bincount(steps)
     there = samples.nonzero()[0]
-    return there * SERIES_STEP_S, np.bincount(steps, [sent for _, sent in inside])[there] / samples[there]
+    return there * SERIES_STEP_S, np.bincount(steps, list(sent.values()))[there] / samples[there]
 
 
 def utilisation(run: Run, job: JobRun) -> Series:
