@@ -442,8 +442,10 @@ def test_every_reason_has_a_sentence() -> None:
         "reason",
         "said",
         "then",
+        "state",
+        "simulated",
     )
     data = dict.fromkeys(words, "x") | dict.fromkeys(
-        ("ratio", "p99_s", "share", "busy", "over", "bytes", "count"), 1
+        ("ratio", "p99_s", "share", "busy", "over", "bytes", "count", "measured_s", "model_s"), 1
     )
     assert len({Reason(code, "bad", data).text for code in SENTENCES}) == len(SENTENCES)
