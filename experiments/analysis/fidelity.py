@@ -493,7 +493,7 @@ def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
 
 
 def _figures(jobs: Mapping[str, Compared]) -> dict[str, Any]:
-    """Of each job that was compared, the figures on both sides."""
+    """Return the figures on both sides of each job that was compared."""
     return {
         name: {figure: job.figures[figure] for figure in FIGURES}
         for name, job in jobs.items()

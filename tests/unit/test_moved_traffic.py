@@ -28,7 +28,7 @@ def small() -> Experiment:
 
 @pytest.fixture(scope="module")
 def records(small: Experiment) -> list[Record]:
-    """Of the arm whose light moves while its jobs train."""
+    """Records of the arm whose light moves while its jobs train."""
     (plan,) = small.plans_of(["live"])
     return one_alone(SimulationBackend(), plan)[0]
 
