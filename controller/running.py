@@ -66,6 +66,7 @@ def run(
 
 def _serve(server: HttpServer, controller: Controller, rest: socket.socket, stopped: threading.Event) -> None:
     """Answer REST calls until ``stopped``; the server's thread is ended here."""
+    controller.complaints.append(lambda: server.complaint)
     with contextlib.suppress(TimeoutError):
         server.start()
     # What the start has made stays: no full collection shall look through it again while a call waits.

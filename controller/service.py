@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -175,6 +175,8 @@ class Controller:
             fabric, plane, self.site, self.circuits, self.forwarding, self.tables, self.bus
         )
         self.statistics = Statistics(fabric, plane, self.circuits.ends)
+        #: Lines of health about what is none of the controller's own parts, None where all is well.
+        self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
         #: How often this state's controller has been started again.
         self.restarts = self._count_start()
@@ -262,6 +264,7 @@ class Controller:
         reasons += [*self.jobs.set_aside, *self.regroups.set_aside]
         if self.jobs.agent_error is not None:
             reasons.append(self.jobs.agent_error)
+        reasons += [line for complaint in self.complaints if (line := complaint()) is not None]
         process = others["applications"]
         if process is not None and not process["alive"]:
             reasons.append(f"the process of applications has ended ({process['last_error']})")

@@ -41,6 +41,7 @@ from ringlight.controller.openflow.ofctl import OfctlMixin
 from ringlight.controller.openflow.port import open_port
 from ringlight.controller.openflow.switch import Pending, Switch
 from ringlight.controller.openflow.tls import TlsFront
+from ringlight.controller.waiting_room import SentAway, share_of_descriptors
 
 __all__ = [
     "Description",
@@ -56,6 +57,9 @@ __all__ = [
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+#: Connections, those that are no switch yet, how long one of these may take to become one, and how long it
+#: is not closed for another, seconds.
+_MOST, _MOST_NEW, _NEW_S, _LEAST_S = 1024, 128, 10.0, 0.25
 #: How long a connected switch has to answer before another one may have its datapath id, seconds.
 _STILL_THERE_S = 1.0
 #: For how long a refused switch is told of; Open vSwitch tries again every 8 s at the latest.
@@ -110,6 +114,9 @@ class OpenFlowPlane(OfctlMixin):
         self._handlers = Handlers(self._port_status, self._flows_changed)
         self._switches: dict[int, Switch] = {}
         self._connections: dict[Switch, threading.Thread] = {}
+        #: When each that is no switch yet came, the earliest first.
+        self._new: dict[Switch, float] = {}
+        self._sent_away = SentAway("OpenFlow")
         self._refused: dict[int, tuple[float, str]] = {}
         self._changed = threading.Condition()
         self._subscribers: list[Callable[[SwitchEvent], None]] = []
@@ -126,7 +133,8 @@ class OpenFlowPlane(OfctlMixin):
         if listener is None:
             listener = open_port(*((self.host, self.port) if self._tls is None else ("127.0.0.1", 0)))
         if self._tls is not None:
-            self._front = TlsFront(self.host, self.port, self._tls, listener.getsockname()[1])
+            within = listener.getsockname()[1]
+            self._front = TlsFront(self.host, self.port, self._tls, within, self._sent_away)
             try:
                 self._front.start()
             except ListenError:
@@ -346,8 +354,16 @@ class OpenFlowPlane(OfctlMixin):
             raise NotConnectedError(f"switch {dpid} is not connected")
         return switch
 
+    @property
+    def complaint(self) -> str | None:
+        """A line about connections that were closed because there were too many; None without any."""
+        return self._sent_away.complaint
+
     def _accept(self, listener: socket.socket) -> None:
+        # A switch that comes by TLS has three descriptors.
+        most = share_of_descriptors(_MOST, 4 if self._front is None else 12)
         while not self._stopping:
+            self._make_room(min(_MOST_NEW, most // 2))
             try:
                 connection, address = listener.accept()
             except OSError as error:
@@ -355,6 +371,13 @@ class OpenFlowPlane(OfctlMixin):
                     return
                 log.error("OpenFlow port %s: accept failed: %s", self.port, error)
                 time.sleep(0.1)
+                continue
+            with self._changed:
+                full = len(self._connections) >= most
+            if full:
+                self._sent_away.count()
+                log.warning("%d OpenFlow connections: the one from %s is turned away", most, address)
+                connection.close()
                 continue
             try:
                 switch = Switch(connection, address, self._handlers, self._state_changed)
@@ -367,7 +390,24 @@ class OpenFlowPlane(OfctlMixin):
             )
             with self._changed:
                 self._connections[switch] = thread
+                self._new[switch] = time.monotonic()
             thread.start()
+
+    def _make_room(self, most: int) -> None:
+        """Close the earliest of ``most`` connections that are no switch, once it has had its time."""
+        while not self._stopping:
+            with self._changed:
+                if len(self._new) < most:
+                    return
+                first, came = next(iter(self._new.items()))
+                left_s = came + _LEAST_S - time.monotonic()
+                if left_s > 0:
+                    self._changed.wait(left_s)
+                    continue
+                del self._new[first]
+            self._sent_away.count()
+            log.warning("%d connections that are no switch: the first one is closed", most)
+            first.hang_up()
 
     def _serve(self, switch: Switch) -> None:
         try:
@@ -379,6 +419,8 @@ class OpenFlowPlane(OfctlMixin):
             switch.hang_up()
             with self._changed:
                 self._connections.pop(switch, None)
+                self._new.pop(switch, None)
+                self._changed.notify_all()
 
     def _state_changed(self, switch: Switch, state: str) -> None:
         dpid = switch.id
@@ -389,6 +431,7 @@ class OpenFlowPlane(OfctlMixin):
             self._refuse(switch, dpid)
             return
         with self._changed:
+            self._new.pop(switch, None)
             if state == MAIN_DISPATCHER:
                 replaced = self._switches.get(dpid)
                 self._switches[dpid] = switch

@@ -12,6 +12,7 @@ import logging
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _HEAD_BYTES = ofproto_common.OFP_HEADER_SIZE
 _READ_BYTES = 1 << 16
+#: How long a connection may take to become a switch, how long a switch is silent before it is asked whether
+#: it is there, and how long it may be before it is taken for gone, seconds.
+NEW_S, ASK_S, GONE_S = 10.0, 30.0, 90.0
 
 
 class Pending:
@@ -85,15 +89,27 @@ class Switch(Datapath):  # type: ignore[misc]
 
     def _recv_loop(self) -> None:
         received = bytearray()
+        heard = asked = began = time.monotonic()
         while self.state != DEAD_DISPATCHER:
+            now = time.monotonic()
+            if self.state != MAIN_DISPATCHER and now - began > NEW_S:
+                log.warning("a connection from %s is no switch within %g s", self.address, NEW_S)
+                return
             try:
                 data = self.socket.recv(_READ_BYTES)
             except TimeoutError:
+                if now - heard > GONE_S:
+                    log.warning("switch %s has said nothing for %g s", self.id, GONE_S)
+                    return
+                if self.state == MAIN_DISPATCHER and now - max(heard, asked) > ASK_S:
+                    asked = now
+                    self.send_msg(self.ofproto_parser.OFPEchoRequest(self))
                 continue
             except OSError:
                 return
             if not data:
                 return
+            heard = time.monotonic()
             received += data
             at = 0
             while len(received) - at >= _HEAD_BYTES:

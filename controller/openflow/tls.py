@@ -14,11 +14,13 @@ import ssl
 import threading
 
 from ringlight.controller.openflow.errors import ListenError
+from ringlight.controller.tls_session import TlsSession
+from ringlight.controller.waiting_room import SentAway
 
 log = logging.getLogger(__name__)
 
-#: Longest that a switch may take to show its certificate, and switches at a time.
-_HANDSHAKE_S, _MOST = 10.0, 1024
+#: Longest that a switch may take to show its certificate, those that have not at a time, and switches.
+_HANDSHAKE_S, _MOST_NEW, _MOST = 10.0, 128, 1024
 #: Bytes that are handed on at a time.
 _PIECE = 1 << 16
 
@@ -26,8 +28,13 @@ _PIECE = 1 << 16
 class TlsFront:
     """Listens on ``host:port`` and hands on to ``port_within`` of loopback. ``context`` asks who is there."""
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext, port_within: int) -> None:
+    def __init__(
+        self, host: str, port: int, context: ssl.SSLContext, port_within: int, sent_away: SentAway
+    ) -> None:
         self.port = port
+        self._sent_away = sent_away
+        #: What carries the bytes of those that have not shown a certificate, the earliest first.
+        self._new: dict[TlsSession, asyncio.Transport] = {}
         self._host, self._context, self._within = host, context, port_within
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openflow-tls", daemon=True)
@@ -37,9 +44,7 @@ class TlsFront:
     def start(self) -> None:
         """Raises ListenError naming the port."""
         self._thread.start()
-        opening = asyncio.start_server(
-            self._join, self._host, self.port, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE_S
-        )
+        opening = self._loop.create_server(self._session, self._host, self.port)
         try:
             self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result(_HANDSHAKE_S)
         except OSError as error:
@@ -60,9 +65,32 @@ class TlsFront:
     async def _end(self) -> None:
         if self._server is not None:
             self._server.close()
+        for carrier in [*self._new.values()]:
+            carrier.abort()
         for task in self._joined:
             task.cancel()
         await asyncio.gather(*self._joined, return_exceptions=True)
+
+    def _session(self) -> TlsSession:
+        """Begin a connection: TLS, and within it what is handed on."""
+
+        def come(carrier: asyncio.Transport) -> None:
+            if len(self._new) >= _MOST_NEW:
+                self._sent_away.count()
+                self._new.pop(next(iter(self._new))).abort()
+            self._new[session] = carrier
+
+        def go() -> None:
+            self._new.pop(session, None)
+
+        async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            go()
+            await self._join(reader, writer)
+
+        reader = asyncio.StreamReader(loop=self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, join, loop=self._loop)
+        session = TlsSession(protocol, self._context, _HANDSHAKE_S, come, go)
+        return session
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -16,7 +16,6 @@ import socket
 import ssl
 import threading
 import time
-from asyncio.sslproto import SSLProtocol
 from collections import deque
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -26,6 +25,9 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ringlight.controller.tls_session import TlsSession
+from ringlight.controller.waiting_room import SentAway
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +47,6 @@ _FIELD_BYTES = 160
 HEADS_BYTES, _SMALL_BYTES = 4 << 20, 4 << 10
 #: Bytes that are parsed at a time. Of a piece nobody knows how much the parser keeps.
 _PIECE = 4 << 10
-#: Longest wait for the end of a TLS session, seconds.
-_TLS_END_S = 2.0
 #: Idle connections are kept so long, seconds: longer than clients keep theirs, or one sends on it as it is
 #: closed (httpx: 5 s).
 IDLE_S = 60
@@ -72,6 +72,7 @@ class _Door:
     idle: dict[_Connection, None] = field(default_factory=dict)
     every: set[_Connection] = field(default_factory=set)
     held: int = 0
+    sent_away: SentAway = field(default_factory=lambda: SentAway("REST"))
 
 
 class _Connection(HttpToolsProtocol):
@@ -106,6 +107,7 @@ class _Connection(HttpToolsProtocol):
         door = self._door
         door.every.add(self)
         if len(door.every) > door.most:
+            door.sent_away.count()
             longest = next(iter(door.new), None) or next(iter(door.idle), None)
             if longest is None:
                 if self.transport is not None:
@@ -293,33 +295,6 @@ class _Connection(HttpToolsProtocol):
             self._unread = None
 
 
-class _TlsSession(SSLProtocol):
-    """TLS of a connection, which counts from the first byte on. asyncio's own has 256 KiB for each."""
-
-    max_size = 16 << 10
-
-    def __init__(self, connection: _Connection, context: ssl.SSLContext) -> None:
-        super().__init__(
-            connection.loop,
-            connection,
-            context,
-            None,  # type: ignore[arg-type]
-            server_side=True,
-            ssl_handshake_timeout=HEAD_S,  # type: ignore[arg-type]
-            ssl_shutdown_timeout=_TLS_END_S,
-        )
-        self._connection = connection
-
-    def connection_made(self, transport: Any) -> None:
-        self._connection.come(transport)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        # The connection is not called where no session has begun.
-        self._connection.go()
-        super().connection_lost(exc)
-
-
 def _answer(status: int, detail: str) -> bytes:
     """An answer after which the connection ends."""
     body = json.dumps({"detail": detail}).encode()
@@ -335,7 +310,7 @@ def _connection(door: _Door, tls: ssl.SSLContext | None, **more: Any) -> asyncio
     if tls is None:
         return connection
     connection.loop = asyncio.get_running_loop()
-    return _TlsSession(connection, tls)
+    return TlsSession(connection, tls, HEAD_S, connection.come, connection.go)
 
 
 class _Server(uvicorn.Server):
@@ -401,7 +376,7 @@ class HttpServer:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             # An empty password: nobody is there to be asked for one.
             context.load_cert_chain(*tls, password="")
-        door = _Door(_connections(MOST_CONNECTIONS if tls is None else MOST_TLS))
+        self._door = door = _Door(_connections(MOST_CONNECTIONS if tls is None else MOST_TLS))
         config = uvicorn.Config(
             app,
             http=functools.partial(_connection, door, context),  # type: ignore[arg-type]
@@ -434,6 +409,11 @@ class HttpServer:
         """Answers on the calling thread until :meth:`end` is called."""
         if not self._stopping:
             self._server.run(sockets=[self._listener])
+
+    @property
+    def complaint(self) -> str | None:
+        """A line about connections that were closed because there were too many; None without any."""
+        return self._door.sent_away.complaint
 
     @property
     def alive(self) -> bool:

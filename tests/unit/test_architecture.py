@@ -30,9 +30,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "controller": ("fabric", "controller"),
     "controller.__main__": ("fabric", "controller"),
     "controller.running": ("fabric", "controller"),
-    "controller.openflow": ("fabric",),
+    "controller.openflow": ("fabric", "controller.tls_session", "controller.waiting_room"),
     "controller.openflow.apps": ("fabric", "controller.openflow", "controller.web"),
-    "controller.web": ("controller.errors", "fabric.text"),
+    "controller.web": (
+        *("controller.errors", "controller.tls_session", "controller.waiting_room", "fabric.text"),
+    ),
     "controller.optical": ("fabric", "controller.openflow", "controller.optical.tl1"),
     "controller.optical.tl1": (),
     "controller.onic": ("fabric",),
@@ -105,7 +107,7 @@ MAY_IMPORT["experiments.runner"] += (
     "testbed.preloaded",
 )
 #: What every room of the controller may use, and what each of these may use besides.
-COMMON = ("bus", "errors", "store", "server_agent")
+COMMON = ("bus", "errors", "store", "server_agent", "tls_session", "waiting_room")
 OF_CONTROLLER = {
     "packets": ("openflow",),
     "jobs": (),

@@ -8,7 +8,10 @@ import socket
 import threading
 from typing import Any
 
+import pytest
+
 from ringlight.fabric.optinc.averaging import Coding
+from ringlight.testbed.emulation.averager import server as server_module
 from ringlight.testbed.emulation.averager.core import Core, Unit
 from ringlight.testbed.emulation.averager.lookup import Lookup, Sample, evaluate
 from ringlight.testbed.emulation.averager.server import Server
@@ -54,3 +57,24 @@ def test_a_caller_that_cannot_be_taken_does_not_end_the_averager() -> None:
             server.stop()
             thread.join(5.0)
     assert not thread.is_alive()
+
+
+def test_callers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STRANGERS", 4)
+    core = Core(Unit(CODING), Lookup(evaluate(None, CODING)), Sample(None, CODING, 1, 8))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Server(core, listener)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        most = 4 + 2 * CODING.servers
+        try:
+            callers = [socket.create_connection(listener.getsockname(), 5.0) for _ in range(most + 1)]
+            assert callers[-1].recv(1) == b""
+            callers[0].settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                callers[0].recv(1)
+            for caller in callers:
+                caller.close()
+        finally:
+            server.stop()
+            thread.join(5.0)

@@ -19,6 +19,8 @@ from typing import Any
 from ringlight.testbed.emulation.averager.core import Core, Stream
 
 _TICK_S = 0.1
+#: Connections besides two for each server, which may come back before its old one is seen to have ended.
+_STRANGERS = 64
 _STATUS_S = 1.0
 _RETRY_S = 0.05
 _CONNECT_S = 0.25
@@ -55,6 +57,7 @@ class Server:
         self._core, self._listener, self._above = core, listener, above
         self._status, self._facts = status, dict(facts or {})
         self._links: dict[int, _Link] = {}
+        self._most = _STRANGERS + 2 * core.unit.coding.servers
         self._selector = selectors.DefaultSelector()
         self._next = 1
         self._next_call = 0.0
@@ -131,6 +134,9 @@ class Server:
             except OSError:
                 # Nobody else waits, the caller is gone, or no descriptor is left: then the next turn tries.
                 return
+            if len(self._links) >= self._most:
+                connection.close()
+                continue
             self._core.connected(self._add(connection), time.monotonic())
 
     def _add(self, connection: socket.socket) -> int:

@@ -74,7 +74,8 @@ class Door:
         """Answer the other parts. Raises OSError."""
         own = self._parts.places[self._parts.own]
         tls = None if self._parts.tls is None else _server_tls(self._parts.tls)
-        self._listen(asyncio.start_server(self._called, own.ip, own.door, ssl=tls, limit=LINE_BYTES))
+        timed: dict[str, Any] = {} if tls is None else {"ssl_handshake_timeout": TOLD_S}
+        self._listen(asyncio.start_server(self._called, own.ip, own.door, ssl=tls, limit=LINE_BYTES, **timed))
 
     def to_unix(self, path: Path, place: Place, name: str) -> None:
         """Have a Unix socket here, which only root may use, lead to a server of another part."""
