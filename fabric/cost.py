@@ -19,11 +19,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from ringlight.fabric.impairments import NONE
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, Router
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, passes_on
-from ringlight.fabric.topology import CrossConnects, Fabric, electrical_graph
+from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, electrical_graph
 
 Link = TypeVar("Link")
 
@@ -142,47 +143,117 @@ def ring_rates(
     return {job.name: tuple(itertools.islice(rates, len(job.edges))) for job in checked}
 
 
-def predict(fabric: Fabric, cross_connects: CrossConnects, jobs: Iterable[RingJob]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Latencies:
+    """Seconds before a transfer's first byte counts: ``each_s`` of every one, and ``times`` what the links on
+    its way delay frames by, jitter included."""
+
+    each_s: float = 0.0
+    times: float = 0.0
+
+    def by_port(self, fabric: Fabric, graph: ElectricalGraph) -> Mapping[Port, float]:
+        """Delay of the links behind each port by which frames leave, seconds; none where there is none."""
+        if not self.times or all(link.impairments == NONE for link in fabric.links):
+            return {}
+        found = {}
+        for edge in graph.edges:
+            links = dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
+            delays_s = (one.impairments.delay_s + one.impairments.jitter_s for one in links)
+            found[edge.out] = self.times * math.fsum(delays_s)
+        return found
+
+
+def _latency_s(each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop]) -> float:
+    """Latency of a transfer that takes a path."""
+    return each_s + sum(delays_s.get(hop.out, 0.0) for hop in path) if delays_s else each_s
+
+
+#: Parts in which a ring's ranks pass on a chunk, as workers do.
+PARTS = 8
+
+
+def predict(
+    fabric: Fabric,
+    cross_connects: CrossConnects,
+    jobs: Iterable[RingJob],
+    latencies: Latencies = Latencies(),
+) -> dict[str, float]:
     """Seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
     ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`: those
-    of all jobs sending all the time. No bound of the time either way where jobs share a link.
-    Raises ValueError as :func:`ring_rates`.
+    of all jobs sending all the time, and the edge's latency; or, where that is longer, the 2(n-1) hops of a
+    chunk's first part over edges of the mean latency (:func:`_ring_s`). No bound of the time either way where
+    jobs share a link. Raises ValueError as :func:`ring_rates`.
     """
     checked = tuple(jobs)
     rates = ring_rates(fabric, cross_connects, checked)
-    return {
-        job.name: job.compute_s
-        + max((8 * job.bytes_per_edge / rate for rate in rates[job.name]), default=0.0)
-        for job in checked
-    }
+    graph = electrical_graph(fabric, cross_connects)
+    router, delays_s = Router(fabric, graph), latencies.by_port(fabric, graph)
+
+    def waits_s(job: RingJob) -> list[float]:
+        return [_latency_s(latencies.each_s, delays_s, router.path(*edge)) for edge in job.edges]
+
+    return {job.name: job.compute_s + _ring_s(job, rates[job.name], waits_s(job)) for job in checked}
+
+
+def _ring_s(job: RingJob, rates_bps: Sequence[float], latency_s: Sequence[float]) -> float:
+    """Seconds of a ring's 2(n-1) steps over edges of these rates and latencies; exact where all are alike.
+
+    Ranks pass on parts of chunks. So an edge that is full all the time has its latency once, and where edges
+    wait for each other each step takes a latency and a part of a chunk.
+    """
+    steps = 2 * (len(job.ranks) - 1)
+    if not steps:
+        return 0.0
+    edge_s = [8 * job.bytes_per_edge / rate for rate in rates_bps]
+    full_s = max(wait_s + sent_s for wait_s, sent_s in zip(latency_s, edge_s, strict=True))
+    part_s = math.fsum(edge_s) / len(edge_s) / PARTS
+    around_s = steps * math.fsum(latency_s) / len(latency_s) + part_s
+    return max(full_s, around_s + (1 - 1 / PARTS) * max(edge_s) / steps)
 
 
 def steps_time(
-    fabric: Fabric, cross_connects: CrossConnects, ranks: Sequence[str], steps: Steps, vector_bytes: float
+    fabric: Fabric,
+    cross_connects: CrossConnects,
+    ranks: Sequence[str],
+    steps: Steps,
+    vector_bytes: float,
+    latencies: Latencies = Latencies(),
 ) -> float:
     """Least seconds of a collective over packet switches.
 
     ``ranks``: GPU of each rank. Sum over the steps of the longest that a link needs for all that passes it
     in the step, ``8 * bytes / rate``, as steps follow each other; where ranks pass on parts of chunks
     (:func:`fabric.steps.passes_on`) they do not, and it is the longest that a link needs for all steps.
-    Packets take the paths of :class:`fabric.paths.Router`. What a step costs apart from its transfers is left
-    out. Raises ValueError as :meth:`fabric.paths.Router.path`.
+    Packets take the paths of :class:`fabric.paths.Router`. Each step has the longest latency of its
+    transfers; where they follow each other in parts, all steps together take at least their latencies and a
+    part of a transfer each. What a step costs besides is left out. Raises ValueError as
+    :meth:`fabric.paths.Router.path`.
     """
-    router = Router(fabric, electrical_graph(fabric, cross_connects))
+    graph = electrical_graph(fabric, cross_connects)
+    router, delays_s = Router(fabric, graph), latencies.by_port(fabric, graph)
     chunk_bits = 8 * vector_bytes / steps.chunks
-    total, at_once = 0.0, passes_on(steps)
+    total, at_once, most_s, parts_s = 0.0, passes_on(steps), 0.0, 0.0
     chunks: dict[Hop, int] = {}
     for step in steps:
         if not at_once:
             total += _longest_s(chunks, chunk_bits)
             chunks = {}
+        wait_s = part_s = 0.0
         for source, destination, count in zip(
             step.sources.tolist(), step.destinations.tolist(), step.count.tolist(), strict=True
         ):
-            for hop in router.path(ranks[source], ranks[destination]):
+            path = router.path(ranks[source], ranks[destination])
+            wait_s = max(wait_s, _latency_s(latencies.each_s, delays_s, path))
+            for hop in path:
                 chunks[hop] = chunks.get(hop, 0) + count
-    return total + _longest_s(chunks, chunk_bits)
+                part_s = max(part_s, chunk_bits * count / hop.rate_bps / PARTS)
+        most_s = max(most_s, wait_s)
+        parts_s += wait_s + part_s
+        total += 0.0 if at_once else wait_s
+    total += _longest_s(chunks, chunk_bits)
+    # Parts follow each other: a latency counts once, unless the way of the first part is longer.
+    return max(total + most_s, parts_s) if at_once else total
 
 
 def _longest_s(chunks: Mapping[Hop, int], chunk_bits: float) -> float:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.experiments.language.plan import JobPlan, Loop, RunPlan, Setting
 from ringlight.experiments.record.runs import Run
-from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.cost import Latencies, RingJob, predict
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import NoPathError, Router
+from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
@@ -140,7 +141,7 @@ def predict_jobs(
 
     ``circuits``: pairs of port names; None: the plan's. Raises ValueError where a job has no path.
     """
-    setting, fabric = plan.setting, plan.setting.fabric
+    fabric = plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
     if any(job.training is None for job in jobs.values()):
         # The models know of all-reduces alone.
@@ -150,16 +151,14 @@ def predict_jobs(
         return {}
     light = cross_connects(fabric, plan.circuits if circuits is None else circuits)
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
-        return _sharing(setting, jobs, gpus, light)
+        return _sharing(plan, jobs, gpus, light)
     unknown = _unknown(fabric, [(jobs[name], ranks) for name, ranks in gpus.items()], light)
     found = {}
     for name, job in jobs.items():
         if name in unknown:
             continue
         plane, loop = planes[name], job.loop
-        all_reduce_s = (
-            plane.alone_s(gpus[name], loop.collective, loop.gradient_bytes, light) * setting.scale.rate
-        )
+        all_reduce_s = alone_s(plan, plane, gpus[name], loop, light)
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
         waits = plane.set_ups(gpus[name], loop.collective)
         found[name] = Predicted(jct_s, all_reduce_s, waits)
@@ -194,12 +193,21 @@ def _compute_s(job: JobPlan) -> float:
     return job.loop.compute_s * max(job.stragglers.values(), default=1.0)
 
 
+def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, light: CrossConnects) -> float:
+    """Emulated seconds that the model gives an all-reduce as if nothing else were there."""
+    factor = plan.setting.scale.rate
+    real = Latencies(plan.costs.latency_s / factor, plan.setting.scale.time / factor)
+    return plane.alone_s(gpus, loop.collective, loop.gradient_bytes, light, real) * factor
+
+
 def _sharing(
-    setting: Setting, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], light: CrossConnects
+    plan: RunPlan, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], light: CrossConnects
 ) -> dict[str, Predicted]:
     """While a set of jobs runs, each iterates at the rate that the model gives for that set; when one ends,
     the others are predicted anew. Jobs that share a link may take less than this (they do not send all the
     time) or more (headers, losses)."""
+    setting = plan.setting
+    latencies = Latencies(plan.costs.latency_s, setting.scale.time)
     left = {name: float(job.iterations) for name, job in jobs.items()}
     first: dict[str, float] = {}
     ends: dict[str, float] = {}
@@ -211,7 +219,7 @@ def _sharing(
             )
             for name in left
         ]
-        pace = predict(setting.fabric, light, running)
+        pace = predict(setting.fabric, light, running, latencies)
         first = first or pace
         soonest = min(left, key=lambda name: left[name] * pace[name])
         step_s = left[soonest] * pace[soonest]

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringlight.fabric.clusters import Cluster
-from ringlight.fabric.cost import byte_time
+from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
+from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
@@ -124,11 +125,18 @@ class Plane:
         return vector_bytes * per_byte / rate_bps
 
     def alone_s(
-        self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
+        self,
+        ranks: Sequence[str],
+        collective: str,
+        vector_bytes: float,
+        circuits: CrossConnects,
+        latencies: Latencies = Latencies(),
     ) -> float:
-        """The same by the model, as if nothing else were there, waits for light left out; ``circuits``: what
-        optical circuit switches pass. Raises ValueError where there is no path."""
-        return self.ideal_s(ranks, collective, vector_bytes)
+        """The same by the model, as if nothing else were there, waits for light left out, each step with its
+        latency; ``circuits``: what optical circuit switches pass. Raises ValueError where there is no
+        path."""
+        steps = steps_named(collective, len(ranks)).steps if latencies.each_s else 0
+        return self.ideal_s(ranks, collective, vector_bytes) + steps * latencies.each_s
 
     def payload_bytes(self, vector_bytes: int) -> float:
         """Bytes that a rank has to tell of its vector."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ringlight.fabric.clusters import Cluster, cluster_of
-from ringlight.fabric.cost import steps_time
+from ringlight.fabric.cost import Latencies, steps_time
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import CrossConnects, Fabric
@@ -26,9 +26,15 @@ class PacketPlane(Plane):
         return cluster_of(self.fabric)
 
     def alone_s(
-        self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
+        self,
+        ranks: Sequence[str],
+        collective: str,
+        vector_bytes: float,
+        circuits: CrossConnects,
+        latencies: Latencies = Latencies(),
     ) -> float:
-        return steps_time(self.fabric, circuits, ranks, steps_named(collective, len(ranks)), vector_bytes)
+        steps = steps_named(collective, len(ranks))
+        return steps_time(self.fabric, circuits, ranks, steps, vector_bytes, latencies)
 
 
 def packets(fabric: Fabric) -> PacketPlane:

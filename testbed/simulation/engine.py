@@ -116,6 +116,10 @@ class Engine:
         """What the link with a number is called."""
         return self._keys[link]
 
+    def capacity(self, link: int) -> float:
+        """Bytes per second of a link now."""
+        return self._capacity[link]
+
     def users(self, link: int) -> int:
         """Flows that pass a link."""
         return len(self._users[link])

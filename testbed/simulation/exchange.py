@@ -1,8 +1,8 @@
-"""A collective under way, each rank at its own pace: what jobs and workloads are both made of.
+"""A collective under way whose light is asked for or set up, each rank at its own pace.
 
 A rank begins a step when it has sent and received all of its own step before. It waits for nobody else: what
-comes for a step that it has not begun counts when it does. Workers on rings do so, and where light is asked
-for or set up; for others see :mod:`ringlight.testbed.simulation.passing`.
+comes for a step that it has not begun counts when it does. Where light stands ranks wait for less:
+:mod:`ringlight.testbed.simulation.passing`.
 """
 
 from __future__ import annotations
@@ -63,12 +63,27 @@ class StepPlan:
                 self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(sizes[k])
         self._ways = ways
         self._routes: tuple[list[int], list[int], list[float]] | None = None
+        self._late = False
         self._one: dict[int, tuple[tuple[int, ...], float]] = {}
 
     def route(self) -> None:
         """Raises ValueError naming a transfer that has no way."""
         routes = self._ways.routes(self.step, self.number)
         self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
+        self._late = bool(routes.latency_s.any())
+
+    def routes(self) -> tuple[list[int], list[int], list[float]]:
+        """Offsets, the network's links and latencies of all transfers, as ``Routes`` has them. Raises
+        ValueError as ``route``."""
+        if self._routes is None:
+            self.route()
+        assert self._routes is not None
+        return self._routes
+
+    @property
+    def late(self) -> bool:
+        """Whether any transfer has a latency, as far as is known."""
+        return self._routes is None or self._late
 
     def forget(self) -> None:
         """The network is another one."""

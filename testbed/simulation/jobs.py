@@ -2,9 +2,9 @@
 
 Ranks take the steps of the collective as workers do: with light that is asked for, a rank begins a step when
 it has sent and received all of its own step before; in a schedule of exchanges when it and its partner have
-received that; otherwise it passes on at once what it has. It waits for nobody else, so a straggler holds up
-only who depends on it. With ``synchronised`` steps all ranks begin each step together, as light that is set
-anew for each step makes them; then steps that are alike are computed once.
+received that; otherwise it passes on at once what it has, an eighth of a chunk at a time. It waits for nobody
+else, so a straggler holds up only who depends on it. With ``synchronised`` steps all ranks begin each step
+together, as light that is set anew for each step makes them; then steps that are alike are computed once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ from ringlight.testbed.simulation.engine import Engine, Flow, More
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations, plan_of
-from ringlight.testbed.simulation.passing import Part, Passing, PassingOn
+from ringlight.testbed.simulation.passing import (
+    MOST_IN_PARTS,
+    Part,
+    Passing,
+    PassingOn,
+    Together,
+    alike_s,
+    together_s,
+)
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 from ringlight.workloads.graph import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
 MOST_TRANSFERS = 5_000_000
-#: Rings of more transfers are always followed by whole chunks: by parts they take eight times as many events.
-MOST_IN_PARTS = 1000
-
-
 #: Of the names in a loop's graph; and the number of its collective.
 _PURPOSES, _COLLECTIVE = (-1, 0), 1
 
@@ -398,7 +402,9 @@ class LoopRun:
         self.stranded: list[Callable[[], None]] = []
         self.plan: list[StepPlan] = []
         self.passing: Passing | None = None
-        self.exchanges: dict[int, Exchange | PassingOn] = {}
+        #: Seconds that each transfer is on its links, where ranks all do the same at the same time.
+        self.alike_s: float | None = None
+        self.exchanges: dict[int, Exchange | PassingOn | Together] = {}
         self.left = 0
         self.whole: tuple[Network, float] | None = None
         ranks = len(job.ranks)
@@ -427,6 +433,9 @@ class LoopRun:
                 plan.route()
         except ValueError as error:
             raise ValueError(f"job {self.job.name}: {error}") from None
+        # Light that is set up, or asked for, waits for all that goes through it.
+        if not (self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0):
+            self._pass_on_what_comes()
 
     def _plan_steps(self) -> None:
         transfers = 0
@@ -439,13 +448,19 @@ class LoopRun:
                 )
         chunk_bytes = self.job.vector_bytes / self.job.steps.chunks
         self.plan = plan_steps(self.job.steps, chunk_bytes, self.job.cost, self)
-        # Light that is set up, or asked for, waits for all that goes through it.
-        lit = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
-        steps = self.job.steps
-        # Beside others, where links change and behind slow ranks a ring's steps differ in length, too.
-        uneven = self.run.disturbed or bool(self.job.compute.stragglers)
-        if not lit and (steps.step_by_step or passes_on(steps) or (uneven and transfers <= MOST_IN_PARTS)):
-            self.passing = Passing(self.plan, len(self.job.ranks), step_by_step=steps.step_by_step)
+
+    def _pass_on_what_comes(self) -> None:
+        steps, ranks = self.job.steps, len(self.job.ranks)
+        if steps.step_by_step or passes_on(steps):
+            self.passing = Passing(self.plan, ranks, step_by_step=steps.step_by_step)
+            return
+        if not (self.run.disturbed or self.job.compute.stragglers or self.job.cost.reduce_s_per_byte):
+            self.alike_s = alike_s(self.plan, self.run.network.capacity_bps / 8)
+        if self.alike_s is not None and self.run.engine.passed is None:
+            return
+        transfers = sum(len(plan.step) for plan in self.plan)
+        whole = self.alike_s is not None or transfers > MOST_IN_PARTS
+        self.passing = Passing(self.plan, ranks, whole=whole)
 
     def routes(self, step: Step, number: int) -> Routes:
         return self.run.network.routes(self.job.ranks, step, number)
@@ -552,13 +567,16 @@ class LoopRun:
             exchange = self.exchanges[iteration] = self._exchange()
         exchange.begin(row)
 
-    def _exchange(self) -> Exchange | PassingOn:
+    def _exchange(self) -> Exchange | PassingOn | Together:
         engine, ranks, cost = self.run.engine, len(self.job.ranks), self.job.cost
-        if self.passing is None:
-            return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, self._reduced)
-        return PassingOn(
-            engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, self._reduced
-        )
+        if self.passing is not None:
+            return PassingOn(
+                engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, self._reduced,
+                self.alike_s,
+            )  # fmt: skip
+        if self.alike_s is not None:
+            return Together(engine, ranks, together_s(self.plan, self.alike_s), self._reduced)
+        return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, self._reduced)
 
     def _reduced(self, row: int = 0) -> None:
         if not self.over:

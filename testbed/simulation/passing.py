@@ -6,26 +6,35 @@ So a tree adds and hands down a vector at once, and what two steps send to one p
 In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
 before, but not until what it sends itself has arrived.
 
-Where each rank has as much for the same one in every step, as on a ring, whole chunks arrive no later, and
-:class:`~ringlight.testbed.simulation.exchange.Exchange` takes fewer events.
+Where each rank has as much for the same one in every step, as on a ring, chunks may be taken as wholes, which
+are an eighth of the events. Then a chunk has its latency only as far as that is longer than the time in which
+all but the first part of what it passes on arrived. Where all ranks do the same at the same time that changes
+nothing (:func:`alike_s`, :class:`Together`); elsewhere a chunk may go later than its parts would, never
+earlier. Whole chunks or parts must not be chosen by rates, delays or slow ranks, unless it changes nothing:
+otherwise a job could end earlier with a slower link.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ringlight.testbed.simulation.arrays import SAME, FloatArray
 from ringlight.testbed.simulation.engine import Engine, Flow
 from ringlight.testbed.simulation.exchange import StepPlan
+from ringlight.testbed.simulation.maxmin import rates
 
 #: Parts of a chunk that is passed on: as the workers' ``SEGMENTS_PER_CHUNK``.
 PARTS = 8
+#: Rings of more transfers are always followed by whole chunks: by parts they take eight times as many events.
+MOST_IN_PARTS = 1000
 
 
-@dataclass
+@dataclass(slots=True)
 class Part:
     """A part of transfer ``k`` of step ``number``, ``size`` bytes over connection ``connection``.
 
@@ -98,16 +107,22 @@ class _Transfer:
 
 
 class Passing:
-    """Which part of a plan's transfers waits for which; made once for all executions of the plan."""
+    """Which part of a plan's transfers waits for which; made once for all executions of the plan. ``whole``:
+    chunks are wholes."""
 
-    def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool) -> None:
+    def __init__(
+        self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False, whole: bool = False
+    ) -> None:
+        self.whole = whole
         transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
-        for one in () if step_by_step else reversed(transfers):
+        for one in () if step_by_step or whole else reversed(transfers):
             if one.takes:
                 one.parts = PARTS
             for other in (*one.takes, *(one.follows if one.parts > 1 else ())):
                 transfers[other].parts = PARTS
         self.parts: list[Part] = []
+        #: By part what it passes on, where chunks are wholes.
+        self.takes: list[list[int]] = [one.takes for one in transfers] if whole else []
         #: The parts of each connection in order, and by rank those that it sends and receives.
         self.connections: list[list[int]] = []
         self.sent: list[list[int]] = [[] for _ in range(ranks)]
@@ -197,6 +212,55 @@ def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
     return found
 
 
+def alike_s(plan: Sequence[StepPlan], capacity: FloatArray) -> float | None:
+    """Seconds that every transfer of a ring is on its links if all ranks begin together; None where its
+    transfers do not begin and end together, step by step. ``capacity``: of the network's links, bytes per
+    second."""
+    first = next((one for one in plan if len(one.step)), None)
+    if first is None:
+        return 0.0
+    offsets, links, latency_s = first.routes()
+    if len(set(latency_s)) > 1 or len(set(first.sizes.tolist())) > 1:
+        return None
+    found = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
+    least, most = float(found.min()), float(found.max())
+    return float(first.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
+
+
+class Together:
+    """One execution of a plan whose ranks all do the same at the same time, on links that nobody else uses:
+    ``took_s`` after all have come all have ended. ``ended`` and ``over`` as of :class:`PassingOn`."""
+
+    def __init__(self, engine: Engine, ranks: int, took_s: float, ended: Callable[[int], None]) -> None:
+        self.over = False
+        self._engine, self._ranks, self._took_s, self._ended = engine, ranks, took_s, ended
+        self._come = 0
+
+    def begin(self, rank: int) -> None:
+        """The rank comes to the collective."""
+        self._come += 1
+        if self._come == self._ranks:
+            self._engine.at(self._engine.now_s + self._took_s, self._end)
+
+    def _end(self) -> None:
+        for rank in range(self._ranks):
+            if not self.over:
+                self._ended(rank)
+
+
+def together_s(plan: Sequence[StepPlan], transfer_s: float) -> float:
+    """Seconds of a ring's plan whose transfers take :func:`alike_s`, ``transfer_s``, on their links.
+
+    From one step to the next it is the time of a chunk, or of its first part and its latency if longer.
+    """
+    steps = [one for one in plan if len(one.step)]
+    if not steps:
+        return 0.0
+    latency_s = steps[0].way(0)[1]
+    pace_s = max(transfer_s, latency_s + transfer_s / PARTS)
+    return latency_s + (len(steps) - 1) * pace_s + transfer_s
+
+
 #: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
 #: ``more`` and ``done`` of :meth:`Engine.start`.
 Transferring = Callable[[Part, float, Callable[[Flow], float], Callable[[], None]], None]
@@ -206,13 +270,19 @@ class PassingOn:
     """One execution of a plan by ``ranks`` ranks.
 
     ``ended(rank)`` is called when a rank has all that it receives, and its peers all that it sends.
-    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun.
+    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun. ``alike_s``:
+    seconds that each whole chunk is on its links where that is the same for all; otherwise it is taken as if
+    it had them for itself.
     """
 
     def __init__(
         self, engine: Engine, plan: Sequence[StepPlan], passing: Passing, ranks: int,
         reduce_s_per_byte: float, transfer: Transferring, ended: Callable[[int], None],
+        alike_s: float | None = None,
     ) -> None:  # fmt: skip
+        self._alike_s = alike_s
+        self._latency = any(one.late for one in plan)
+        self._begun_s = [0.0] * ranks
         self.over = False
         self._engine, self._plan, self._passing = engine, plan, passing
         self._transfer, self._ended, self._add_s = transfer, ended, reduce_s_per_byte
@@ -230,6 +300,7 @@ class PassingOn:
 
     def begin(self, rank: int) -> None:
         """The rank comes to the collective."""
+        self._begun_s[rank] = self._engine.now_s
         for index in (*self._passing.sent[rank], *self._passing.awaiting[rank]):
             self._may_go(index)
         for index in self._passing.received[rank]:
@@ -259,7 +330,7 @@ class PassingOn:
         if index is None:
             return
         self._busy[connection] = True
-        waited_s = self._engine.now_s - self._ready_s[index]
+        waited_s = self._waited_s(index) if self._latency else 0.0
 
         def more(flow: Flow) -> float:
             """Bytes that follow those which have arrived without a pause."""
@@ -275,7 +346,7 @@ class PassingOn:
                 links, latency_s = self._plan[part.number].way(part.k)
             except ValueError:
                 return 0.0
-            straight = links == flow.links and self._engine.now_s - self._ready_s[index] >= latency_s
+            straight = links == flow.links and (not latency_s or self._waited_s(index) >= latency_s)
             return part.size if straight else 0.0
 
         def done() -> None:
@@ -283,6 +354,26 @@ class PassingOn:
             self._send(connection)
 
         self._transfer(self._passing.parts[index], waited_s, more, done)
+
+    def _waited_s(self, index: int) -> float:
+        """Seconds since the part could have gone; if it is a whole chunk, since its first part could have."""
+        ready_s = self._ready_s[index]
+        waited_s = self._engine.now_s - ready_s
+        if not self._passing.whole or not (takes := self._passing.takes[index]):
+            return waited_s
+        behind_s = (1 - 1 / PARTS) * min(map(self._on_links_s, (*takes, index)))
+        return waited_s + min(behind_s, ready_s - self._begun_s[self._passing.parts[index].source])
+
+    def _on_links_s(self, index: int) -> float:
+        if self._alike_s is not None:
+            return self._alike_s
+        part = self._passing.parts[index]
+        try:
+            links, _ = self._plan[part.number].way(part.k)
+        except ValueError:
+            return 0.0
+        rate = min(map(self._engine.capacity, links), default=math.inf)
+        return part.size / rate if rate > 0 else 0.0
 
     def _arrived(self, index: int) -> None:
         part = self._passing.parts[index]

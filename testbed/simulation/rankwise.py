@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.steps import Step, frozen, passes_on
+from ringlight.fabric.steps import Step, Steps, frozen, passes_on
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.calls import Calls, End, ends_of
 from ringlight.testbed.simulation.engine import Engine, Flow, More
@@ -16,7 +16,7 @@ from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.merged_steps import merged_steps, travelling
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
-from ringlight.testbed.simulation.passing import Part, Passing, PassingOn
+from ringlight.testbed.simulation.passing import MOST_IN_PARTS, Part, Passing, PassingOn, alike_s
 from ringlight.testbed.simulation.phases import StepCost
 from ringlight.workloads.graph import Workload
 
@@ -35,10 +35,12 @@ class _Ways:
 
 
 class _Plan(NamedTuple):
-    """The steps of a collective, and what waits for what where ranks pass on parts of chunks."""
+    """The steps of a collective, and what waits for what where ranks pass on what comes; ``alike_s`` as of
+    :class:`PassingOn`."""
 
     steps: list[StepPlan]
     passing: Passing | None
+    alike_s: float | None
 
 
 class _Meeting:
@@ -57,8 +59,10 @@ class RankByRank:
 
     def __init__(
         self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, calls: Calls,
-        cost: StepCost,
+        cost: StepCost, *, alike: bool = False,
     ) -> None:  # fmt: skip
+        """``alike``: all ranks do the same, at the same time where their links allow it."""
+        self._alike = alike
         self.operations: Operations
         self._engine, self._network, self._gpus = engine, network, gpus
         self._workload, self._calls, self._cost = workload, calls, cost
@@ -129,7 +133,7 @@ class RankByRank:
                 del self._meetings[key]
             self.operations.ended(*meeting.operation_of[place])
 
-        steps, passing = meeting.plan
+        steps, passing, alike_s = meeting.plan
 
         def transfer(step: int, k: int, done: Callable[[], None]) -> None:
             self._flow(*steps[step].way(k), float(steps[step].sizes[k]), done)
@@ -149,7 +153,9 @@ class RankByRank:
                 self._engine, steps, ranks, self._cost.set_up_s, transfer, ended
             )
         else:
-            one = PassingOn(self._engine, steps, passing, ranks, self._cost.reduce_s_per_byte, pass_on, ended)
+            one = PassingOn(
+                self._engine, steps, passing, ranks, self._cost.reduce_s_per_byte, pass_on, ended, alike_s
+            )
         meeting.parts.append(one)
 
     def _plan(self, collective: int, size: int, group: int, ordinal: int, iteration: int) -> _Plan:
@@ -158,19 +164,27 @@ class RankByRank:
         if plan is None:
             ranks = len(self._place[group])
             call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
-            by_step = call.steps.step_by_step
-            passing = not self._cost.set_up_s and (by_step or passes_on(call.steps))
-            if passing:
-                steps = travelling(call.steps)
-            else:
+            if self._cost.set_up_s:
                 steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
+            else:
+                steps = travelling(call.steps)
             found = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
             for step in found:
                 step.route()
-            plan = _Plan(found, Passing(found, ranks, step_by_step=by_step) if passing else None)
+            plan = self._passing(call.steps, found, ranks)
             if not call.once:
                 self._plans[key] = plan
         return plan
+
+    def _passing(self, steps: Steps, plan: list[StepPlan], ranks: int) -> _Plan:
+        if self._cost.set_up_s:
+            return _Plan(plan, None, None)
+        if steps.step_by_step or passes_on(steps):
+            return _Plan(plan, Passing(plan, ranks, step_by_step=steps.step_by_step), None)
+        together = self._alike and not self._cost.reduce_s_per_byte
+        found_s = alike_s(plan, self._capacity) if together else None
+        whole = found_s is not None or sum(len(one.step) for one in plan) > MOST_IN_PARTS
+        return _Plan(plan, Passing(plan, ranks, whole=whole), found_s)
 
     def _message(self, rank: int, iteration: int, operation: int) -> None:
         end = self._ends[rank][operation]

@@ -146,15 +146,16 @@ class Execution:
     """A workload on an engine that the caller runs, which may carry other flows too; nothing of it has begun.
 
     ``slower``: rank to the factor by which its computing takes longer. ``progress`` is called with a row (a
-    rank, or a class) and an iteration at the end of each. Otherwise and for what is raised as
-    :func:`simulate_workload`. The engine's links must have the network's numbers.
+    rank, or a class) and an iteration at the end of each. ``disturbed``: others use its links.
+    Otherwise and for what is raised as :func:`simulate_workload`. The engine's links must have the network's
+    numbers.
     """
 
     def __init__(
         self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, *,
         iterations: int = 1, fidelity: Fidelity = "exact", cost: StepCost | None = None, splits: int = 1,
         operations: bool = False, traffic: bool = False, slower: Mapping[int, float] | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | None = None, disturbed: bool = False,
     ) -> None:  # fmt: skip
         _check(network, gpus, workload, iterations, fidelity, splits)
         cost = cost or StepCost()
@@ -171,7 +172,10 @@ class Execution:
         self._carrier: RankByRank | InClasses
         self._moving: RankByRank | Bundles
         if fidelity == "exact":
-            self._carrier = self._moving = RankByRank(engine, network, gpus, workload, calls, cost)
+            alike = len(workload.programs) == 1 and not slower and not disturbed
+            self._carrier = self._moving = RankByRank(
+                engine, network, gpus, workload, calls, cost, alike=alike
+            )
             self.row_of, self._firsts = np.arange(workload.ranks), np.arange(workload.ranks)
         else:
             classes = Classes(workload)

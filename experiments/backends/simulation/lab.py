@@ -141,8 +141,9 @@ class SimulatedLab:
         try:
             if job.workload is not None:
                 run = WorkloadRun(
-                    self._engine, self._sim.network, job, ranks, self._carrier.cost(), self._tell
-                )
+                    self._engine, self._sim.network, job, ranks, self._carrier.cost(), self._tell,
+                    disturbed=self._sim.disturbed,
+                )  # fmt: skip
                 self._sim.runs[job.name] = run
                 self._carrier.divide(run)
             else:

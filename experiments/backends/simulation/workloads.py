@@ -77,8 +77,11 @@ class WorkloadRun:
         gpus: Sequence[str],
         cost: StepCost,
         tell: Callable[..., None],
+        *,
+        disturbed: bool,
     ) -> None:
-        """``tell`` is given the kind of a record of this run, and what is in it."""
+        """``tell`` is given the kind of a record of this run, and what is in it. ``disturbed``: others use
+        its links."""
         assert job.workload is not None
         self._engine, self._job, self._gpus = engine, job, gpus
         self._tell = partial(tell, job=job.name)
@@ -91,6 +94,7 @@ class WorkloadRun:
         self._execution = Execution(
             engine, network, gpus, job.workload, iterations=job.iterations, fidelity=fidelity_of(job),
             cost=cost, operations=True, slower=job.stragglers, progress=self._iteration_done,
+            disturbed=disturbed,
         )  # fmt: skip
 
     @property

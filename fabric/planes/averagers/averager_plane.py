@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ringlight.fabric.cost import Latencies
 from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
 from ringlight.fabric.planes.base import Misfit
 from ringlight.fabric.planes.packets import PacketPlane
@@ -43,10 +44,15 @@ class AveragerPlane(PacketPlane):
         return self.payload_bytes(vector_bytes) / vector_bytes
 
     def alone_s(
-        self, ranks: Sequence[str], collective: str, vector_bytes: float, circuits: CrossConnects
+        self,
+        ranks: Sequence[str],
+        collective: str,
+        vector_bytes: float,
+        circuits: CrossConnects,
+        latencies: Latencies = Latencies(),
     ) -> float:
         """An averager hands a frame on when it has all of it."""
-        return self.averaging.stream_s(int(vector_bytes))
+        return self.averaging.stream_s(int(vector_bytes), latency_s=latencies.each_s)
 
 
 def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:

@@ -1,0 +1,101 @@
+"""A slower rank or link never lets a simulated job end earlier that is alone, on links that none shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmarks.slowing import ROUNDING, Case, own_links, shared_s
+from ringlight.experiments.analysis.prediction import model_s
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.language.expand import parse
+from ringlight.experiments.record.events import Iteration
+from ringlight.experiments.runner.experiment import one_alone
+from ringlight.fabric.schedules import ring
+from ringlight.fabric.trees import leaf_spine
+from ringlight.testbed.simulation.engine import Engine, Passed
+from ringlight.testbed.simulation.jobs import Compute, Job, NetworkChange
+from ringlight.testbed.simulation.networks import PacketNetwork
+from tests.simulated_jobs import simulate
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_slowing_never_shortens_on_links_of_their_own(seed: int) -> None:
+    case = own_links(np.random.default_rng([seed, 77]), most=8)
+    assert case.slowed.run().end_s >= case.run().end_s * (1 - ROUNDING), str(case)
+
+
+def test_a_rank_or_a_link_that_is_a_little_slower_makes_a_ring_a_little_slower() -> None:
+    """Edges that delay in turn, as between two sites. In lock-step it took 1.7 times as long as any that is
+    slower."""
+    delay_s = np.zeros((4, 4))
+    delay_s[1, 2] = delay_s[3, 0] = 0.1
+    case = Case("ring", np.full((4, 4), 2e7), delay_s, (1.0,) * 4, 1e6, 0.2, 3)
+    for workload in (False, True):
+        even = Case(**{**vars(case), "workload": workload})
+        # A link is full from the first byte to the last: 0.2 of computing, 6 chunks of 0.1, once the delay.
+        assert even.run().end_s == pytest.approx(3 * (0.2 + 0.1 + 0.6), rel=1e-2)
+        for change in (("rank", 0, 1.05), ("rate", 1, 1.01), ("delay", 1, 1e-3)):
+            slowed = Case(**{**vars(even), "change": change}).slowed
+            assert 1 - ROUNDING <= slowed.run().end_s / even.run().end_s <= 1.05
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 1e-6, 9e-6, 1e-3])
+@pytest.mark.parametrize("ranks", [2, 8, 30])
+def test_what_is_computed_at_once_takes_as_long_as_every_part(ranks: int, latency_s: float) -> None:
+    """Ranks alternate between two leaves whose link is narrower than theirs."""
+    fabric = leaf_spine(2, ranks // 2, 100e9, oversubscription=4).fabric()
+    gpus = tuple(f"g{k // 2 + ranks // 2 * (k % 2)}" for k in range(ranks))
+    network = PacketNetwork(fabric, latency_s=latency_s)
+    job = Job("a", gpus, ring(ranks), 1e6, Compute(1e-3), 2)
+    at_once = simulate(network, [job])["a"].end_s
+    assert at_once == pytest.approx(simulate(network, [job], engine=Engine(trace=True))["a"].end_s, rel=1e-9)
+    if ranks < 23:
+        later = NetworkChange(100.0, network)
+        in_parts = simulate(network, [job], [later])["a"].iterations[-1].end_s.max()
+        assert at_once == pytest.approx(in_parts, rel=1e-9)
+
+
+def test_seconds_in_which_flows_share_a_link() -> None:
+    passed = [Passed((1, 2), 0.0, 2.0, 1.0), Passed((2,), 1.0, 3.0, 1.0), Passed((1,), 2.0, 3.0, 1.0)]
+    assert shared_s(passed) == pytest.approx(1.0)
+
+
+def two_sites(**training: Any) -> str:
+    link = {"rate": "300 Mbit/s", "queue": "20 ms"}
+    links = [{"ends": [f"g{k}", f"{'ab'[k // 2]}:{k % 2 + 1}"], **link} for k in range(4)]
+    links.append({"ends": ["a:3", "b:3"], "rate": "200 Mbit/s", "queue": "20 ms", "delay": "10 ms"})
+    return yaml.safe_dump(
+        {
+            "name": "sites",
+            "description": "A ring over links of unequal delay.",
+            "scale": {"time": 5, "payload": 2},
+            "fabric": {
+                "servers": {"s0": {"gpus": {f"g{k}": "gpu" for k in range(4)}}},
+                "packet_switches": {"a": {"ports": 3}, "b": {"ports": 3}},
+                "links": links,
+            },
+            "tcp": {"congestion_control": "reno", "headers": False},
+            "training": {
+                "model": "resnet50", "gradient": "1 MB", "compute": "20 ms", "batch": 16, "iterations": 2,
+                **training,
+            },
+            "jobs": {"red": {"ranks": ["g0", "g1", "g2", "g3"]}},
+            "arms": {"even": {}},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("collective", ["ring", "halving-doubling", "binary-tree"])
+@pytest.mark.parametrize("gradient", ["20 kB", "1 MB"])
+def test_the_model_counts_delay(collective: str, gradient: str) -> None:
+    (plan,) = parse(two_sites(collective=collective, gradient=gradient), "s.yaml").plans
+    records, failures = one_alone(SimulationBackend(), plan)
+    assert not failures
+    ends = [one.allreduce_end for one in records if isinstance(one, Iteration)]
+    # Of a tree the model knows the busiest link, not how long it waits for others.
+    least = 0.75 if collective == "binary-tree" else 0.95
+    assert least <= model_s(plan)["red"] / max(ends) <= 1.02
