@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import START_UP_S, by_phase, model_s, modelled
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.runner.foretold import Foreteller
@@ -27,7 +28,7 @@ def points_of(plans: Iterable[RunPlan]) -> dict[str, list[Point]]:
     plans = list(plans)
     # As a simulation of the whole file does.
     mtu_bytes = min((plan.setting.frames.mtu_bytes for plan in plans), default=None)
-    foretell, squares = Foreteller(MOST_EVENTS, mtu_bytes=mtu_bytes), 0
+    foretell, squares = Foreteller(MOST_EVENTS, SimulationBackend(mtu_bytes)), 0
     found: dict[str, dict[str, Point]] = {}
     simulated_of: dict[tuple[str, str], RunPlan] = {}
     for plan in plans:

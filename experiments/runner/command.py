@@ -285,8 +285,10 @@ def view_of_folder(
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
     latency_s = environment.get("latency_s", 0.0)
-    foretell = foretell or Foreteller(mtu_bytes=environment.get("mtu_bytes"), latency_s=latency_s)
-    found = analyse(experiment, records, label_of(environment), rates, latency_s, foretell)
+    label = label_of(environment)
+    if label == "simulated":
+        foretell = Foreteller(backend=SimulationBackend(environment.get("mtu_bytes"), latency_s))
+    found = analyse(experiment, records, label, rates, latency_s, foretell or Foreteller())
     if network := environment.get("network"):
         found = replace(found, fidelity={**found.fidelity, "network": network})
     result = document(found, records, environment)

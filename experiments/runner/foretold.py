@@ -25,14 +25,12 @@ MOST_EVENTS, MOST_IN_ALL = 100_000, 300_000
 class Foreteller:
     """Simulates runs of one experiment, at most ``most_in_all`` events; knows what it was asked before.
 
-    ``mtu_bytes`` and ``latency_s``: as of the simulation's backend.
+    ``backend``: with the options that a simulation was asked for; else as it is without any.
     """
 
-    def __init__(
-        self, most_in_all: float = MOST_IN_ALL, *, mtu_bytes: int | None = None, latency_s: float = 0.0
-    ) -> None:
+    def __init__(self, most_in_all: float = MOST_IN_ALL, backend: SimulationBackend | None = None) -> None:
         self._most = self._left = most_in_all
-        self._backend = SimulationBackend(mtu_bytes, latency_s)
+        self._backend = backend or SimulationBackend()
         self._known: dict[str, Foretold] = {}
 
     def __call__(self, plan: RunPlan) -> Foretold:
@@ -47,7 +45,7 @@ class Foreteller:
             return _none(f"a job has more than {MOST_RANKS} GPUs")
         if self._left <= 0:
             return _none(f"the simulations before it took the {self._most:,.0f} events that all may take")
-        backend = replace(self._backend, most_events=min(MOST_EVENTS, self._left))
+        backend = replace(self._backend, most_events=min(MOST_EVENTS, self._left), events=0)
         if (why := backend.refuses(plan)) is not None:
             return _none(why)
         replay = {} if plan.trace is None else _replayed(plan)

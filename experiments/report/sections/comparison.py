@@ -117,7 +117,9 @@ def _lines(found: Sequence[Compared]) -> Iterator[_Line]:
 def _name(line: _Line) -> str:
     """Arm's title without the words with which its neighbours begin too."""
     short = {apart(line.at.title, other.title)[0] for other in line.beside}
-    return text(upper_first(short.pop() if len(short) == 1 else line.at.title))
+    name = text(upper_first(short.pop() if len(short) == 1 else line.at.title))
+    verdict = line.at.view.fidelity.get("arms", {}).get(line.at.arm, "good")
+    return name if verdict == "good" else f"{name} {mark(verdict, verdict)}"
 
 
 def _ratio(one: Compared, metric: str) -> str:

@@ -35,7 +35,15 @@ from ringlight.experiments.report.view import (
     in_small,
     seconds_and_real,
 )
-from ringlight.experiments.report.words import YES_NO, amount, figure, percent, seconds, upper_first
+from ringlight.experiments.report.words import (
+    HARD_SPACE,
+    YES_NO,
+    amount,
+    figure,
+    percent,
+    seconds,
+    upper_first,
+)
 from ringlight.fabric.units import format_size
 
 #: More GPUs than these are counted, not listed.
@@ -113,8 +121,15 @@ def _by_phase(at: Figures) -> str:
     if least is None or most is None:
         return NOTHING
     scale = at.view.plans[at.arm].setting.scale.time
-    stands = "" if scale == 1 else in_small(f"{seconds(least / scale)} to {seconds(most / scale)}")
-    return f"{seconds(least)} to {seconds(most)}{stands}"
+    stands = "" if scale == 1 else in_small(_span(least / scale, most / scale))
+    return f"{_span(least, most)}{stands}"
+
+
+def _span(least_s: float, most_s: float) -> str:
+    """Two times with one unit where it is the same."""
+    least, _, unit = seconds(least_s).partition(HARD_SPACE)
+    most = seconds(most_s)
+    return f"{least if most.endswith(f'{HARD_SPACE}{unit}') else seconds(least_s)} to {most}"
 
 
 def _arrival(at: Figures) -> str:
