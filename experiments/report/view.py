@@ -114,6 +114,18 @@ class Compared(Figures):
     def ratio(self, metric: str, label: Label | None = None) -> float | None:
         return self.number(f"{metric}_ratio", label)
 
+    @property
+    def phases_overlap(self) -> bool:
+        """Whether simulated completion times differ as much in one arm, by the moments at which later jobs
+        begin, as between the arms."""
+        spans = [at.numbers("jct_phase_least", "jct_phase_most", "jct") for at in (self, self.base)]
+        if all(least is None for least, _, _ in spans):
+            return False
+        lows = [jct if least is None else least for least, _, jct in spans]
+        highs = [jct if most is None else most for _, most, jct in spans]
+        known = [end for end in (*lows, *highs) if end is not None]
+        return len(known) == 4 and max(known[:2]) <= min(known[2:])
+
     def model_ratio(self, metric: str) -> float | None:
         """Arm's modelled figure over its baseline's; None where a model is missing."""
         mine, base = (at.modelled(metric) for at in (self, self.base))

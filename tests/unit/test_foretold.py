@@ -396,6 +396,8 @@ def test_arms_that_differ_by_less_than_when_jobs_begin_are_not_told_apart(tmp_pa
         environment = {"run": "x", "backend": "emulation", "label": "measured", "runtime": "docker"}
         page = render(view_of(made, document(made, [], environment), environment), tmp_path)
         assert ("not told apart" in page.split("<h1>")[1].split("</h1>")[0]) is not apart
+        assert ("more depends on when jobs begin" in text_of(Page(page))) is not apart
+        assert ("no further apart in both arms" in text_of(Page(page))) is not apart
 
 
 def test_what_is_compared_with_nothing_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

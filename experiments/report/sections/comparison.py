@@ -100,7 +100,7 @@ def _table(view: View, found: Sequence[Compared]) -> str:
         group=group,
         strong=lambda line: line.one is not None,
     )
-    notes = "".join(f"{_limit(one)}{_told_apart(one)}" for one in found)
+    notes = "".join(f"{_limit(one)}{_told_apart(one)}{_by_phase(one)}" for one in found)
     return f"<h3>{text(about)}</h3>{shown}{notes}"
 
 
@@ -188,6 +188,16 @@ def _told_apart(one: Compared) -> str:
         f"<p>{text(one.title)}: given the spread of the iterations of {text(one.name)} in both arms, a "
         f"slowdown of less than {percent(least, 2)}{waits} cannot be distinguished from none (95 %) "
         f"{tag('measured')}.</p>"
+    )
+
+
+def _by_phase(one: Compared) -> str:
+    """Whether the moments at which later jobs begin decide as much as the arm."""
+    if "jct" not in one.spec.metrics or not one.phases_overlap:
+        return ""
+    return (
+        f"<p>{text(one.title)}: the completion times of {text(one.name)} are no further apart in both arms "
+        f"than they are in each when later jobs begin at other moments {tag('simulated')}.</p>"
     )
 
 

@@ -123,7 +123,7 @@ def _compared(view: View, one: Compared, ratio: float) -> str:
         return f"{upper_first(title)}: {called(metric)} {between} times that of {quoted(base)}"
     ours, theirs = apart(title, base)
     theirs = quoted(theirs) if theirs == base else theirs
-    if metric == "jct" and _phases_overlap(one):
+    if metric == "jct" and one.phases_overlap:
         said = f"{called(metric)} not told apart from that of {theirs}, as more depends on when jobs begin"
     elif abs(ratio - 1) < _ALIKE:
         said = f"{called(metric)} as with {theirs}, to within 1 %"
@@ -132,20 +132,6 @@ def _compared(view: View, one: Compared, ratio: float) -> str:
     else:
         said = f"{called(metric)} {_times(ratio)} times that of {theirs}"
     return f"{upper_first(ours)}: {said}"
-
-
-def _phases_overlap(one: Compared) -> bool:
-    """Whether completion times are as far apart in one arm, by when later jobs begin, as between the arms."""
-    spans = [at.numbers("jct_phase_least", "jct_phase_most") for at in (one, one.base)]
-    if all(least is None for least, _ in spans):
-        return False
-    jct = [at.number("jct") for at in (one, one.base)]
-    lows, highs = (
-        [own if end is None else end for end, own in zip(ends, jct, strict=True)]
-        for ends in zip(*spans, strict=True)
-    )
-    known = [end for end in (*lows, *highs) if end is not None]
-    return len(known) == 4 and max(known[:2]) <= min(known[2:])
 
 
 def _times(ratio: float) -> str:
@@ -180,6 +166,8 @@ def _card_of(view: View, one: Compared, ratio: float) -> Card:
     if model is not None:
         remarks.append(f"model {plain(100 * (1 - model) if saved else model)}")
     kept = one.value("within_limit")
+    if metric == "jct" and one.phases_overlap:
+        remarks.append("more depends on when jobs begin")
     if kept is not None:
         remarks.append(f"limit {one.spec.limit:g} {'kept' if kept else mark('bad', 'not kept')}")
     doubt = _doubt(view, one.arm, one.base.arm)
