@@ -130,7 +130,9 @@ class Reason:
     @property
     def text(self) -> str:
         """The reason as a sentence, without a full stop."""
-        said = SENTENCES[self.code].format(**self.data).replace("%", " %")
+        said = SENTENCES[self.code].format(**self.data)
+        # A cause is a sentence already.
+        said = said.replace(" %", "%").replace("%", " %")
         return f"{said}, in {self.data['arm']}" if "arm" in self.data else said
 
     def as_json(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ringlight.experiments.record.events import (
     Iteration,
     JobRecovered,
     JobState,
+    LinkRate,
     ProcessEnded,
     ProcessorLoad,
     Record,
@@ -226,6 +227,17 @@ def test_without_a_cause_in_its_figures_it_has_what_the_run_knows_against_itself
             "the controller died (killed by SIGKILL) and was not back when the run ended" if died else None
         )
         assert ("no cause is known" in reason["text"]) is not died
+
+
+def test_a_link_that_is_the_cause_is_quoted_as_it_stands() -> None:
+    found = of("jobs: {red: {ranks: [g0, g3]}}\n", "")
+    records = list(with_workers(longer(records_of(found), 0.5)))
+    slow = LinkRate(
+        t=0.0, fabric="fabric", link="t0:4-t1:4", direction="g0 to g3", set_bps=1e8, measured_bps=9.3e7
+    )
+    made = analyse(found, [slow, *records], "measured", foretell=Foreteller())
+    (reason,) = (one for one in made.fidelity["reasons"] if one["code"] == "unlike_simulation")
+    assert reason["text"].endswith("cause: link t0:4-t1:4 (g0 to g3) gave 93.0 % of its setting")
 
 
 def test_a_job_that_ends_otherwise_than_in_the_simulation_is_a_reason() -> None:
