@@ -52,10 +52,15 @@ class ShortQueue:
 
 @dataclass(frozen=True)
 class Frames:
-    """``mtu_bytes``: IP packets of workers. ``short``: links that made it smaller, or have a longer queue."""
+    """``mtu_bytes``: IP packets of workers. ``short``: links that made it smaller, or have a longer queue.
+
+    ``problem``: why TCP cannot fill some link even with the smallest frames, ``key: reason``. No testbed can
+    emulate such a fabric; a simulation can still run it.
+    """
 
     mtu_bytes: int = LARGEST_MTU_BYTES
     short: tuple[ShortQueue, ...] = ()
+    problem: str | None = None
 
     def queue_s(self, index: int, stated_s: float) -> float:
         """Emulated seconds of queue of a link, whose stated queue is ``stated_s``."""
@@ -67,8 +72,8 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
 
     ``time_scale``: emulated seconds per real one; ``payload_scale``: real bytes per emulated one. A link
     without a packet switch does not count: its sender waits for its own queue and loses nothing there.
-    Raises ValueError naming a link on which even the smallest frames would need a queue of more than
-    ``LONGEST_QUEUE_S``, and longer than the one stated.
+    A link on which even the smallest frames would need a queue of more than ``LONGEST_QUEUE_S``, and longer
+    than its own, is the ``problem`` of what is returned.
     """
     switches = fabric.packet_switches.keys()
     queues = {
@@ -79,20 +84,21 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
     least_bytes = min((rate_bps / 8 * queue_s for rate_bps, queue_s in queues.values()), default=math.inf)
     fitting = least_bytes / QUEUE_FRAMES - ETHERNET_BYTES
     mtu = int(min(LARGEST_MTU_BYTES, max(SMALLEST_MTU_BYTES, fitting)))
-    short = []
+    short, problem = [], None
     for index, (rate_bps, queue_s) in queues.items():
         frames = rate_bps / 8 * queue_s / (LARGEST_MTU_BYTES + ETHERNET_BYTES)
         if frames >= QUEUE_FRAMES:
             continue
         needed_s = 8 * QUEUE_FRAMES * (mtu + ETHERNET_BYTES) / rate_bps
         if needed_s > max(LONGEST_QUEUE_S, queue_s):
-            raise ValueError(
+            problem = problem or (
                 f"links[{index}]: emulated at {format_rate(rate_bps)} it cannot be filled: a queue of "
                 f"{QUEUE_FRAMES} frames of {mtu} bytes lasts {format_time(needed_s)}; lower the time or "
                 "payload scale"
             )
+            continue
         short.append(ShortQueue(index, frames, queue_s, max(queue_s, needed_s)))
-    return Frames(mtu, tuple(short))
+    return Frames(mtu, tuple(short), problem)
 
 
 def describe(fabric: Fabric, frames: Frames) -> list[str]:

@@ -11,6 +11,7 @@ from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.fabric.units import format_time
 
 #: What a check may take: events of all simulations, and the sum of the squares of the numbers of GPUs whose
 #: all-reduces are modelled. Each is a few seconds.
@@ -72,8 +73,15 @@ def said_of(points: Sequence[Point], job: str, how: str) -> str:
     times = [time for p in known for time in (p["jct_s"][job], *p.get("phases", {}).get(job, ()))]
     if not times:
         return ""
-    least, most = (f"{time:.{2 if time < 10 else 1}f}" for time in (min(times), max(times)))
-    return f"{least} s" if least == most else f"{least} to {most} s"
+    least, most = _rounded(min(times)), _rounded(max(times))
+    return least if least == most else f"{least.removesuffix(' s')} to {most}"
+
+
+def _rounded(time_s: float) -> str:
+    """Seconds with what a prediction knows of them: two or three digits."""
+    if time_s >= 0.1:
+        return f"{time_s:.{2 if time_s < 10 else 1}f} s"
+    return format_time(float(f"{time_s:.3g}"))
 
 
 def taken(arms: Mapping[str, Sequence[Point]]) -> list[str]:

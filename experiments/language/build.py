@@ -160,8 +160,7 @@ class Builder:
         if name in self.auto:
             test_s = max(test_s, min(LONGEST_TEST_S, QUEUES * scale.time * _longest_queue_s(fabric)))
         setting = self._setting(
-            Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, test_s),
-            where,
+            Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, test_s)
         )
         events = self._events(raw, scale)
         if is_trace(raw["jobs"]):
@@ -249,7 +248,7 @@ class Builder:
         with within(where):
             return self._once(("built", key), lambda: build_fabric(spec))
 
-    def _setting(self, found: Setting, where: str) -> Setting:
+    def _setting(self, found: Setting) -> Setting:
         """The first setting from which the same lab is built: the tuning of lasers is set for each run."""
         grids = {name: {**grid, "tuning": None} for name, grid in (found.section.get("grids") or {}).items()}
         key = _text(
@@ -260,13 +259,7 @@ class Builder:
                 [found.tcp.congestion_control, found.tcp.rto_min, found.link_test_s],
             ]
         )
-
-        def usable() -> Setting:
-            with within(where):
-                _ = found.frames
-            return found
-
-        return self._once(("setting", key), usable)
+        return self._once(("setting", key), lambda: found)
 
     def _events(self, raw: Mapping[str, Any], scale: Scale) -> tuple[EventPlan, ...]:
         parameters = raw.get("parameters") or {}

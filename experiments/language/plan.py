@@ -99,7 +99,7 @@ class Setting:
 
     @cached_property
     def frames(self) -> Frames:
-        """Frame size and queues as emulated. Raises ValueError naming a link that cannot be filled."""
+        """Return frame size and queues as emulated, and what cannot be filled as ``problem``."""
         return choose_frames(self.fabric, self.scale.time, self.scale.payload)
 
 

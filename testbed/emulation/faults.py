@@ -24,6 +24,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.agent.http import AgentServer
 from ringlight.testbed.emulation.agent.workers import Worker, Workers
+from ringlight.testbed.emulation.buildable import check_impairments
 from ringlight.testbed.emulation.fault_targets import (
     Disturbance,
     FaultRequest,
@@ -35,7 +36,7 @@ from ringlight.testbed.emulation.fault_targets import (
     read_request,
 )
 from ringlight.testbed.emulation.netlink import NetworkError
-from ringlight.testbed.emulation.network import LabNetwork, check_impairments
+from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError

@@ -58,8 +58,6 @@ TIMER_SLACK_S = 200e-6
 BURST_S = 500e-6
 #: Most that the kernel can let TCP hand over in one piece, bytes, and what it lets it by default.
 LARGEST_BURST_BYTES, USUAL_BURST_BYTES = 8 * 0xFFFF, 1 << 16
-#: Rates that a TBF can have, bits per second: its rate is 32 bits of bytes, its bucket 32 bits of 64 ns.
-RATE_BOUNDS_BPS = (10e3, 34e9)
 #: Deadline of one process of tc, and what each request adds to it, seconds.
 TC_S, REQUEST_S = 30.0, 1e-3
 #: Longest wait for what is done in a thread, seconds: longer than for a process of tc in it. With 256 workers

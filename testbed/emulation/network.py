@@ -24,8 +24,8 @@ from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
-from ringlight.fabric.units import format_rate
 from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
+from ringlight.testbed.emulation.buildable import check_controllers, check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.impairments.end import Counts, End
 from ringlight.testbed.emulation.netlink import NetworkError
@@ -51,7 +51,6 @@ from ringlight.testbed.emulation.onic.wiring import (
     array_wavelengths,
     standing_light,
 )
-from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.parts import Parts, Tunnel
 
@@ -95,68 +94,6 @@ class Emulation:
         return real_s * self.time_dilation
 
 
-def check_fabric(fabric: Fabric) -> None:
-    """Raises ValueError naming what this testbed cannot build."""
-    for index, link in enumerate(fabric.links):
-        if link.a.node in fabric.gpus and link.b.node in fabric.gpus:
-            raise ValueError(f"links[{index}]: {link.a} and {link.b} are both GPUs; plug each into a switch")
-        try:
-            check_impairments(fabric, link, link.impairments)
-        except ValueError as error:
-            raise ValueError(f"links[{index}].{error}") from None
-    for switch in fabric.optical_switches.values():
-        if switch.wavelengths is not None and switch.size > MAX_SELECTIVE_PORTS:
-            raise ValueError(
-                f"WSS {switch.name} has {switch.size} ports; at most {MAX_SELECTIVE_PORTS} are emulated"
-            )
-
-
-def check_impairments(fabric: Fabric, link: Link, wanted: Impairments) -> None:
-    """Raises ValueError for what this testbed cannot have a link do to frames."""
-    onic = next((end for end in (link.a, link.b) if end.node in fabric.onics), None)
-    if onic is not None and wanted.delay_s:
-        raise ValueError(f"delay: not on the fibre at {onic}, an O-NIC's: it is delayed before its shaper")
-
-
-def check_rates(fabric: Fabric, emulation: Emulation) -> None:
-    """Raises ValueError naming a link whose emulated rate the kernel's token buckets cannot have."""
-    low, high = netlink.RATE_BOUNDS_BPS
-    for index, link in enumerate((*fabric.links, *fabric.cables)):
-        rate = emulation.rate_bps(link.rate_bps)
-        if not low <= rate <= high:
-            way = "raise" if rate > high else "lower"
-            where = f"links[{index}]" if index < len(fabric.links) else f"the link at {link.b}"
-            raise ValueError(
-                f"{where}: {format_rate(link.rate_bps)} is emulated at {format_rate(rate)}, outside "
-                f"{format_rate(low)} to {format_rate(high)}; {way} the time or payload scale"
-            )
-
-
-def check_names(lab: Lab, fabric: Fabric) -> None:
-    """Raises ValueError when two things would be called alike, as port 1 of ``a`` and switch ``a-1`` are."""
-    switches = [*fabric.packet_switches, *fabric.optical_switches]
-    names = {lab.bridge(name): name for name in switches}
-    if fabric.onics:
-        taken = {"control", *(f"onic-{gpu}" for gpu in fabric.onics)}
-        for name in switches:
-            if name in taken:
-                raise ValueError(f"{name} is the name of a part of an O-NIC grid or ring; rename the switch")
-    for port in fabric.link_at:
-        name = lab.interface(port.node, port.number)
-        if port.node not in fabric.gpus and names.setdefault(name, str(port)) != str(port):
-            raise ValueError(f"{names[name]} and {port} would both be called {name}; rename a switch")
-
-
-def check_controllers(fabric: Fabric, apps: ControllerAddress | None) -> None:
-    """Raises ValueError naming a packet switch that is for applications where there are none."""
-    for name, switch in fabric.packet_switches.items():
-        if switch.controller == "app" and apps is None:
-            raise ValueError(
-                f"packet_switches.{name}.controller: app, and no application was given; "
-                "name one: ringlight up FILE --app MY_APP.py"
-            )
-
-
 class LabNetwork(Mininet):  # type: ignore[misc]
     """:meth:`build` makes the nodes, :meth:`start` joins them; :meth:`plug` and :meth:`unplug` join workers.
 
@@ -178,9 +115,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         parts: Parts | None = None,
     ) -> None:
         check_fabric(fabric)
-        check_controllers(fabric, apps)
+        check_controllers(fabric, applications=apps is not None)
         check_names(lab, fabric)
-        check_rates(fabric, emulation)
+        check_rates(fabric, emulation.time_dilation * emulation.payload_scale)
         # Else it changes settings of the whole machine, for good. It asks its own class, and no subclass.
         Mininet.inited = True
         super().__init__(switch=PacketSwitch, link=Cable, intf=Jack, controller=None, build=False)
@@ -211,6 +148,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._qos: str | None = None
         self._held: frozenset[Port] = frozenset()
         self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
+        if self.frames.problem is not None:
+            raise ValueError(self.frames.problem)
         if parts is not None:
             self.frames = replace(self.frames, mtu_bytes=min(self.frames.mtu_bytes, parts.mtu_bytes))
         self._queue_s = {

@@ -27,7 +27,7 @@ from ringlight.fabric.planes.counts import of_fabric
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.emulation.averager_processes import PREFIX, address_of, place_of
-from ringlight.testbed.emulation.network import Emulation, check_rates
+from ringlight.testbed.emulation.buildable import check_rates
 from ringlight.testbed.simulation.networks import scaled
 
 RATE = "100 Gbit/s"
@@ -89,7 +89,7 @@ def test_a_cable_that_cannot_be_emulated_is_named() -> None:
     raw = one_level()
     raw["links"][5]["rate"] = "1 Mbit/s"
     with pytest.raises(ValueError, match="the link at avg0:2: 1 Mbit/s is emulated at 1 kbit/s, outside"):
-        check_rates(built(raw), Emulation(time_dilation=1000))
+        check_rates(built(raw), 1000)
 
 
 @given(st.sampled_from([one_level(), one_level(8), two_levels()]))

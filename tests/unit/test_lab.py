@@ -19,7 +19,8 @@ from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import lab, processes
 from ringlight.testbed.emulation import clean, netlink, testbed
 from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
-from ringlight.testbed.emulation.network import Emulation, check_fabric, check_names, check_rates
+from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
+from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.nodes import Outcome, describe, readable_by_others
 from ringlight.testbed.lab import Lab, LabError
 from ringlight.testbed.processes import Addresses, LabProcesses
@@ -117,9 +118,9 @@ def test_a_rate_that_cannot_be_shaped_is_refused(scale: float, text: str) -> Non
             "links": [{"ends": ["g0", "tor0:1"], "rate": "40 Gbit/s"}],
         }
     )
-    check_rates(build_fabric(spec), Emulation(payload_scale=400))
+    check_rates(build_fabric(spec), 400)
     with pytest.raises(ValueError, match=rf"links\[0\]: 40 Gbit/s is emulated at .*; {text} the time"):
-        check_rates(build_fabric(spec), Emulation(payload_scale=scale))
+        check_rates(build_fabric(spec), scale)
 
 
 def test_two_gpus_cannot_be_plugged_into_each_other() -> None:

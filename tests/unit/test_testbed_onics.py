@@ -19,7 +19,7 @@ from ringlight.fabric.parts import Gpu, Port
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.network import check_fabric, check_names
+from ringlight.testbed.emulation.buildable import check_fabric, check_names
 from ringlight.testbed.emulation.onic.wiring import (
     Standing,
     array_wavelengths,

@@ -31,12 +31,20 @@ from ringlight.experiments.record.writing import writing
 from ringlight.fabric.parts import canonical
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import under
+from ringlight.testbed.emulation.buildable import building_problem
 from ringlight.testbed.processes import Addresses, LabProcesses, check_ready
 
 if TYPE_CHECKING:
     from ringlight.testbed.hosts.spread import SpreadLab
 
 log = logging.getLogger(__name__)
+
+
+def _cannot_build(setting: Setting) -> str | None:
+    """Return why the testbed cannot build a lab of this setting, ``key: reason``; None if it can."""
+    problem = building_problem(plugged(setting.fabric), setting.scale.rate) or setting.frames.problem
+    where = setting.name if setting.name == "fabric" else f"fabrics.{setting.name}"
+    return None if problem is None else under(where, problem)
 
 
 class EmulationBackend:
@@ -74,6 +82,7 @@ class EmulationBackend:
             or only_simulated(plan)
             or cannot_drive(fabric)
             or passes_no_packets(fabric)
+            or _cannot_build(plan.setting)
             or (None if self._apps else for_applications(fabric))
             or self._cannot_run(plan)
         )

@@ -165,6 +165,8 @@ def only_simulated(plan: RunPlan) -> str | None:
     planes = [job.plane(plan.setting.fabric) for job in plan.jobs]
     if len(planes) > 1 and any(plane.built for plane in planes):
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
+    if not plan.costs.headers:
+        return "tcp.headers: only a simulation leaves packets' headers out; here they are on the wire"
     if plan.costs != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
     for plane in planes:
