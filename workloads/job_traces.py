@@ -129,7 +129,8 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
         later = np.arange(len(trace)) >= how.first
         trace = trace.picked(~later, after_the_first=int(later.sum()))
     if not len(trace):
-        raise ValueError(f"no job is left for {gpus} GPUs")
+        reasons = ", ".join(f"{why.replace('_', ' ')} {count}" for why, count in trace.counts.items())
+        raise ValueError(f"no job of the trace is left for {gpus} GPUs ({reasons})")
     if how.faster != 1.0:
         trace = replace(trace, arrival_s=trace.arrival_s / how.faster)
     if how.load is not None:

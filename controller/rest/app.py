@@ -62,6 +62,7 @@ from ringlight.controller.rest.requests import (
 from ringlight.controller.rest.samples import EVERY_S, Samples
 from ringlight.controller.service import NO_OTHERS, Controller, Health
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies, InTurn, Shared, Turns
 from ringlight.controller.web.page_files import Page
 from ringlight.controller.web.refusals import errors
@@ -186,6 +187,8 @@ def create_app(
     directory of the page that it also serves (:class:`.Page`).
     """
     app = FastAPI(
+        docs_url=None,
+        redoc_url=None,
         title="Ringlight controller",
         version="1",
         description="Packet switches, optical switches, circuits and jobs of one fabric. "
@@ -194,6 +197,7 @@ def create_app(
     )
     app.router.route_class = PlainRoute
     add_error_handlers(app)
+    add_api_page(app)
     _add_fabric(app, controller)
     _add_packet_switches(app, controller)
     calls = call_histogram()

@@ -64,6 +64,11 @@ class Costs:
 MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3, port=1.2e-6)
 #: The machine of these costs.
 REFERENCE = "an Intel Xeon with 2 processors"
+#: Processors that a lab takes besides what its jobs send, and what each GPU adds, up to so many GPUs: workers
+#: that wake, the controller, what is sampled, Open vSwitch. Measured on 2 processors of an AMD EPYC beside
+#: other work, 2026-11-28, seven runs with Docker and without the fast path: arms of disaggregation (0.79 in
+#: all), wrht_9 (0.92), oddl_4 (0.48), packet_switches (0.65, 0.69), parallel_16 (1.01) and sixty_four (1.30).
+LAB_PROCESSORS, LAB_GPUS = (0.45, 0.011), 64
 #: Share of the processors' time; above it, timers and threads delay each other.
 BUSY = 0.8
 #: Share of an iteration's time that its steps may cost, bytes apart, before a warning.
@@ -104,7 +109,9 @@ class Traffic:
 class Demand:
     """What all jobs of a run ask for together: numbers a second, and what an average message is like.
 
-    ``late``: the part of an iteration's time that steps take besides their bytes, in the job with the most.
+    ``processors``: that sending and forwarding keep busy, averaged over the run; ``lab``: that the lab itself
+    keeps busy. ``late``: the part of an iteration's time that steps take besides their bytes, in the job with
+    the most.
     """
 
     messages_per_s: float
@@ -113,10 +120,16 @@ class Demand:
     message_bytes: float
     processors: float
     late: float
+    lab: float = 0.0
+
+    @property
+    def in_all(self) -> float:
+        """Return how many processors are busy, averaged over the run."""
+        return self.processors + self.lab
 
     def too_much(self, processors: int) -> bool:
         """Whether so many processors are too few, or steps too short for any number of them."""
-        return self.processors > BUSY * processors or self.late > LATE
+        return self.in_all > BUSY * processors or self.late > LATE
 
 
 def pairs(job: JobPlan, gpus: Sequence[str]) -> set[tuple[str, str]]:
@@ -149,12 +162,20 @@ def demand_of(plan: RunPlan, costs: Costs = MEASURED) -> Demand | None:
         return None
     frames = at_once * sum(sent / job.seconds for job, sent, _ in jobs)
     each = at_once * sum(job.bytes / job.seconds for job, _, _ in jobs) / messages
+    ports = ports_of(plan)
     processors = at_once * sum(
-        (job.messages * costs.message + sent * costs.frame + switched * costs.switched) / job.seconds
+        (job.messages * costs.message + sent * costs.frame + switched * (costs.switched + ports * costs.port))
+        / job.seconds
         for job, sent, switched in jobs
     )
     late = max(job.steps * costs.step / job.seconds for job, _, _ in jobs)
-    return Demand(messages, frames, frames / messages, each, processors, late)
+    lab = LAB_PROCESSORS[0] + LAB_PROCESSORS[1] * min(LAB_GPUS, len(plan.setting.fabric.gpus))
+    return Demand(messages, frames, frames / messages, each, processors, late, lab)
+
+
+def ports_of(plan: RunPlan) -> int:
+    """Return how many ports all packet switches have together."""
+    return sum(switch.ports for switch in plan.setting.fabric.packet_switches.values())
 
 
 def traffics_of(plan: RunPlan, jobs: Sequence[JobPlan]) -> dict[str, Traffic]:

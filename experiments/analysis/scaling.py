@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringlight.experiments.analysis.carrying import REFERENCE, Costs, Traffic, traffics_of
+from ringlight.experiments.analysis.carrying import REFERENCE, Costs, Traffic, ports_of, traffics_of
 from ringlight.experiments.analysis.prediction import nic_rate_bps
 from ringlight.experiments.language.plan import ChosenScale, JobPlan, RunPlan
 from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES, QUEUE_FRAMES
@@ -106,7 +106,7 @@ def _sending(plan: RunPlan, traffics: Mapping[str, Traffic]) -> _Sending:
         alone_s = 8 * traffic.most_bytes / min(nic_rate_bps(plan.setting, gpu) for gpu in _gpus(plan, job))
         shared_s = traffic.seconds - traffic.compute_s
         found.append((traffic, alone_s if moved or shared_s <= 0 else shared_s))
-    return _Sending(found, _ports(plan))
+    return _Sending(found, ports_of(plan))
 
 
 def _link_test(plan: RunPlan) -> _Sending:
@@ -116,11 +116,7 @@ def _link_test(plan: RunPlan) -> _Sending:
     switches = np.full(len(gpus), 1.0 if plan.setting.fabric.packet_switches else 0.0)
     # What is sent in a second, as one long message.
     filled = Traffic(np.ones(len(gpus)), sizes, switches, float(sizes.max()), 0.0, 1.0, 0.0)
-    return _Sending([(filled, 1.0)], _ports(plan))
-
-
-def _ports(plan: RunPlan) -> int:
-    return sum(switch.ports for switch in plan.setting.fabric.packet_switches.values())
+    return _Sending([(filled, 1.0)], ports_of(plan))
 
 
 def _most_payloads(plan: RunPlan, traffics: Iterable[Traffic]) -> Iterator[float]:

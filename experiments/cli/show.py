@@ -89,7 +89,8 @@ def _said_of_scale(scale: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"scale: time {scale['time']:g}, payload {scale['payload']:g}, frames of "
         f"{', '.join(map(str, scale['mtu_bytes']))} bytes, limited by {scale['limit']} (others ask for time: "
-        f"{others}); costs of {scale['costs']}"
+        f"{others}); while all jobs send, or links are measured, that takes {scale['busy']:.2g} processors; "
+        f"costs of {scale['costs']}"
     )
     takes = scale["takes_s"]
     yield (
@@ -314,12 +315,13 @@ def _what_is_carried(found: Mapping[str, Any]) -> Iterator[str]:
         those = {name: one for name, one in demands.items() if one.too_much(processors) == too_much}
         if not those:
             continue
-        most = max(those, key=lambda name: (those[name].processors, those[name].late))
+        most = max(those, key=lambda name: (those[name].in_all, those[name].late))
         one = those[most]
         said = (
             f"{one.messages_per_s:,.0f} messages/s of {format_size(one.message_bytes)} in "
             f"{one.frames_per_message:.3g} frames, {one.frames_per_s:,.0f} frames/s: about "
-            f"{one.processors:.2g} of {processors} processors"
+            f"{one.in_all:.2g} of {processors} processors ({one.processors:.2g} to send and forward, "
+            f"{one.lab:.2g} for the lab itself)"
         )
         said += f", {100 * one.late:.0f} % of the time is latency of steps" if one.late > LATE else ""
         which = f", the most at {most}" if len(those) > 1 else ""
@@ -387,7 +389,7 @@ def show_result(result: Mapping[str, Any]) -> None:
     for entry in result["not_run"]:
         typer.echo(f"Left out: arm {entry['arm']}: {entry['why']}")
     for entry in result["failed"]:
-        typer.echo(f"Failed: {entry}")
+        typer.echo(f"Failed: {entry['why']}")
     if not result["complete"]:
         typer.echo("This experiment is not complete: some of its runs are missing.")
     if result["backend"] == "simulation":

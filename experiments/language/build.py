@@ -49,6 +49,7 @@ from ringlight.experiments.language.traces import (
     TRACE,
     TraceSpec,
     is_trace,
+    jobs_of,
     regroupings,
     trained,
 )
@@ -320,7 +321,13 @@ class Builder:
             for event in events
             if event.capability == "lose gpu then swap" and event.target and event.when.at_s is not None
         )
-        return spec.plan(setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost)
+        plan = spec.plan(setting.fabric, trace, faults, setting.scale, setting.frames.mtu_bytes, lost)
+        if trace is not None:
+            # Here, as otherwise a trace of which no job fits the cluster would only fail in its run.
+            key = ("jobs of", spec.file, plan.cluster.size, plan.fit, plan.policies.placement)
+            with at(where):
+                self._once(key, lambda: len(jobs_of(plan, plan.seed)))
+        return plan
 
     def _jobs(
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]

@@ -395,4 +395,6 @@ def jobs_of(plan: TracePlan, seed: int) -> JobTrace:
     kinds = list(zip(found.gpus.tolist(), found.shapes or [()] * len(found), strict=True))
     fits = {kind: bool(plan.cluster.lattice.orders(*kind)) for kind in set(kinds)}
     ever = np.array([fits[kind] for kind in kinds], dtype=np.bool_)
+    if not ever.any():
+        raise ValueError(f"no job of the trace has a block in {plan.cluster.lattice.name}")
     return found.picked(ever, no_block=int((~ever).sum()))

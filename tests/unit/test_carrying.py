@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ringlight.experiments.analysis.carrying import LATE, Costs, Demand, alike, demand_of, traffics_of
+from ringlight.experiments.analysis.carrying import (
+    LAB_PROCESSORS,
+    LATE,
+    Costs,
+    Demand,
+    alike,
+    demand_of,
+    traffics_of,
+)
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from tests.unit.test_cli import ringlight
@@ -46,6 +54,9 @@ def test_messages_and_frames_of_a_ring_are_those_that_one_counts_by_hand() -> No
     demand = demand_of(plan, COSTS)
     assert demand is not None
     assert demand.processors == pytest.approx(busy_s / found.seconds)
+    # Four GPUs; the lab takes its part whatever they send.
+    assert demand.lab == pytest.approx(LAB_PROCESSORS[0] + 4 * LAB_PROCESSORS[1])
+    assert demand.in_all == pytest.approx(demand.processors + demand.lab)
 
 
 def test_jobs_that_come_later_have_no_more_gpus_together_than_there_are() -> None:
@@ -102,6 +113,8 @@ def test_too_much_is_a_question_of_the_processors_that_there_are() -> None:
     demand = Demand(10.0, 10.0, 1.0, 4000.0, 3.0, 0.0)
     assert demand.too_much(2)
     assert not demand.too_much(8)
+    assert replace(demand, processors=1.0).too_much(2) is False
+    assert replace(demand, processors=1.0, lab=1.0).too_much(2)
     # No number of processors makes the latency of steps shorter.
     assert replace(demand, late=2 * LATE).too_much(8)
 

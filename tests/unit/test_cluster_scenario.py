@@ -122,6 +122,15 @@ def test_a_file_is_read_copied_and_named_when_it_is_wrong(tmp_path: Path) -> Non
     assert (folder / "jobs.csv").exists()
 
 
+def test_a_trace_without_a_job_for_the_cluster_is_named_when_the_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("arrival time (sec),size,duration (sec)\n0,4096,60\n")
+    (tmp_path / "small.yaml").write_text(SMALL.replace(MADE_UP, "file: jobs.csv"))
+    with pytest.raises(ScenarioError) as error:
+        load(tmp_path / "small.yaml")
+    assert "jobs.trace: no job of the trace is left for" in str(error.value)
+    assert str(error.value).endswith("(too large 1)")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -78,6 +78,14 @@ def test_an_unknown_column_and_a_missing_one(tmp_path: Path) -> None:
         read_job_trace(_file(tmp_path, "arrival time (sec),size\n0,1\n"))
     with pytest.raises(ValueError, match="it is empty"):
         read_job_trace(_file(tmp_path, ""))
+
+
+def test_a_wrong_column_names_the_columns_of_each_kind_of_trace(tmp_path: Path) -> None:
+    for head in ("submitted,gpus,seconds", "arrival time (sec),size"):
+        with pytest.raises(ValueError) as error:
+            read_job_trace(_file(tmp_path, f"{head}\n"))
+        for words in ("RFold: arrival time (sec), size", "Helios and Acme: submit_time, gpu_num, duration"):
+            assert words in str(error.value)
     with pytest.raises(ValueError, match="no job that wants a GPU"):
         read_job_trace(_file(tmp_path, RFOLD))
 

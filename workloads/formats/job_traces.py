@@ -38,14 +38,22 @@ MOST_GPUS, MOST_S = 1 << 24, 1e12
 @dataclass(frozen=True)
 class Dialect:
     """``columns``: all that a file may have. ``arrival``, ``gpus``, ``duration``, ``shape``: of what is
-    read."""
+    read. ``sources``: whose traces have these columns."""
 
     name: str
+    sources: str
     columns: tuple[str, ...]
     arrival: str
     gpus: str
     duration: str
     shape: str | None = None
+
+    @property
+    def described(self) -> str:
+        """The columns of a file of this dialect as a clause, those that it must have first."""
+        needed = (self.arrival, self.gpus, self.duration)
+        others = [column for column in self.columns if column not in needed]
+        return f"{self.sources}: {', '.join(needed)}, and perhaps {', '.join(others)}"
 
 
 _RFOLD = ("job id", "arrival time (sec)", "topology", "shape", "size", "duration (sec)")
@@ -55,9 +63,12 @@ _SLURM = (
     *("queue", "gpu_time"),
 )
 DIALECTS = (
-    Dialect("rfold", _RFOLD, "arrival time (sec)", "size", "duration (sec)", "shape"),
-    Dialect("slurm", _SLURM, "submit_time", "gpu_num", "duration"),
+    Dialect("rfold", "RFold", _RFOLD, "arrival time (sec)", "size", "duration (sec)", "shape"),
+    Dialect("slurm", "Helios and Acme", _SLURM, "submit_time", "gpu_num", "duration"),
 )
+
+#: The columns that a file may have, for who has others.
+DESCRIBED = "columns of " + "; of ".join(dialect.described for dialect in DIALECTS)
 
 
 @dataclass
@@ -135,14 +146,13 @@ def _dialect(path: Path, head: Sequence[str]) -> tuple[Dialect, dict[str, int]]:
     for number, name in enumerate(names, 1):
         if name not in dialect.columns:
             near = difflib.get_close_matches(name, dialect.columns, 1, 0.0)
-            raise ValueError(
-                f"{path}, line 1, column {number}: unknown column {printable(name)}; the nearest is {near[0]}"
-            )
+            unknown = f"{path}, line 1, column {number}: unknown column {printable(name)}"
+            raise ValueError(f"{unknown}; the nearest is {near[0]}; {DESCRIBED}")
         if name in names[: number - 1]:
             raise ValueError(f"{path}, line 1, column {number}: a second column {printable(name)}")
     for name in (dialect.arrival, dialect.gpus, dialect.duration):
         if name not in names:
-            raise ValueError(f"{path}, line 1: there is no column {name}")
+            raise ValueError(f"{path}, line 1: there is no column {name}; {DESCRIBED}")
     return dialect, {name: number for number, name in enumerate(names)}
 
 

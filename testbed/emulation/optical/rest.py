@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from ringlight.controller.web.access import JsonBodies, OwnPagesOnly, TokenRequired
+from ringlight.controller.web.api_page import add_api_page
 from ringlight.controller.web.bounds import BoundedBodies
 from ringlight.controller.web.refusals import add_input_handlers, errors, failure
 from ringlight.fabric.crossconnect import PortState
@@ -171,6 +172,8 @@ def create_app(
 ) -> FastAPI:
     """The ASGI application of a running switch; with tokens (and the name of each), every call needs one."""
     app = FastAPI(
+        docs_url=None,
+        redoc_url=None,
         title="Ringlight emulated optical switch",
         version="1",
         description="What the switch really does, and the faults injected into it.",
@@ -179,6 +182,7 @@ def create_app(
     add_input_handlers(app)
     for kind, status, detail in _REFUSALS:
         app.add_exception_handler(kind, _refusing(status, detail))
+    add_api_page(app)
     _add_reading(app, switch)
     _add_faults(app, switch)
     # The last one added is asked first.
