@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Header, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
 
 from ringlight.controller.circuits.drift import Policy
+from ringlight.fabric import guest_keys
 from ringlight.fabric.crossconnect import Mode
 from ringlight.fabric.schedules import parse_collective, steps_named
 
@@ -234,7 +244,7 @@ class ContainerMount(Body):
     """A file or directory of the server, and where the container sees it; read-only unless ``write``."""
 
     source: str = Field(pattern=r"^/", max_length=4096)
-    target: str = Field(pattern=r"^/", max_length=4096)
+    target: Annotated[str, AfterValidator(guest_keys.target), Field(pattern=r"^/", max_length=4096)]
     write: StrictBool = False
 
 
@@ -245,9 +255,13 @@ class Container(Body):
 
     image: str = Field(min_length=1, max_length=256, pattern=r"^[a-zA-Z0-9][^\s]*$")
     command: list[str] | None = Field(default=None, min_length=1, max_length=1000)
-    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    environment: dict[
+        Annotated[str, AfterValidator(guest_keys.variable), Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str
+    ] = {}
     mounts: list[ContainerMount] = Field(default=[], max_length=64)
-    devices: list[Annotated[str, Field(pattern=r"^/dev/")]] = Field(default=[], max_length=64)
+    devices: list[
+        Annotated[str, AfterValidator(guest_keys.device), Field(pattern=r"^/dev/[^:]+$", max_length=4096)]
+    ] = Field(default=[], max_length=64)
     memory_bytes: int = Field(default=1 << 30, ge=16 << 20, le=1 << 50)
     deadline_s: float = Field(default=3600.0, gt=0, le=30 * 86400)
 

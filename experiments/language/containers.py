@@ -13,14 +13,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ringlight.experiments.language.plan import Container, Mount, Scale
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS
+from ringlight.fabric import guest_keys
 from ringlight.fabric.schema import Duration, Size, Strict
 
-#: What a container sees already; nothing is mounted over it.
-_TAKEN = ("/", "/job", "/tmp", "/proc", "/sys", "/dev", "/dev/shm")
-#: The kernel's own, below which nothing can be mounted.
-_KERNELS = ("/proc", "/sys")
-#: By these a rank knows which one it is and where the others are.
-_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 _MEMORY_BYTES, _DEADLINE_S = 1 << 30, 3600.0
 _LEAST_MEMORY_BYTES = 16 << 20
 #: Files of a mounted directory that are copied into the run folder, at most.
@@ -30,17 +25,6 @@ _MOST_FILES = 1000
 def _words(found: object) -> object:
     """A command as one text is split as a shell would; no shell runs it."""
     return shlex.split(found) if isinstance(found, str) else found
-
-
-def _target(found: str) -> str:
-    path = PurePosixPath(found)
-    if not path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{found!r:.60} is no absolute path in the container")
-    # Two slashes at the beginning are one everywhere but in pathlib.
-    path = PurePosixPath("/", *path.parts[1:])
-    if str(path) in _TAKEN or any(path.is_relative_to(one) for one in _KERNELS):
-        raise ValueError(f"{found}: a container has its own there")
-    return str(path)
 
 
 def _source(found: str) -> str:
@@ -54,24 +38,9 @@ def _source(found: str) -> str:
     return str(path)
 
 
-def _device(found: str) -> str:
-    path = PurePosixPath(found)
-    if not found.startswith("/dev/") or ".." in path.parts:
-        raise ValueError(f"{found!r:.60} is no device, such as /dev/dri")
-    return str(path)
-
-
 def _image(found: str) -> str:
     if len(found) > 256 or not re.fullmatch(r"[a-zA-Z0-9]\S*", found):
         raise ValueError(f"{found!r:.60} is no name of an image, such as my-training:1")
-    return found
-
-
-def _variable(found: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", found):
-        raise ValueError(f"{found!r:.60} is no name of a variable: letters, digits and _, no digit first")
-    if found in _OF_RANKS or found.startswith("RINGLIGHT_"):
-        raise ValueError("each rank is told its own by Ringlight")
     return found
 
 
@@ -97,7 +66,7 @@ Mounted = Annotated[
     MountSpec, BeforeValidator(lambda found: {"path": found} if isinstance(found, str) else found)
 ]
 Text = Annotated[str, BeforeValidator(lambda found: str(found) if type(found) in (int, float) else found)]
-VariableName = Annotated[str, AfterValidator(_variable)]
+VariableName = Annotated[str, AfterValidator(guest_keys.variable)]
 
 
 class ContainerKeys(Strict):
@@ -109,9 +78,10 @@ class ContainerKeys(Strict):
         default_factory=dict
     )
     mounts: Annotated[
-        dict[Annotated[str, AfterValidator(_target)], Mounted], BeforeValidator(_no_list("{/app: code}"))
+        dict[Annotated[str, AfterValidator(guest_keys.target)], Mounted],
+        BeforeValidator(_no_list("{/app: code}")),
     ] = Field(default_factory=dict)
-    devices: tuple[Annotated[str, AfterValidator(_device)], ...] = ()
+    devices: tuple[Annotated[str, AfterValidator(guest_keys.device)], ...] = ()
     memory: Size | None = None
     deadline: Annotated[Duration, Field(gt=0)] | None = None
 

@@ -33,6 +33,12 @@ PIDS = 1024
 TMP_BYTES = 256 << 20
 SHM_BYTES = 64 << 20
 LOG_BYTES = 16 << 20
+#: What a guest may keep in its /job: bytes, and files and directories.
+HOME_BYTES, HOME_FILES = 4 << 30, 100_000
+#: From one look at a guest's /job to the next, seconds.
+LOOK_S = 0.5
+#: In front of output of which more was said than is kept.
+CUT = b"[ringlight: at most the newest 16 MiB are kept; what was written before this may be cut off]\n"
 #: What no container of a job may do.
 CONFINED: Mapping[str, Any] = {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "read_only": True}
 #: Longest wait for Docker to know of a death, seconds.
@@ -117,8 +123,9 @@ class Guest:
             memswap_limit=plan.memory_bytes,
             pids_limit=PIDS,
             mounts=mounts,
+            ulimits=[docker.types.Ulimit(name="fsize", soft=HOME_BYTES, hard=HOME_BYTES)],
             devices=[f"{path}:{path}:rw" for path in plan.devices],
-            log_config={"type": "json-file", "config": {"max-size": str(2 * LOG_BYTES), "max-file": "1"}},
+            log_config={"type": "json-file", "config": {"max-size": str(2 * LOG_BYTES), "max-file": "2"}},
         )
         self.id = self._api.create_container(
             plan.image,
@@ -151,12 +158,23 @@ class Guest:
         return GuestEnd(t, code, number, bool(state["OOMKilled"]), state.get("Error") or None)
 
     def output(self) -> dict[str, bytes]:
-        """What it wrote to ``stdout`` and ``stderr``; of very much the end."""
+        """What it wrote to ``stdout`` and ``stderr``; of very much the end, and :data:`CUT` before that."""
+        # Docker drops the older of two files when it begins the next.
+        log = self._api.inspect_container(self.id).get("LogPath") or ""
+        dropped = bool(log) and Path(f"{log}.1").exists()
         found = {}
         for stream in ("stdout", "stderr"):
             said = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
-            found[stream] = said[-LOG_BYTES:]
+            cut = len(said) > LOG_BYTES or (dropped and bool(said))
+            found[stream] = (CUT if cut else b"") + said[-LOG_BYTES:]
         return found
+
+    def overdrawn(self) -> str | None:
+        """Why its /job holds more than it may; None where it does not. Raises OSError."""
+        used = space_below(self._home, HOME_BYTES, HOME_FILES)
+        if used is not None:
+            return None
+        return f"its /job has more than {HOME_BYTES >> 30} GiB, or more than {HOME_FILES} files"
 
     def kill(self) -> None:
         """SIGKILL to its first process, with which all others end; no harm when it is gone."""
@@ -174,6 +192,41 @@ class Guest:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def space_below(directory: Path, most_bytes: int, most_files: int) -> int | None:
+    """Bytes on disk of a directory that a stranger fills; None where they, or its files, are too many."""
+    used, files, todo = 0, 0, [str(directory)]
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    files += 1
+                    with suppress(FileNotFoundError):
+                        used += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            todo.append(entry.path)
+                    if used > most_bytes or files > most_files:
+                        return None
+        except FileNotFoundError:
+            # It is being removed meanwhile.
+            continue
+    return used
+
+
+def refusal_of(plan: GuestPlan) -> str | None:
+    """What of this machine a guest may not be shown, ``key: reason``."""
+    for mount in plan.mounts:
+        source = Path(f"/{mount.source.lstrip('/')}")
+        if not source.exists():
+            return f"mounts: there is no {source}"
+        if os.path.normpath(source) != str(source.resolve()):
+            return f"mounts: {source} is a link, or below one; name {source.resolve()}, which it leads to"
+    for device in plan.devices:
+        path = Path(device)
+        if not (path.is_char_device() or path.is_block_device() or path.is_dir()):
+            return f"devices: there is no device {device}"
+    return None
 
 
 def remove_container(api: docker.APIClient, container: str) -> None:

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from ringlight.controller.rest.requests import Container as RestContainer
 from ringlight.experiments.analysis.metrics import Context, rows_of
 from ringlight.experiments.backends.emulation import backend
 from ringlight.experiments.backends.emulation import lab as emulation
@@ -34,7 +36,8 @@ from ringlight.experiments.record.events import (
 from ringlight.experiments.record.folder import RunFolder
 from ringlight.experiments.record.runs import runs_of
 from ringlight.fabric.parts import Link, Port
-from ringlight.testbed.emulation.guests import exit_or_signal
+from ringlight.testbed.emulation import guests
+from ringlight.testbed.emulation.guests import CUT, Bind, GuestPlan, exit_or_signal, refusal_of, space_below
 
 HEAD = """
 name: small
@@ -150,6 +153,7 @@ def test_a_run_folder_gets_neither_what_a_link_points_to_nor_another_mode(tmp_pa
         ("mounts: {/app: logs}", "a run folder, which gets a copy, has a file of its own"),
         ("devices: [/etc/passwd]", "'/etc/passwd' is no device"),
         ("devices: [/dev/../etc]", "is no device"),
+        ("devices: ['/dev/null:/dev/mem']", "'/dev/null:/dev/mem' is no device"),
         ("mounts: {/proc/x: code}", "/proc/x: a container has its own there"),
         ("mounts: ['code:/app']", "mounts: should be a mapping, such as {/app: code}"),
         ("environment: {A-B: 1}", "environment.A-B: 'A-B' is no name of a variable: letters, digits and _"),
@@ -401,3 +405,83 @@ def test_processes_of_a_lab_end_though_its_clients_are_interrupted_while_they_do
     with pytest.raises(KeyboardInterrupt):
         lab.close()
     assert ended == ["links", "processes"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"environment": {"RANK": "7"}}, "each rank is told its own by Ringlight"),
+        ({"environment": {"RINGLIGHT_LAB": "x"}}, "each rank is told its own by Ringlight"),
+        ({"devices": ["/dev/null:/dev/mem"]}, "devices.0"),
+        ({"devices": ["/dev/../etc/passwd"]}, "is no device"),
+        ({"mounts": [{"source": "/srv", "target": "/job"}]}, "/job: a container has its own there"),
+        ({"mounts": [{"source": "/srv", "target": "/proc/x"}]}, "/proc/x: a container has its own there"),
+        ({"mounts": [{"source": "/srv", "target": "/app/../job"}]}, "is no absolute path in the container"),
+    ],
+)
+def test_a_call_names_no_more_than_a_file_may(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RestContainer.model_validate({"image": "a", **keys})
+    error = caught.value.errors()[0]
+    assert said in f"{error['msg']} {'.'.join(map(str, error['loc']))}"
+
+
+def test_what_a_container_is_shown_is_what_was_named(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    (real / "file").write_text("x")
+
+    def refusal(source: Path, *devices: str) -> str | None:
+        return refusal_of(GuestPlan("a", mounts=(Bind(str(source), "/app"),), devices=devices))
+
+    assert refusal(real) is None
+    assert refusal(real / "file", "/dev/null") is None
+    assert refusal(tmp_path / "link") == (
+        f"mounts: {tmp_path / 'link'} is a link, or below one; name {real}, which it leads to"
+    )
+    assert "is a link, or below one" in str(refusal(tmp_path / "link" / "file"))
+    assert refusal(tmp_path / "none") == f"mounts: there is no {tmp_path / 'none'}"
+    assert refusal(real, "/dev/no-such") == "devices: there is no device /dev/no-such"
+
+
+def test_a_job_directory_is_measured_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "file").write_bytes(b"x" * 100_000)
+    # What a link leads to is not its own, and holes take no room.
+    (tmp_path / "link").symlink_to("/")
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(1 << 30)
+    used = space_below(tmp_path, 1 << 20, 100)
+    assert used is not None
+    assert 100_000 <= used < 1 << 20
+    assert space_below(tmp_path, 90_000, 100) is None
+    assert space_below(tmp_path, 1 << 20, 4) is None
+
+
+class Said:
+    """Docker, of what a container has said."""
+
+    def __init__(self, log: Path, said: bytes) -> None:
+        self._log, self._said = log, said
+
+    def inspect_container(self, _: str | None) -> dict[str, str]:
+        return {"LogPath": str(self._log)}
+
+    def logs(self, _: str | None, *, stdout: bool, stderr: bool) -> bytes:
+        return self._said if stdout else b""
+
+
+def test_output_that_is_cut_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "LOG_BYTES", 10)
+
+    def output(said: bytes) -> dict[str, bytes]:
+        more: Any = {"name": "a", "beside": "b", "home": tmp_path, "uid": 1, "labels": {}, "environment": {}}
+        api: Any = Said(tmp_path / "x.log", said)
+        return guests.Guest(api, GuestPlan("a"), **more).output()
+
+    assert output(b"0123456789") == {"stdout": b"0123456789", "stderr": b""}
+    assert output(b"0123456789a") == {"stdout": CUT + b"123456789a", "stderr": b""}
+    # Docker has begun a second file, so it may have dropped one.
+    (tmp_path / "x.log.1").touch()
+    assert output(b"0123") == {"stdout": CUT + b"0123", "stderr": b""}

@@ -46,7 +46,14 @@ from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.averager_processes import place_of
-from ringlight.testbed.emulation.guests import GuestEnd, GuestPlan, network_environment
+from ringlight.testbed.emulation.guests import (
+    LOOK_S,
+    Guest,
+    GuestEnd,
+    GuestPlan,
+    network_environment,
+    refusal_of,
+)
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import (
@@ -136,6 +143,7 @@ class Worker:
     outcome: Outcome | None = None
     begun: bool = False
     guest_end: GuestEnd | None = None
+    overdrawn: str | None = None
     read_bytes: int = 0
     exited: threading.Event = field(default_factory=threading.Event)
 
@@ -455,6 +463,8 @@ class Workers:
             worker.host.launch()
             self._network.plug(worker.host, self._neighbours(place, spec))
             if place.guest is not None:
+                if (refusal := refusal_of(place.guest)) is not None:
+                    return refusal
                 told = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
                 worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **told})
         except (AgentError, ValueError, *Failures) as error:
@@ -560,6 +570,22 @@ class Workers:
         if guest.pidfd is None:
             self._guest_ended(worker)
         self._wake()
+        self._watch_home(worker, guest)
+
+    def _watch_home(self, worker: Worker, guest: Guest) -> None:
+        """End a guest whose /job holds more than it may."""
+        while worker.guest_end is None and worker.state == "running":
+            try:
+                why = guest.overdrawn()
+            except OSError as error:
+                log.warning("how full /job of worker %s is cannot be told: %s", worker.place.id, error)
+                why = None
+            if why is not None:
+                with self._lock:
+                    worker.overdrawn = why
+                guest.kill()
+                return
+            time.sleep(LOOK_S)
 
     def _guest_ended(self, worker: Worker) -> None:
         guest = worker.host.guest
@@ -578,6 +604,9 @@ class Workers:
         with self._lock:
             if worker.guest_end is not None or worker.state == "removed":
                 return
+            if worker.overdrawn is not None:
+                # Nobody else has killed it.
+                end = replace(end, exit_code=None, signal=None, error=worker.overdrawn)
             worker.guest_end = end
             self._events.append(self._marked(worker, {"event": "command_ended", **asdict(end)}))
         try:
