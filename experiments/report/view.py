@@ -25,7 +25,7 @@ from ringlight.experiments.report.words import amount, figure, said, seconds
 
 _NOWHERE: Point = {}
 #: Times that are real, or those of software, which no scale changes.
-_UNSCALED = frozenset({"jct_real", "start_up", "start_spread", "recovery_assumed"})
+_UNSCALED = frozenset({"jct_real", "setup_told_apart", "start_up", "start_spread", "recovery_assumed"})
 PUBLISHED: Label = "published"
 
 
@@ -79,10 +79,8 @@ class Figures:
     def figure(self, metric: str, label: Label | None = None) -> str:
         """Figure with its unit and interval, and the real one that it stands for, as HTML; a dash if there is
         none."""
-        row = self.row(metric, label)
-        return figure(row) + (
-            "" if row is None else _stands_for(row, self.view.plans[self.arm].setting.scale)
-        )
+        row, plan = self.row(metric, label), self.view.plans.get(self.arm)
+        return figure(row) + ("" if row is None or plan is None else _stands_for(row, plan.setting.scale))
 
     def repeats(self, metric: str) -> list[Row]:
         """The figures of single runs in their order; none where there was one."""
