@@ -248,7 +248,9 @@ def fabric_document(fabric: Fabric) -> dict[str, Any]:
 def show_check(found: Mapping[str, Any]) -> None:
     """The same for a person."""
     arms, fabrics = _counted(len(found["arms"]), "arm"), _counted(len(found["fabrics"]), "fabric")
-    typer.echo(f"{found['file']}: sound. {_counted(found['runs'], 'run')} of {arms} on {fabrics}.")
+    idle = not any(arm["jobs"] or "trace" in arm for arm in found["arms"].values())
+    runs = "no jobs, so nothing to run;" if idle else f"{_counted(found['runs'], 'run')} of {arms} on"
+    typer.echo(f"{found['file']}: sound. {runs} {fabrics}.")
     jobs = [
         {
             "arm": name,

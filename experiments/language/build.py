@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ringlight.experiments.language.checks import Draft, check_run, loss_rule
 from ringlight.experiments.language.containers import container_of
 from ringlight.experiments.language.containers import files_of as container_files
-from ringlight.experiments.language.paths import like, names_of
+from ringlight.experiments.language.paths import AUTO, like, names_of
 from ringlight.experiments.language.plan import (
     Costs,
     EventPlan,
@@ -69,8 +69,6 @@ T = TypeVar("T")
 _NOTHING: dict[str, Any] = {}
 #: Types of sections.
 _KINDS = {name: inside(RunSpec, name) for name in keys_of(RunSpec)}
-#: What a file says of its scale where a machine is to choose it.
-AUTO = "auto"
 #: Where the machine chooses the scale, a link is filled for at least so many times as its queue lasts, which
 #: is TCP's round trip, but no longer than so many seconds. At 2 Mbit/s and with a queue of 1.4 s, links gave
 #: 92 to 98 % of their settings in 2 s, while all-reduces took 1 to 3 % longer than they should.
@@ -164,7 +162,11 @@ class Builder:
             Setting(fabric_name, spec.title or fabric_name, fabric, section, scale, tcp, test_s)
         )
         events = self._events(raw, scale)
-        if is_trace(raw["jobs"]):
+        trace: TracePlan | None = None
+        jobs: tuple[JobPlan, ...] = ()
+        if raw["jobs"] is None:
+            events = self._of_no_job(events)
+        elif is_trace(raw["jobs"]):
             trace = self._trace(raw, setting, events)
             if trace.trains is None:
                 return RunPlan(name, run.title, run.arm, run.point, 1, setting, (), trace=trace)
@@ -172,7 +174,7 @@ class Builder:
                 jobs = trained(trace)
             events = (*events, *regroupings(trace, jobs))
         else:
-            trace, jobs = None, self._jobs(raw, scale, fabric, events)
+            jobs = self._jobs(raw, scale, fabric, events)
         control = _faults(self._section(raw, "control"), scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
@@ -198,6 +200,8 @@ class Builder:
         if "fabrics" in raw and (not isinstance(fabrics, dict) or not fabrics):
             raise ValueError("fabrics: should be a mapping of names to fabrics")
         for name in fabrics or ():
+            if not isinstance(name, str):
+                raise ValueError(f"fabrics.{name}: a name should be a text; write it in quotes")
             where = f"fabrics.{name}"
             spec, _, key = self._fabric_section(raw, where)
             self._fabric(where, spec, key)
@@ -328,6 +332,11 @@ class Builder:
             with at(where):
                 self._once(key, lambda: len(jobs_of(plan, plan.seed)))
         return plan
+
+    def _of_no_job(self, events: tuple[EventPlan, ...]) -> tuple[EventPlan, ...]:
+        if events:
+            raise ValueError("events: they happen while jobs train; give jobs, or training")
+        return events
 
     def _jobs(
         self, raw: Mapping[str, Any], scale: Scale, fabric: Fabric, events: Sequence[EventPlan]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ringlight.experiments.language.build import AUTO, Builder, Concrete, checked
+from ringlight.experiments.language.build import Builder, Concrete, checked
 from ringlight.experiments.language.checks import check_file, circle_in
-from ringlight.experiments.language.paths import like, put
+from ringlight.experiments.language.paths import AUTO, like, put
 from ringlight.experiments.language.plan import ChosenScale, RunPlan, Setting
 from ringlight.experiments.language.spec import FileSpec, RunSpec, keys_of
 from ringlight.experiments.language.text import (
@@ -176,6 +177,8 @@ def parse(
     raw = parse_yaml(text, path)
     try:
         values = read_sets(sets)
+        if is_only_fabric(raw):
+            raw = {"name": _name_of(path), **raw}
         raw = with_sets(raw, values)
         spec = _file_spec(raw)
         if auto and not _says_of_scale(raw, spec, values):
@@ -194,6 +197,19 @@ def parse(
         raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
     files = (file.relative_to(Path(path).parent).as_posix() for file in builder.files)
     return Experiment(path, text, spec, plans, tuple(files), tuple(sets), scale)
+
+
+def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
+    """Whether a file says nothing of jobs, so that it can be built and not run."""
+    paths = [*raw, *sets]
+    paths += [path for arm in (raw.get("arms") or {}).values() if isinstance(arm, Mapping) for path in arm]
+    return not {"jobs", "training"} & set(map(_section_of, map(str, paths)))
+
+
+def _name_of(path: str) -> str:
+    """A name for a file that has none, of its own name."""
+    name = re.sub(r"[^a-z0-9]+", "-", Path(path).stem.lower()).strip("-")[:40]
+    return name if name[:1].isalpha() else f"fabric-{name}"[:40].rstrip("-")
 
 
 def _says_of_scale(raw: Mapping[str, Any], spec: FileSpec, sets: Mapping[str, Any]) -> bool:
@@ -223,6 +239,8 @@ def _file_spec(raw: Mapping[str, Any]) -> FileSpec:
         if key not in known:
             raise ValueError(f"{key}: unknown key; the nearest is {like(str(key), known)}")
     parameters = raw.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"parameters: should be a mapping, not {parameters!r:.60}")
     said = {key: value for key, value in raw.items() if key in keys_of(FileSpec)}
     if "sweep" in said:
         said["sweep"] = _sweeps(said["sweep"], parameters)
@@ -257,7 +275,7 @@ def _plans(
     raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder, sets: Mapping[str, Any]
 ) -> tuple[RunPlan, ...]:
     if raw.get("jobs") is None:
-        raw = {**raw, "jobs": ONLY_JOB}
+        raw = {**raw, "jobs": None if is_only_fabric(raw, sets) else ONLY_JOB}
     builder.check_fabrics(raw)
     arms = _arms(spec)
     for number, sweep in enumerate(spec.sweep):

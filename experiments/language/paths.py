@@ -12,6 +12,8 @@ from typing import Any
 from ringlight.experiments.language.spec import EITHER, FileSpec, RunSpec, inside, keys_of, may_be_made
 from ringlight.experiments.language.text import joined
 
+#: What a file says of its scale where a machine is to choose it.
+AUTO = "auto"
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
 
@@ -46,6 +48,9 @@ def _put(
 ) -> Any:
     first, rest = steps[0], steps[1:]
     place = (*before, first)
+    if here == AUTO and before == ("scale",):
+        # What the machine would choose gives way as a whole.
+        here = {}
     if isinstance(here, str) and here.startswith("$"):
         raise ValueError(f"{joined(before)} is {here}; the path to that is parameters.{here[1:]}.value")
     if isinstance(here, list):

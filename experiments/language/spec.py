@@ -426,7 +426,7 @@ class FileSpec(Strict):
     ``like``."""
 
     name: LongName
-    description: str
+    description: str = ""
     parameters: dict[ParameterName, ParameterSpec] = Field(default_factory=dict)
     paper: PaperSpec | None = None
     arms: Annotated[dict[LongName, dict[str, Any]], Field(min_length=1)] = Field(default_factory=dict)

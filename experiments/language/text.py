@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from ringlight.fabric.patterns import in_words
 from ringlight.fabric.schema import KIND_TAG, under
 from ringlight.fabric.text import is_text
 from ringlight.workloads.formats.files import FILE_LIMIT, read_bytes
@@ -62,10 +63,46 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 f"line {node.start_mark.line + 1}: {node.value!r:.60} cannot be read as a {kind}"
             ) from None
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put in place of ``<<`` the keys of the mappings that it merges; a key of the node's own holds.
+
+        Raises ScenarioError for what is no mapping, and for more than :data:`VALUES_LIMIT` keys.
+        """
+        own = [pair for pair in node.value if pair[0].tag != _MERGE]
+        if len(own) == len(node.value):
+            return
+        count = 0
+        found: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        for key_node, value_node in reversed(node.value):
+            if key_node.tag != _MERGE:
+                continue
+            parts = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+            # Of several, the first holds.
+            for part in reversed(parts):
+                line = f"line {key_node.start_mark.line + 1}"
+                if not isinstance(part, yaml.MappingNode):
+                    raise ScenarioError(f"{line}: << should merge a mapping, or a list of mappings")
+                self.flatten_mapping(part)
+                count += len(part.value)
+                if count > VALUES_LIMIT:
+                    raise ScenarioError(f"{line}: << merges more than {VALUES_LIMIT} keys")
+                found.update((_key_of(pair[0]), pair) for pair in part.value)
+        mine = {_key_of(pair[0]) for pair in own}
+        node.value = [*(pair for key, pair in found.items() if key not in mine), *own]
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def _key_of(node: yaml.Node) -> Any:
+    return (node.tag, node.value) if isinstance(node, yaml.ScalarNode) else id(node)
+
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
+        if key_node.tag == _MERGE:
+            continue
         key = loader.construct_object(key_node, deep=True)
         line = key_node.start_mark.line + 1
         if not isinstance(key, str | int | float):
@@ -247,6 +284,8 @@ def first_problem(
             break
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHAPES.get(first["type"], message)
+    if first["type"] == "string_pattern_mismatch":
+        message = in_words(first["ctx"]["pattern"])
     plain = isinstance(written, str | int | float) and "not" not in message and str(written) not in message
     # The value of a wrong key is not shown.
     plain = plain and "[key]" not in first["loc"]

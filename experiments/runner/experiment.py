@@ -70,7 +70,7 @@ def choose(
     wanted = experiment.plans_of(arms, points)
     refused: dict[str, str] = {}
     for plan in wanted:
-        if plan.arm not in refused and (why := backend.refuses(plan)) is not None:
+        if plan.arm not in refused and (why := nothing_to_run(plan) or backend.refuses(plan)) is not None:
             refused[plan.arm] = why
     left = tuple(plan for plan in wanted if plan.arm not in refused)
     for arm, why in refused.items():
@@ -78,6 +78,13 @@ def choose(
             said = under(f"arms.{arm}", why) if len(experiment.arms) > 1 else why
             raise ScenarioError(f"{experiment.path}: {said}")
     return Chosen(left, refused)
+
+
+def nothing_to_run(plan: RunPlan) -> str | None:
+    """Return why a run cannot be made of a plan that is only a fabric; None of any other plan."""
+    if plan.jobs or plan.trace is not None:
+        return None
+    return "jobs: missing, so nothing runs; give jobs or training, or build its fabric (ringlight up)"
 
 
 def carry_out(

@@ -37,6 +37,7 @@ from ringlight.experiments.runner.bench import (
     what_of,
     words_of,
 )
+from ringlight.experiments.runner.experiment import nothing_to_run
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
@@ -49,12 +50,8 @@ from ringlight.testbed.processes import Addresses, check_ready
 
 #: What making a lab raises for reasons that one line says.
 FORESEEN = (ScenarioError, BackendError, LabError, WriteError)
-#: What a mapping need not say. Without jobs of its own a scenario trains on all GPUs.
-_UNSAID = {
-    "name": "test",
-    "description": "Written in a test.",
-    "training": {"model": "resnet50", "compute": "1 ms", "batch": 8, "iterations": 1},
-}
+#: The name of a mapping that has none.
+_NAME = {"name": "test"}
 #: Programs that a lab starts, by the Debian package that has them.
 _PROGRAMS = {"mnexec": "mininet", "tc": "iproute2", "ovs-vsctl": "openvswitch-switch"}
 
@@ -173,7 +170,7 @@ def wanted(
     """
     if isinstance(scenario, Mapping):
         whole = scenario if {"fabric", "fabrics"} & scenario.keys() else {"fabric": dict(scenario)}
-        path, text = test, yaml.safe_dump({**_UNSAID, **whole}, sort_keys=False)
+        path, text = test, yaml.safe_dump({**_NAME, **whole}, sort_keys=False)
     else:
         beside = test.parent / scenario
         path = beside if beside.exists() else root / scenario
@@ -270,6 +267,8 @@ class RinglightLab:
             raise ScenarioError(
                 f"{self._experiment.path}: there is no arm {arm} in this lab; there are {arms}"
             )
+        if (why := nothing_to_run(plans[0])) is not None:
+            raise ScenarioError(f"{self._experiment.path}: {why}")
         records = [record for plan in plans for record in self._carry_out(plan)]
         rates = [record for record in records if isinstance(record, PortRate)]
         others = [*self._links, *(record for record in records if not isinstance(record, PortRate))]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringlight.experiments.language.expand import load, parse
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.cli.show import check_document, show_check
+from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.plan import RunPlan
-from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.runner.command import load_checked
+from ringlight.experiments.runner.experiment import choose
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -103,6 +109,104 @@ def test_without_arms_there_is_one_and_without_jobs_one_on_all_gpus() -> None:
         "g0",
         "g1",
     ]
+
+
+ONLY_FABRIC = """
+fabric:
+  servers: {s0: {gpus: {g0: gpu, g1: gpu}}}
+  packet_switches: {tor0: {ports: 4}}
+  links:
+    - {ends: [g0, "tor0:1"], rate: 1 Gbit/s}
+    - {ends: [g1, "tor0:2"], rate: 1 Gbit/s}
+"""
+
+
+@pytest.mark.parametrize(("path", "name"), [("a/My lab.yaml", "my-lab"), ("7.yaml", "fabric-7")])
+def test_a_file_with_only_a_fabric_is_one(path: str, name: str) -> None:
+    found = parse(ONLY_FABRIC, path)
+    (plan,) = found.plans
+    assert (found.spec.name, found.spec.description, plan.jobs) == (name, "", ())
+    assert list(found.one_setting().fabric.gpus) == ["g0", "g1"]
+    for backend in (SimulationBackend(), EmulationBackend("namespace")):
+        assert backend.refuses(plan) is None
+        with pytest.raises(ScenarioError, match=rf"{path}: jobs: missing, so nothing runs; .*ringlight up"):
+            choose(found, backend)
+    assert "no jobs, so nothing to run; 1 fabric" in shown(found)
+    trained = parse(
+        ONLY_FABRIC, path, sets=["training={model: vgg16, compute: 1 s, batch: 1, iterations: 1}"]
+    )
+    assert [job.ranks for job in trained.plans[0].jobs] == [("g0", "g1")]
+    with pytest.raises(ScenarioError, match="events: they happen while jobs train"):
+        parse(f"{ONLY_FABRIC}\nevents: [{{when: {{at: 1 s}}, do: kill, target: controller}}]", path)
+    with pytest.raises(ScenarioError, match="jobs: there is none"):
+        parse(f"name: a\n{ONLY_FABRIC}\njobs: {{}}", path)
+
+
+def shown(found: Experiment) -> str:
+    """What ``check`` prints."""
+    with redirect_stdout(StringIO()) as printed:
+        show_check(check_document(found))
+    return printed.getvalue()
+
+
+def test_a_part_of_a_scale_that_the_machine_would_choose_is_set() -> None:
+    text = f"name: auto\nscale: auto\n{ONLY_FABRIC}"
+    assert parse(text, "a.yaml", sets=["scale.time=8"]).plans[0].setting.scale.time == 8
+    with pytest.raises(
+        ScenarioError, match=r"a\.yaml: --set scale\.tim: unknown key; the nearest is scale\.time"
+    ):
+        parse(text, "a.yaml", sets=["scale.tim=8"])
+
+
+def test_mappings_are_merged_and_a_key_of_ones_own_holds() -> None:
+    text = """
+a: &a {x: 1, y: 2}
+b: &b {<<: *a, y: 3}
+c: {z: 0, <<: [{x: 9}, *b], y: 4}
+d: {<<: *b}
+"""
+    assert parse_yaml(text, "a.yaml") == {
+        "a": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+        "c": {"x": 9, "y": 4, "z": 0},
+        "d": {"x": 1, "y": 3},
+    }
+    switches = ONLY_FABRIC.replace("{tor0: {ports: 4}}", "{tor0: &p {ports: 4}, tor1: {<<: *p, ports: 2}}")
+    fabric = parse(switches, "a.yaml").plans[0].setting.fabric
+    assert [switch.ports for switch in fabric.packet_switches.values()] == [4, 2]
+
+
+LEVELS = ["a0: &a0 {" + ", ".join(f"k{i}: 0" for i in range(50)) + "}"]
+LEVELS += [f"a{n}: &a{n} {{k{n}x: 0, <<: [{', '.join([f'*a{n - 1}'] * 50_000)}]}}" for n in range(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: {<<: 7}", "line 1: << should merge a mapping, or a list of mappings"),
+        ("a: {<<: [{}, 7]}", "line 1: << should merge a mapping, or a list of mappings"),
+        ("a: &a {<<: *a}", "nested too deep"),
+        ("a: &a {x: 1}\nb: {<<: *a, x: 2, x: 3}", "line 2: the key 'x' is also on line 2"),
+        ("\n".join(LEVELS), "line 2: << merges more than 1000000 keys"),
+        (f"parameters: $x\n{ONLY_FABRIC}", "parameters: should be a mapping, not '$x'"),
+        ("name: a\nfabrics: {7: }", "fabrics.7: a name should be a text; write it in quotes"),
+        (
+            f"name: Case_1\n{ONLY_FABRIC}",
+            "name: should be lower-case letters, digits and hyphens, beginning with a letter, of at most 40 "
+            "characters, not 'Case_1'",
+        ),
+        (
+            f"parameters: {{Nic: {{value: 1, source: assumed, why: x}}}}\n{ONLY_FABRIC}",
+            "parameters.Nic: should be lower-case letters, digits and underscores, beginning with a letter",
+        ),
+    ],
+)
+def test_what_is_no_scenario_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse(text, "a.yaml")
+    assert str(caught.value).startswith("a.yaml: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_names_of_plans_by_arm_point_and_repeat() -> None:

@@ -250,6 +250,8 @@ def _weak_light(setting: Setting) -> Iterator[tuple[str, Impairments]]:
 
 def _apart(plan: RunPlan, planes: Mapping[str, Plane]) -> str | None:
     """Which job is not where the others are: a simulation is of one plane, or of links that packets share."""
+    if not planes:
+        return None
     found = sorted(planes.values(), key=lambda plane: plane.shared)[0]
     for job in plan.jobs:
         plane = planes[job.name]
