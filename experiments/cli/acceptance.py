@@ -149,7 +149,7 @@ def compare(
             at, machine = found["at"], found["machine"]
         except OSError as error:
             fail(f"{path}: {error.strerror}", 2)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             fail(f"{path} is not what conformance --out writes", 2)
     if twice := next((name for name in names if names.count(name) > 1), None):
         fail(f"two of them are called {twice}; name them apart with --name when they are accepted", 2)

@@ -77,6 +77,9 @@ def heed_signals() -> None:
 def main() -> None:
     """Entry point: runs the command; turns every foreseen error into one line and an exit code."""
     leave_out_unused()
+    if not _with_all_streams():
+        say("standard output is closed; to print nothing, send it to /dev/null")
+        raise SystemExit(1)
     heed_signals()
     # Where su or cron starts us, tc and ip are found nowhere.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -113,6 +116,22 @@ def main() -> None:
             say(" ".join(said.split()) or type(error).__name__)
         code = 2 if type(error).__name__ == "ScenarioError" else getattr(error, "exit_code", 1)
     raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _with_all_streams() -> bool:
+    """Open standard streams that are closed on /dev/null, so that no file gets their numbers.
+
+    Return whether standard output was open.
+    """
+    printed = sys.stdout is not None
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, mode))
+    return printed
 
 
 def _discard_output() -> None:

@@ -49,7 +49,8 @@ def demo(
 @options.with_groups
 def run(
     context: typer.Context,
-    scenario: options.ScenarioFile,
+    *,
+    scenario: options.ResumedFile = None,
     which: options.Runs,
     lab: options.OpenLab,
     over: options.OverHosts,
@@ -58,7 +59,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Run an experiment on the emulated testbed; leaves a run folder with result.json and report.html."""
-    _run(scenario, which, lab, runs, as_json, context, dask, over)
+    _run(which.file(scenario), which, lab, runs, as_json, context, dask, over)
 
 
 def _run(
@@ -87,7 +88,8 @@ def _again_at(experiment: Experiment, lab: options.OpenLab, scale: ChosenScale) 
 
 @options.with_groups
 def simulate(
-    scenario: options.ScenarioFile,
+    *,
+    scenario: options.ResumedFile = None,
     which: options.Runs,
     mtu: Mtu = None,
     latency: Latency = "0 s",
@@ -110,7 +112,7 @@ def simulate(
     from ringlight.experiments.runner.machine import real_scale
 
     backend, spread = _simulation(mtu, latency), {"processes": processes, "dask": dask, "executor": executor}
-    experiment = which.load(scenario, real_scale)
+    experiment = which.load(which.file(scenario), real_scale)
     _carry_out(experiment, backend, which, runs, as_json, suffix="-simulated", **spread)
 
 

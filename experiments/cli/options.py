@@ -58,6 +58,13 @@ Runtime = Annotated[
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder for run folders.")]
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+#: Of commands that go on with a run folder, which has its file.
+ResumedFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SCENARIO", help="Scenario file (YAML); with --resume RUN by default that of RUN."
+    ),
+]
 Arms = Annotated[
     list[str] | None, typer.Option("--arm", metavar="ARM", help="Only this arm; may be repeated.")
 ]
@@ -108,6 +115,14 @@ class Runs:
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="RUN", help="Continue in this run folder.")
     ] = None
+
+    def file(self, scenario: Path | None) -> Path:
+        """Return the scenario file that is meant. Raises UserError if there is none."""
+        if scenario is not None:
+            return scenario
+        if self.resume is None:
+            fail("which SCENARIO? name a file, or a run folder with --resume RUN", 2)
+        return self.resume / "scenario.yaml"
 
     def load(self, scenario: Path, scale_for: ScaleFor | None = None) -> Experiment:
         """``scale_for``: chooses the scale where the file leaves it to the machine. Raises ScenarioError."""

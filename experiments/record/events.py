@@ -620,6 +620,8 @@ def read_records(path: Path) -> list[Record]:
             if number == len(lines):
                 break
             raise ScenarioError(f"{path}: line {number} is not JSON") from None
+        except RecursionError:
+            raise ScenarioError(f"{path}: line {number} is nested too deep") from None
         except (KeyError, TypeError) as error:
             said = str(error).partition("__init__() ")[2] or f"lacks {error}"
             known = "another version of ringlight may have made it"

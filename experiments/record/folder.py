@@ -179,6 +179,8 @@ def read_json(path: Path) -> dict[str, Any]:
         found = parse_json(read_text(path))
     except json.JSONDecodeError:
         raise ScenarioError(f"{path}: it is not JSON") from None
+    except RecursionError:
+        raise ScenarioError(f"{path}: it is nested too deep") from None
     if not isinstance(found, dict):
         raise ScenarioError(f"{path}: it is no JSON object")
     return found

@@ -382,6 +382,60 @@ def test_a_run_folder_in_json_in_rows_and_drawn_again(tmp_path: Path) -> None:
     assert "events.jsonl: line 1 is not JSON" in one_line(broken)
 
 
+def test_a_run_folder_whose_lines_are_nested_too_deep_is_named_in_one_line(tmp_path: Path) -> None:
+    done = ringlight("simulate", str(MINI), "--arm", "regrouped", "--runs", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    deep = "[" * 200_000
+    for name, said in (
+        ("events.jsonl", "line 1 is nested too deep"),
+        ("environment.json", "is nested too deep"),
+    ):
+        text = (folder / name).read_text()
+        (folder / name).write_text(f"{deep}\n{text}" if name == "events.jsonl" else deep)
+        broken = ringlight("report", str(folder))
+        assert broken.returncode == 2
+        assert f"{name}: " in one_line(broken)
+        assert said in one_line(broken)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "said"),
+    [("1", 1, "standard output is closed; to print nothing"), ("0", 0, ""), ("2", 0, "")],
+)
+def test_a_closed_standard_stream_is_no_traceback(closed: str, code: int, said: str) -> None:
+    command = [sys.executable, "-m", "ringlight.experiments.cli.app", "check", str(MINI)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == bool(said)
+    assert ("sound" in done.stdout) == (closed != "1")
+
+
+def test_a_run_folder_alone_is_gone_on_with(tmp_path: Path) -> None:
+    done = ringlight("simulate", str(MINI), "--runs", str(tmp_path), "--arm", "regrouped")
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    done = ringlight("simulate", "--resume", str(folder), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["complete"]
+    for command in ("run", "simulate"):
+        lacking = ringlight(command)
+        assert (lacking.returncode, "which SCENARIO? name a file, or a run folder" in one_line(lacking)) == (
+            2,
+            True,
+        )
+    assert "nowhere: not a run folder" in one_line(ringlight("simulate", "--resume", "nowhere"))
+
+
 def test_some_arms_alone_and_a_simulation_gone_on_with(tmp_path: Path) -> None:
     run = ("simulate", str(MINI), "--runs", str(tmp_path), "--json", "--repeat", "2")
     done = ringlight(*run, "--arm", "regrouped")
