@@ -62,6 +62,29 @@ class Fabric:
         """The link plugged into each port that has one."""
         return {port: link for link in self.links for port in (link.a, link.b)}
 
+    def link_between(self, a: str, b: str) -> Link:
+        """Return the link between two ports, or between two nodes that one link joins.
+
+        Raises ValueError, in one line that says what there is.
+        """
+        ends = Port.parse(a), Port.parse(b)
+        link = self.link_at.get(ends[0])
+        if link is not None and link.other(ends[0]) == ends[1]:
+            return link
+        if ":" not in a and ":" not in b:
+            found = [link for link in self.links if {link.a.node, link.b.node} == {a, b}]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                listed = ", ".join(f"{link.a} {link.b}" for link in found)
+                raise ValueError(
+                    f"there are {len(found)} links between {a} and {b}: {listed}; name one by its ports"
+                )
+            raise ValueError(f"there is no link between {a} and {b}")
+        if link is None:
+            raise ValueError(f"there is no link at {ends[0]}")
+        raise ValueError(f"the link at {ends[0]} leads to {link.other(ends[0])}, not to {ends[1]}")
+
     @cached_property
     def electrical_ports(self) -> tuple[Port, ...]:
         """The ports of packet switches and of GPUs without an O-NIC that have a link, in order."""

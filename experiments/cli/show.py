@@ -16,6 +16,7 @@ from ringlight.experiments.cli.common import listing, table
 from ringlight.experiments.cli.predicted import left_out, points_of, said_of, taken
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
+from ringlight.experiments.language.profiles import unknown_gpus
 from ringlight.fabric.frames import describe
 from ringlight.fabric.paths import most_paths
 from ringlight.fabric.topology import Fabric, circuit_cross_connects, electrical_graph
@@ -225,6 +226,11 @@ def _notes(setting: Setting, equal_paths: int) -> list[str]:
         how = {"hash": "by a hash of their addresses", "even": "dealt out evenly"}[fabric.paths]
         pairs = "between two GPUs; each pair takes one"
         said.append(f"{setting.name}: up to {equal_paths} equal paths {pairs}, {how}")
+    if unknown := unknown_gpus(gpu.model for gpu in fabric.gpus.values()):
+        said.append(
+            f"{setting.name}: no table has the times of {', '.join(unknown)}; a job there takes what its own "
+            "compute, gpu or device says"
+        )
     return [*said, *describe(fabric, setting.frames)]
 
 

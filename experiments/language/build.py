@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from ringlight.experiments.language.plan import (
     Scale,
     Setting,
     Start,
+    Target,
     TracePlan,
     When,
 )
@@ -178,6 +179,7 @@ class Builder:
         control = _faults(self._section(raw, "control"), scale)
         draft = Draft(where, key, fabric, jobs, events, control)
         check_run(draft, self._looked_at)
+        events = tuple(_with_ports(event, fabric) for event in events)
         return RunPlan(
             name,
             run.title,
@@ -515,6 +517,15 @@ def _faults(found: ControlSpec, scale: Scale) -> ControlFaults:
 
 def _longest_queue_s(fabric: Fabric) -> float:
     return max((link.queue_s for link in fabric.links), default=0.0)
+
+
+def _with_ports(event: EventPlan, fabric: Fabric) -> EventPlan:
+    """Return an event with the ports of a link that it names by its nodes."""
+    target = event.target
+    if target is None or target.kind != "link" or any(":" in name for name in target.names):
+        return event
+    link = fabric.link_between(*target.names)
+    return replace(event, target=Target("link", (str(link.a), str(link.b))))
 
 
 def _event(name: str, found: EventSpec, scale: Scale) -> EventPlan:

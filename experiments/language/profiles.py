@@ -7,7 +7,10 @@ Tesla M40; the Maxwell Titan X has the same GM200 chip and stands in for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from ringlight.workloads.devices import DEVICES
 
 #: Images in one minibatch of the timing table.
 TIMED_BATCH = 16
@@ -38,6 +41,12 @@ MODELS = {
         {"maxwell-titan-x": 0.159_62, "pascal-titan-x": 0.103_58},
     ),
 }
+
+
+def unknown_gpus(models: Iterable[str]) -> list[str]:
+    """Return the models of GPUs of which no table has a time or a rate, in order; ``gpu`` is no model."""
+    known = {"gpu", *DEVICES, *(gpu for profile in MODELS.values() for gpu in profile.step_s)}
+    return sorted(set(models) - known)
 
 
 def compute_seconds(model: str, gpu: str, batch: int) -> float:

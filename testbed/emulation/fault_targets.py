@@ -175,6 +175,12 @@ def _link(fabric: Fabric, *ends: str) -> Target:
     for port in (a, b):
         if port.node not in nodes:
             raise TargetError(404, f"there is no {port.node}; there are {listed(nodes)}")
+    if not any(":" in end for end in ends):
+        try:
+            only = fabric.link_between(*ends)
+        except ValueError as error:
+            raise TargetError(404, str(error)) from None
+        a, b = only.a, only.b
     link = fabric.link_at.get(a)
     if link is None or link.other(a) != b:
         found = [

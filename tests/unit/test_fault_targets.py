@@ -70,6 +70,7 @@ NODES = "g0, g1, g2, g3, ocs0, tor0, tor1"
 @pytest.mark.parametrize(
     ("do", "target", "status", "said"),
     [
+        ("cut", ["g0", "tor1"], 404, "there is no link between g0 and tor1"),
         ("cut", ["tor0:5", "tor1:6"], 404, "there is no link tor0:5 - tor1:6; tor0:5 leads to tor1:5"),
         ("cut", ["tor0:6", "tor1:5"], 404, "there is no link tor0:6 - tor1:5; tor1:5 leads to tor0:5"),
         ("cut", ["tor0:6", "tor1:6"], 404, "there is no link tor0:6 - tor1:6; neither of them is plugged in"),

@@ -176,6 +176,50 @@ d: {<<: *b}
     assert [switch.ports for switch in fabric.packet_switches.values()] == [4, 2]
 
 
+LINKED = """
+name: linked
+scale: {time: 2}
+fabric:
+  servers: {s0: {gpus: {g0: rtx4090, g1: p100}}}
+  packet_switches: {tor0: {ports: 4}, tor1: {ports: 4}}
+  links:
+    - {ends: [g0, "tor0:1"], rate: 1 Gbit/s}
+    - {ends: [g1, "tor1:1"], rate: 1 Gbit/s}
+    - {ends: ["tor1:2", "tor0:2"], rate: 1 Gbit/s}
+training: {model: resnet50, compute: 50 ms, batch: 8, iterations: 6, collective: ring}
+events: [{when: {at: 1 s}, do: cut, target: link tor0 tor1}]
+"""
+
+
+def test_a_link_may_be_named_by_the_two_nodes_that_only_it_joins() -> None:
+    (event,) = parse(LINKED, "a.yaml").plans[0].events
+    assert str(event.target) == "link tor1:2 tor0:2"
+    assert str(parse(LINKED.replace("tor0 tor1", "g0 tor0:1"), "a.yaml").plans[0].events[0].target) == (
+        "link g0 tor0:1"
+    )
+    twice = LINKED.replace("training", '    - {ends: ["tor0:3", "tor1:3"], rate: 1 Gbit/s}\ntraining')
+    for text, said in (
+        (
+            twice,
+            "there are 2 links between tor0 and tor1: tor1:2 tor0:2, tor0:3 tor1:3; name one by its ports",
+        ),
+        (LINKED.replace("tor0 tor1", "g0 tor1"), "there is no link between g0 and tor1"),
+        (LINKED.replace("tor0 tor1", "tor0:4 tor1:4"), "there is no link at tor0:4"),
+        (LINKED.replace("tor0 tor1", "tor0:2 tor1:4"), "the link at tor0:2 leads to tor1:2, not to tor1:4"),
+    ):
+        with pytest.raises(ScenarioError) as caught:
+            parse(text, "a.yaml")
+        assert str(caught.value) == f"a.yaml: events.1.target: {said}"
+
+
+def test_a_gpu_that_no_table_knows_is_reported() -> None:
+    assert "fabric: no table has the times of p100, rtx4090; a job there takes" in shown(
+        parse(LINKED.replace("cut", "kill").replace("link tor0 tor1", "controller"), "a.yaml")
+    )
+    known = parse(ONLY_FABRIC.replace("g1: gpu", "g1: a100"), "a.yaml")
+    assert "no table" not in shown(known)
+
+
 LEVELS = ["a0: &a0 {" + ", ".join(f"k{i}: 0" for i in range(50)) + "}"]
 LEVELS += [f"a{n}: &a{n} {{k{n}x: 0, <<: [{', '.join([f'*a{n - 1}'] * 50_000)}]}}" for n in range(1, 3)]
 
