@@ -168,6 +168,7 @@ def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on(
         for _ in range(2):
             app._send_event(Asked(), None)
         hub.spawn(lambda: 1 / 0).join()
+        logging.getLogger("own").error("a table\\nof two lines")
         while app.seen < 2:
             time.sleep(0.01)
         began = time.monotonic()
@@ -175,7 +176,8 @@ def test_a_handler_or_thread_that_fails_is_one_line_and_the_application_goes_on(
         app.stop()
     """
     lines = in_os_ken(program).splitlines()
-    assert len(lines) == 3, lines
+    assert len(lines) == 5, lines
+    assert lines[lines.index("ERROR a table") + 1] == "of two lines"
     assert sum(": KeyError: 'lost'" in line for line in lines) == 2
     assert sum(": ZeroDivisionError: division by zero" in line for line in lines) == 1
 

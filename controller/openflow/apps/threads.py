@@ -38,7 +38,8 @@ class OneLine(logging.Formatter):
         return f"{type(error).__name__}: {error} ({passed(trace)})"
 
     def format(self, record: logging.LogRecord) -> str:
-        return ": ".join(filter(None, super().format(record).splitlines()))
+        text = super().format(record)
+        return ": ".join(filter(None, text.splitlines())) if record.exc_info else text
 
 
 def passed(trace: TracebackType | None) -> str:
