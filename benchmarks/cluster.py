@@ -20,7 +20,10 @@ WITH_S, WITHOUT_S, MOST_MB = 5.0, 90.0, 400.0
 POLICIES: list[dict[str, str]] = [
     {},
     *({"sharing": sharing} for sharing in ("always", "interleaved")),
-    *({"placement": name} for name in ("random", "first-fit", "spread", "hilbert", "rings-aligned")),
+    *(
+        {"placement": name}
+        for name in ("random", "first-fit", "best-fit", "spread", "hilbert", "rings-aligned")
+    ),
     {"placement": "random", "sharing": "always"},
     *({"queueing": name} for name in ("backfill", "shortest-first")),
     *({"light": name} for name in ("at-arrival", "when-it-pays", "at-intervals", "ideal")),

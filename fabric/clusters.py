@@ -47,6 +47,17 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
     raise ValueError(f"{count} GPUs too few are free")
 
 
+def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
+    """The same, except that of a job on several parts the rest comes from the one that it fills most tightly,
+    not from the one with the most free GPUs: large holes stay whole for the next large job."""
+    found = fewest_parts(free, count)
+    if len(found) < 2:
+        return found
+    *whole, (_, rest) = found
+    taken = dict(whole)
+    return [*whole, *fewest_parts({part: left for part, left in free.items() if part not in taken}, rest)]
+
+
 def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
     """The GPUs of a job of which only the number is given: of the packet switch that they fill most tightly,
     else of as few as possible, and dark ones last. This is how the controller places jobs.
@@ -72,7 +83,7 @@ def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str
 
 Queueing = Literal["first-come", "backfill", "shortest-first"]
 Placement = Literal[
-    "random", "first-fit", "pack", "spread", "hilbert", "rings-aligned", "controller", "blocks"
+    "random", "first-fit", "pack", "best-fit", "spread", "hilbert", "rings-aligned", "controller", "blocks"
 ]
 LightMoves = Literal["none", "at-arrival", "when-it-pays", "at-intervals", "controller", "ideal"]
 Sharing = Literal["always", "interleaved", "duty", "on-off"]

@@ -1,8 +1,8 @@
 """Traces of jobs: when each arrives, how many GPUs it wants and how long it takes at ideal speed.
 
-A trace is scaled to a cluster by :func:`fitted`, and what that drops or changes is counted by name. What a
-job sends is not in a trace: :class:`Sending` is the model of that, by size. :func:`generated` makes a trace
-of stated distributions.
+A trace is scaled to a cluster by :func:`fitted`, and what that drops or changes is counted by name;
+:func:`resampled` draws another trace from one. What a job sends is not in a trace: :class:`Sending` is the
+model of that, by size. :func:`generated` makes a trace of stated distributions.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ Pattern = Literal["uniform", "ring"]
 Larger = Literal["drop", "cut"]
 #: Most copies of a trace that are laid over each other: a mistyped load must not fill the memory.
 MOST_COPIES = 64
+DAY_S = 86_400.0
+#: Most blocks of which a trace is drawn anew: each takes a look at all jobs.
+MOST_BLOCKS = 1000
 #: How far copies are shifted against each other, as shares of the span: the golden ratio spreads any number
 #: of them.
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -88,6 +91,7 @@ class Fit:
     ``shortest_s`` and ``longest_s``: jobs outside are dropped; ``first``: no more jobs than these. ``load``:
     offered load to reach, by copies of the trace shifted against each other and by leaving out jobs at
     random; None: as recorded. ``faster``: arrivals closer by this factor, which leaves durations as they are.
+    ``block_s``: the trace, and each copy, is drawn anew from blocks so long (:func:`resampled`).
     ``jitter_s``: each arrival moves by up to this much either way."""
 
     days: float | None = None
@@ -101,11 +105,13 @@ class Fit:
     load: float | None = None
     faster: float = 1.0
     jitter_s: float = 0.0
+    block_s: float | None = None
 
 
 def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
-    """The trace scaled for a cluster of ``gpus``. Raises ValueError where nothing is left, or for a load that
-    more than ``MOST_COPIES`` copies would make."""
+    """The trace scaled for a cluster of ``gpus``. Raises ValueError where nothing is left, for a load that
+    more than ``MOST_COPIES`` copies would make, and for blocks of which there are more than
+    ``MOST_BLOCKS``."""
     rng = np.random.default_rng([seed, 1])
     if how.days is not None:
         late = trace.arrival_s > how.days * 86_400
@@ -133,7 +139,9 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
         raise ValueError(f"no job of the trace is left for {gpus} GPUs ({reasons})")
     if how.faster != 1.0:
         trace = replace(trace, arrival_s=trace.arrival_s / how.faster)
-    if how.load is not None:
+    if how.block_s is not None:
+        trace = _drawn_to(trace, gpus, how.load, how.block_s, rng)
+    elif how.load is not None:
         trace = _loaded(trace, gpus, how.load, rng)
     if how.jitter_s:
         moved = np.maximum(trace.arrival_s + rng.uniform(-how.jitter_s, how.jitter_s, len(trace)), 0.0)
@@ -143,29 +151,93 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
 
 def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -> JobTrace:
     """Whole copies, each shifted round the span, and of the last a random part."""
-    own, span = trace.load(gpus), trace.span_s
-    if not own:
-        raise ValueError("a trace whose jobs all arrive at once has no load")
-    whole, rest = divmod(load / own, 1.0)
-    if whole > MOST_COPIES:
-        raise ValueError(
-            f"a load of {load:g} takes {whole:g} copies of this trace; {MOST_COPIES} are allowed"
-        )
+    span = trace.span_s
+    whole, rest = divmod(_copies(trace, gpus, load), 1.0)
     parts = []
     for copy in range(int(whole) + (rest > 1e-12)):
         shifted = trace.arrival_s + span * (copy * GOLDEN % 1.0)
         one = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
         parts.append(one if copy < whole else one.picked(rng.random(len(one)) < rest))
     kept = sum(map(len, parts))
-    counts = {"copied": max(0, kept - len(trace)), "left_out": max(0, len(trace) - kept)}
     if not kept:
         raise ValueError(f"no job is left at a load of {load:g}")
+    return _laid_over(parts, copied=max(0, kept - len(trace)), left_out=max(0, len(trace) - kept))
+
+
+def _copies(trace: JobTrace, gpus: int, load: float) -> float:
+    """How many copies of a trace make a load. Raises ValueError for none, and for too many."""
+    own = trace.load(gpus)
+    if not own:
+        raise ValueError("a trace whose jobs all arrive at once has no load")
+    if (copies := load / own) >= MOST_COPIES + 1:
+        raise ValueError(
+            f"a load of {load:g} takes {copies // 1:g} copies of this trace; {MOST_COPIES} are allowed"
+        )
+    return copies
+
+
+def _laid_over(parts: Sequence[JobTrace], **counts: int) -> JobTrace:
+    """The jobs of several traces in one."""
     return JobTrace(
         np.concatenate([one.arrival_s for one in parts]), np.concatenate([one.gpus for one in parts]),
         np.concatenate([one.duration_s for one in parts]),
         tuple(shape for one in parts for shape in one.shapes),
-        {**trace.counts, **{name: n for name, n in counts.items() if n}},
+        {**parts[0].counts, **{name: n for name, n in counts.items() if n}},
     )  # fmt: skip
+
+
+def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobTrace:
+    """Another trace of the same length, drawn from blocks of this one: a circular block bootstrap (Politis
+    and Romano, 1992).
+
+    Jobs of a block keep their order, gaps, sizes and durations. Blocks follow each other; each is drawn from
+    any day, with as much chance, and begins at the time of day at which it is put, so that nights stay nights
+    (Politis, 2001); a trace of less than a day is drawn from anywhere. What reaches past the last whole day
+    goes on with the first. Raises ValueError for more than ``MOST_BLOCKS`` blocks.
+    """
+    if not (span := trace.span_s):
+        return trace
+    days = math.ceil(span / DAY_S)
+    round_s = days * DAY_S if span >= DAY_S else span
+    block_s = min(block_s, round_s)
+    if span > MOST_BLOCKS * block_s:
+        raise ValueError(
+            f"resample: blocks of {block_s:g} s are {math.ceil(span / block_s):,} in this trace; "
+            f"{MOST_BLOCKS:,} are allowed"
+        )
+    parts = []
+    for number in range(math.ceil(span / block_s)):
+        begin = number * block_s
+        first = begin % DAY_S + DAY_S * rng.integers(days) if span >= DAY_S else rng.random() * span
+        inside = (trace.arrival_s - first) % round_s
+        one = replace(trace, arrival_s=begin + inside)
+        parts.append(one.picked((inside < block_s) & (one.arrival_s <= span)))
+    return _laid_over(parts).sorted()
+
+
+def _drawn_to(
+    trace: JobTrace, gpus: int, load: float | None, block_s: float, rng: np.random.Generator
+) -> JobTrace:
+    """One trace drawn from blocks, or for a load as many as reach it, laid over each other; of the last a
+    random part."""
+    trace = trace.sorted()
+    parts: list[JobTrace] = []
+    if load is None:
+        parts = [resampled(trace, block_s, rng)]
+    else:
+        # Some draws have no work; where none has any there is no end to them.
+        most = 4 * (1 + math.ceil(_copies(trace, gpus, load)))
+        left = load * gpus * trace.span_s
+        while left > 0 and len(parts) < most:
+            one = resampled(trace, block_s, rng)
+            if one.work > left:
+                one = one.picked(rng.random(len(one)) < left / one.work)
+                left = 0.0
+            left -= one.work
+            parts.append(one)
+    if not any(map(len, parts)):
+        raise ValueError("no job is left in the blocks that were drawn")
+    return _laid_over(parts, resampled=sum(map(len, parts)))
 
 
 # What is made up.

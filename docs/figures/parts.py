@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import quantiles
 from typing import Any, Literal
 
 from ringlight.experiments.analysis.published import Mean, means
+from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.papers import paper
 from ringlight.experiments.report.view import View
@@ -74,7 +76,36 @@ class MeanRatio:
         raise ScenarioError(f"{view.name}: no mean of {self.metric} of arm {self.arm} over {self.over}")
 
 
-Source = Figure | StepCount | MeanRatio
+@dataclass(frozen=True)
+class Middle:
+    """The median of a run's own figure over its repeats and the two values between which nine of ten of them
+    are; with ``over`` of its ratio to another arm's in the same repeat, of several arms to the least."""
+
+    run: RunKind
+    arm: str
+    metric: str
+    at: Mapping[str, Any] = field(default_factory=dict)
+    over: tuple[str, ...] = ()
+    subject: str = "run"
+
+    def value(self, view: View) -> tuple[float, float, float]:
+        mine = self._by_repeat(view, self.arm)
+        if self.over:
+            others = [self._by_repeat(view, arm) for arm in self.over]
+            mine = {n: value / min(other[n] for other in others) for n, value in mine.items()}
+        low, median, high = quantiles(list(mine.values()), n=20, method="inclusive")[0:19:9]
+        return median, low, high
+
+    def _by_repeat(self, view: View, arm: str) -> dict[int, float]:
+        row = view.base.at(arm, self.metric, self.at, subject=self.subject)
+        found = () if row is None else view.table.found(arm, row.point, self.subject, self.metric)
+        values = {one.repeat: one.value for one in found if one.repeat is not None and is_number(one.value)}
+        if len(values) < 2:
+            raise ScenarioError(f"{view.name}: no repeats of {self.metric} of arm {arm} ({dict(self.at)})")
+        return values
+
+
+Source = Figure | StepCount | MeanRatio | Middle
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,7 @@ class TraceSpec(Strict):
     load: Positive | None = None
     faster: Positive = 1.0
     jitter: Duration = 0.0
+    resample: Annotated[Duration, Field(gt=0)] | None = None
     sends: Annotated[tuple[SendingSpec, ...], BeforeValidator(_classes), Field(min_length=1)]
     warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.0
     until: Annotated[Duration, Field(gt=0)] | None = None
@@ -172,6 +173,8 @@ class TraceSpec(Strict):
     def _of_one_kind(self) -> TraceSpec:
         if (self.file is None) == (self.generate is None):
             raise ValueError("give either file (a trace) or generate (jobs that are made up)")
+        if self.generate is not None and self.resample is not None:
+            raise ValueError("resample: made-up jobs follow from the seed; only a file is drawn anew")
         return self
 
     def plan(
@@ -206,7 +209,7 @@ class TraceSpec(Strict):
             generated=None if made is None else made.model_dump(),
             fit=Fit(
                 self.days, self.sizes, self.at_most, self.larger, self.at_least, self.shortest, longest_s,
-                self.first, self.load, self.faster, self.jitter,
+                self.first, self.load, self.faster, self.jitter, self.resample,
             ),
             sends=tuple(Sending(one.up_to, one.share, one.pattern) for one in self.sends),
             policies=policies,

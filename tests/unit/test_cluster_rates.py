@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from ringlight.fabric.clusters import Cluster, cluster_of, fewest_parts
+from ringlight.fabric.clusters import Cluster, best_fit_parts, cluster_of, fewest_parts
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.testbed.simulation.cluster import rate_loops, rates
 from ringlight.testbed.simulation.maxmin import rates as flow_rates
@@ -254,5 +254,8 @@ def test_a_tree_as_a_cluster() -> None:
 def test_fewest_parts() -> None:
     assert fewest_parts({"a": 3, "b": 2, "c": 5}, 2) == [("b", 2)]
     assert fewest_parts({"a": 3, "b": 2, "c": 5}, 7) == [("c", 5), ("a", 2)]
+    assert best_fit_parts({"a": 3, "b": 2, "c": 5}, 7) == [("c", 5), ("b", 2)]
+    assert best_fit_parts({"a": 3, "b": 2, "c": 5}, 9) == [("c", 5), ("a", 3), ("b", 1)]
+    assert best_fit_parts({"a": 3, "b": 2, "c": 5}, 2) == [("b", 2)]
     with pytest.raises(ValueError, match="2 GPUs too few are free"):
         fewest_parts({"a": 3, "b": 0}, 5)

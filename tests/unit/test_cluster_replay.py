@@ -167,17 +167,47 @@ def test_placements() -> None:
     assert found == {
         "first-fit": {0: 2, 1: 3},
         "pack": {1: 5},
+        "best-fit": {1: 5},
         "spread": {3: 4, 1: 1},
         "hilbert": {1: 5},
         "rings-aligned": {1: 5},
     }
     assert PLACEMENTS["pack"](free, 10) == {3: 8, 1: 2}
+    assert PLACEMENTS["best-fit"](free, 10) == {3: 8, 0: 2}
     assert PLACEMENTS["rings-aligned"](free, 10) == {3: 8, 0: 2}
     assert PLACEMENTS["hilbert"](free, 10) == {1: 5, 3: 5}
     for wanted in (1, 7, 15):
         drawn = PLACEMENTS["random"](free, wanted)
         assert sum(drawn.values()) == wanted
         assert all(count <= free.counts[leaf] for leaf, count in drawn.items())
+
+
+def test_best_fit_keeps_the_hole_that_the_next_job_needs() -> None:
+    """What is left of a job of ten GPUs takes the hole of two, not two of five: the next job of five is whole
+    on a switch, where ``pack`` scatters it over two."""
+    # Jobs of 6, 3 and 8 GPUs leave holes of 2, 5 and 0, and one switch is free.
+    trace = jobs((0, 6, 1000), (1, 3, 1000), (2, 8, 1000), (10, 10, 100), (11, 5, 100))
+    placements: tuple[Placement, ...] = ("pack", "best-fit")
+    switches = {}
+    for placement in placements:
+        switches[placement] = ran(tree(4, 8), trace, Policies(placement=placement)).switches.tolist()
+    assert switches == {"pack": [1, 1, 1, 2, 2], "best-fit": [1, 1, 1, 2, 1]}
+
+
+def test_best_fit_stays_in_one_pod() -> None:
+    cluster = Cluster(
+        (4,) * 6, ((0, 1, 2, 3, 4, 5), (0, 0, 0, 1, 1, 1)), ((4.0,) * 6, (4.0,) * 2), tuple("abcdef")
+    )
+    free = Free(cluster, np.random.default_rng(1))
+    free.take({0: 1, 1: 3, 2: 1, 3: 4})
+    assert free.counts == [3, 1, 3, 0, 4, 4]
+    # A pod of seven and one of eight: seven fit the first, where the last GPU is taken from the hole of one.
+    assert PLACEMENTS["best-fit"](free, 7) == {0: 3, 2: 3, 1: 1}
+    assert PLACEMENTS["best-fit"](free, 5) == {0: 3, 2: 2}
+    free.take({0: 1})
+    assert PLACEMENTS["pack"](free, 4) == {4: 4}
+    assert PLACEMENTS["best-fit"](free, 9) == {4: 4, 5: 4, 1: 1}
+    assert PLACEMENTS["pack"](free, 9) == {4: 4, 5: 4, 2: 1}
 
 
 def test_room_is_made_by_the_fewest_fibres() -> None:

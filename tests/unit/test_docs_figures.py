@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.figures.__main__ import BLOCK, BLOCKS, attempt, main, pages, runs_of, written
-from docs.figures.parts import Figure, MeanRatio, Picture, StepCount, Table, of, simulated
+from docs.figures.parts import Figure, MeanRatio, Middle, Picture, StepCount, Table, of, simulated
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
@@ -58,9 +58,12 @@ def test_blocks_name_what_their_scenario_has(scenario: str) -> None:
             assert max(len(line) for line in block.lines) <= len(block.columns.split(" | "))
             for figure in block.figures:
                 assert figure.arm in raw["arms"]
+                if isinstance(figure, Middle):
+                    assert set(figure.over) <= raw["arms"].keys()
+                    assert raw["repeat"] > 1
                 if isinstance(figure, MeanRatio):
                     assert figure.over in raw["arms"]
-                if isinstance(figure, Figure):
+                if isinstance(figure, Figure | Middle):
                     assert is_metric(figure.metric, raw["arms"]), figure.metric
                     # What a page calls an all-reduce is what the cross-check calls so.
                     assert figure.metric != "exchange"

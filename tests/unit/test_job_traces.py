@@ -11,7 +11,7 @@ import pytest
 
 from ringlight.containers.image import ROOT
 from ringlight.workloads.formats.job_traces import read_job_trace
-from ringlight.workloads.job_traces import Fit, JobTrace, Sending, fitted, generated, shares_of
+from ringlight.workloads.job_traces import Fit, JobTrace, Sending, fitted, generated, resampled, shares_of
 
 RFOLD = "#job id,arrival time (sec),topology,shape,size,duration (sec)\n"
 HELIOS = (
@@ -140,6 +140,60 @@ def test_a_load_is_reached_without_changing_durations(load: float) -> None:
     assert found.span_s <= crux.span_s * (1 + 1e-9)
     with pytest.raises(ValueError, match="copies of this trace; 64 are allowed"):
         fitted(crux, 2048, Fit(load=40), 3)
+
+
+def _days(days: int, each: int) -> JobTrace:
+    """So many jobs a day, between 8 and 18 o'clock; a job's GPUs are its number, which tells it from all."""
+    at_s = np.concatenate([day * 86_400 + np.linspace(8, 18, each) * 3600 for day in range(days)])
+    return JobTrace(at_s - at_s[0], np.arange(1, len(at_s) + 1), np.full(len(at_s), 60.0))
+
+
+@pytest.mark.parametrize("hours", [4, 24, 72])
+def test_blocks_of_a_trace_keep_their_order_and_their_time_of_day(hours: float) -> None:
+    trace, block_s = _days(10, 20), hours * 3600.0
+    found, again, other = (resampled(trace, block_s, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert found.gpus.tolist() == again.gpus.tolist() != other.gpus.tolist()
+    assert found.arrival_s.tolist() == again.arrival_s.tolist() == sorted(found.arrival_s.tolist())
+    # Some jobs come several times, others never; in the mean there are as many.
+    draws = [resampled(trace, block_s, np.random.default_rng(seed)) for seed in range(40)]
+    assert np.mean([len(one) for one in draws]) == pytest.approx(len(trace), rel=0.08)
+    assert all(one.span_s <= trace.span_s for one in draws)
+    numbers = found.gpus - 1
+    assert 0 < len(set(numbers.tolist())) < len(trace)
+    # From one job to the next of a block: the next of the trace, in the gap that it had there.
+    steps = np.diff(numbers)
+    assert np.mean(steps == 1) > 0.6
+    gaps_s, own_s = np.diff(found.arrival_s)[steps == 1], np.diff(trace.arrival_s)[numbers[:-1][steps == 1]]
+    assert gaps_s == pytest.approx(own_s)
+    # Nights stay nights: whatever day a block is drawn from, the hour is the same.
+    late = (found.arrival_s - trace.arrival_s[numbers]) % 86_400
+    assert np.ptp((late + 43_200 - late[0]) % 86_400) < 1e-3
+
+
+def test_a_resampled_trace_reaches_its_load() -> None:
+    crux = read_job_trace(ROOT / "scenarios/traces/crux.csv")
+    loads = []
+    for seed in range(20):
+        found = fitted(crux, 2048, Fit(load=0.8, block_s=86_400.0), seed)
+        assert set(found.duration_s.tolist()) <= set(crux.duration_s.tolist())
+        assert found.counts["resampled"] == len(found)
+        loads.append(found.load(2048))
+    assert np.mean(loads) == pytest.approx(0.8, rel=0.06)
+    one, same = (fitted(crux, 2048, Fit(load=0.8, block_s=86_400.0), 3) for _ in range(2))
+    assert (one.arrival_s.tolist(), one.gpus.tolist()) == (same.arrival_s.tolist(), same.gpus.tolist())
+
+
+def test_blocks_that_cannot_be_drawn() -> None:
+    trace = _days(10, 20)
+    with pytest.raises(ValueError, match=r"resample: blocks of 60 s are .* in this trace; 1,000 are allowed"):
+        fitted(trace, 512, Fit(block_s=60.0), 0)
+    together = JobTrace(np.zeros(3), np.array([1, 2, 3]), np.full(3, 60.0))
+    assert fitted(together, 8, Fit(block_s=3600.0), 0).gpus.tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="arrive at once has no load"):
+        fitted(together, 8, Fit(block_s=3600.0, load=0.5), 0)
+    # Less than a day has no time of day to keep.
+    hour = fitted(_trace([1] * 361), 8, Fit(block_s=600.0), 0)
+    assert 250 < len(hour) < 470
 
 
 def test_jitter_and_made_up_jobs_follow_from_the_seed() -> None:

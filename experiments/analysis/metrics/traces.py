@@ -53,7 +53,7 @@ _COUNTS = {
 }
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 #: What was changed, and not left out.
-_KEPT = ("cut", "copied")
+_KEPT = ("cut", "copied", "resampled")
 
 
 def _figures(context: Context) -> Mapping[str, Value]:

@@ -11,11 +11,12 @@ import numpy as np
 from matplotlib.colors import hsv_to_rgb
 from matplotlib.figure import Figure
 
+from ringlight.experiments.analysis.statistics import is_number
 from ringlight.experiments.record.events import TraceReplayed
 from ringlight.experiments.report.charts import LOOKS, chart, legend, sheet
 from ringlight.experiments.report.page import NOTHING, Columns, listing, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
-from ringlight.experiments.report.view import ARM, JOB, Cell, Draw, View, arm_title, figures
+from ringlight.experiments.report.view import ARM, JOB, Cell, Draw, Figures, View, arm_title, figures
 from ringlight.experiments.report.words import percent
 
 #: Policies whose jobs are drawn GPU by GPU, and rows and moments of such a picture.
@@ -36,6 +37,7 @@ _WHY = {
     "left_out": "left out at random, for the load",
     "cut": "cut to the largest size that is allowed",
     "copied": "added as shifted copies, for the load",
+    "resampled": "drawn in blocks of the trace, not taken as recorded",
 }
 #: Jobs that are replayed and do not count.
 _NOT_COUNTED = (
@@ -105,7 +107,8 @@ def traces(view: View, draw: Draw) -> str:
     if not found:
         return ""
     at = [view.at(arm, "run") for arm in found]
-    parts = [figures(at, _TIMES), figures(at, _CLUSTER), quiet(_explained(view)), _by_class(view, found)]
+    parts = [figures(at, _TIMES), figures(at, _CLUSTER), quiet(_explained(view)), _repeated(at)]
+    parts.append(_by_class(view, found))
     parts.append(listing(_changed(view, found)))
     titles = {arm: view.title(arm) for arm in found}
     over = "Completion times of jobs, and completion times over ideal ones"
@@ -153,6 +156,29 @@ def beside_replay(view: View, draw: Draw) -> str:
             "replay shares links by rates, knows of no iterations, and starts jobs in the file's start_up."
         )
     )
+
+
+def _repeated(found: Sequence[Figures]) -> str:
+    """Between which times nine of ten repeats are; nothing where each ran once."""
+    repeated = [one for one in found if len(one.repeats("completion_mean")) > 1]
+    if not repeated:
+        return ""
+    said = (
+        "Mean completion times of single repeats. An interval beside a mean shows how well the mean over "
+        "repeats is known; these show how far one trace is from another. Where the file has resample, each "
+        "repeat is a trace of its own, drawn from blocks of the recorded one, the same for all arms."
+    )
+    columns = [ARM, ("repeats", lambda at: str(len(at.repeats("completion_mean"))))]
+    columns += [(head, _quantile(share)) for head, share in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95))]
+    return figures(repeated, columns) + quiet(said)
+
+
+def _quantile(share: float) -> Cell:
+    def shown(at: Figures) -> str:
+        values = [row.value for row in at.repeats("completion_mean") if is_number(row.value)]
+        return times(float(np.quantile(values, share)) if values else None)
+
+    return shown
 
 
 def _explained(view: View) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ringlight.fabric.clusters import Cluster, fewest_parts
+from ringlight.fabric.clusters import Cluster, best_fit_parts, fewest_parts
 
 #: GPUs by leaf.
 Placed = dict[int, int]
@@ -70,7 +70,19 @@ def first_fit(free: Free, wanted: int) -> Placed:
 
 
 def pack(free: Free, wanted: int) -> Placed:
-    """As few switches as possible, the fullest one that has room: what the controller does (best fit)."""
+    """As few switches as possible: the fullest one that has room, else those with the most; what the
+    controller does."""
+    return _together(free, wanted, fewest_parts)
+
+
+def best_fit(free: Free, wanted: int) -> Placed:
+    """As ``pack``, and what is left of a job that is on several switches goes where it fits most tightly."""
+    return _together(free, wanted, best_fit_parts)
+
+
+def _together(
+    free: Free, wanted: int, divided: Callable[[Mapping[int, int], int], list[tuple[int, int]]]
+) -> Placed:
     counts, fitting, best = free.counts, -1, 1 << 60
     for leaf, left in enumerate(counts):
         # The same as below for a job that fits a switch, which most do; this is most of the time of a replay.
@@ -87,8 +99,8 @@ def pack(free: Free, wanted: int) -> Placed:
         (part, taken), *more = fewest_parts(inside, wanted)
         if not more and taken == wanted:
             own = {leaf: counts[leaf] for leaf, at in enumerate(parts) if at == part}
-            return dict(fewest_parts(own, wanted))
-    return dict(fewest_parts(dict(enumerate(counts)), wanted))
+            return dict(divided(own, wanted))
+    return dict(divided(dict(enumerate(counts)), wanted))
 
 
 def spread(free: Free, wanted: int) -> Placed:
@@ -143,6 +155,7 @@ PLACEMENTS: Mapping[str, Placement] = {
     "random": at_random,
     "first-fit": first_fit,
     "pack": pack,
+    "best-fit": best_fit,
     "spread": spread,
     "hilbert": hilbert,
     "rings-aligned": rings_aligned,
