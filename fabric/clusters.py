@@ -53,9 +53,10 @@ def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]
     found = fewest_parts(free, count)
     if len(found) < 2:
         return found
-    *whole, (_, rest) = found
-    taken = dict(whole)
-    return [*whole, *fewest_parts({part: left for part, left in free.items() if part not in taken}, rest)]
+    whole = found[:-1]
+    taken = {part for part, _ in whole}
+    others = {part: left for part, left in free.items() if part not in taken}
+    return whole + fewest_parts(others, found[-1][1])
 
 
 def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
