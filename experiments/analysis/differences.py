@@ -22,6 +22,7 @@ from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.frames import ETHERNET_BYTES
 from ringlight.fabric.paths import Hop, Router
 from ringlight.fabric.schedules import steps_named
+from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import electrical_graph
 
 #: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is
@@ -99,13 +100,16 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
     that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
     ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
     time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
-    of others on links that they share; ``events_s``: how late events of the run came, by iteration; these
-    three are among the rest. ``never``: events that took place in the simulation alone. ``light_s``:
-    seconds of an iteration in which a rank waits for light (of a ring, all of them), or None where light
-    stays; ``light_by``: whether the agents or the controller switch it; ``dark_in``: the iterations, from
-    1 on, in whose all-reduces moved light was dark. ``verdict``: reasons of the emulation's verdict on
-    itself about links, and about processors during the run. ``contended``: whether there were other jobs
-    in the run. ``busy``: mean busy share of the processors meanwhile.
+    of others on links that they share; ``events_s``: how late events of the run came, by iteration;
+    ``meetings_s``: half of the time by which its all-reduces met those of other jobs for longer than
+    simulated, as two that share a link have half of it each; these four are among the rest. ``met_s``:
+    seconds of an all-reduce in which another job that shares a link all-reduced, on both sides. ``never``:
+    events that took place in the simulation alone. ``light_s``: seconds of an iteration in which a rank waits
+    for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
+    controller switch it; ``dark_in``: the iterations, from 1 on, in whose all-reduces moved light was dark.
+    ``verdict``: reasons of the emulation's verdict on itself about links, and about processors during the
+    run. ``contended``: whether there were other jobs in the run. ``busy``: mean busy share of the processors
+    meanwhile.
     """
     real, ideal = [run.jobs[job] for run in ours], [theirs.jobs[job]]
     gap_s = mean_of(real, lambda it: it.whole_s) - mean_of(ideal, lambda it: it.whole_s)
@@ -121,6 +125,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
     set_up_s = (light["emulated"] or 0.0) - (light["simulated"] or 0.0) if None not in light.values() else 0.0
     busy = [load.busy for run in ours for load in run.of(ProcessorLoad) if load.t >= run.released]
     again = sum(done.retransmits for record in real for done in record.done.values())
+    met = {"emulated": _met_s(ours, job), "simulated": _met_s([theirs], job)}
     return {
         "gap_s": gap_s,
         "timers_s": timers_s,
@@ -131,6 +136,8 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "turns_s": _turns_s(theirs, job) if len(theirs.jobs) > 1 else 0.0,
         "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
         "never": _never(ours, theirs),
+        "met_s": met,
+        "meetings_s": (met["emulated"] - met["simulated"]) / 2,
         "retransmits_per_rank_and_iteration": again / sum(len(record.iterations) for record in real),
         "light_s": light,
         "light_by": "controller" if theirs.of(RingSetUps) else "agents" if theirs.of(Flow) else None,
@@ -140,6 +147,27 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "dark_in": _dark_in(ours, theirs, job),
         "verdict": _of_itself(known.reasons, {run.name for run in ours}, fabric, ends),
     }
+
+
+def _met_s(runs: Sequence[Run], job: str) -> float:
+    """Seconds of an all-reduce in which another job that shares a link all-reduced, too; mean."""
+    met, count, sharing = 0.0, 0, _share_links(runs[0], job)
+    for run in runs:
+        others = sorted(
+            (min(it.compute_end for it in ranks), max(it.allreduce_end for it in ranks))
+            for name, other in run.jobs.items()
+            if name in sharing
+            for ranks in other.by_index
+        )
+        for it in run.jobs[job].iterations:
+            count += 1
+            begin = it.compute_end
+            for since, until in others:
+                end = min(until, it.allreduce_end)
+                if end > max(begin, since):
+                    met += end - max(begin, since)
+                    begin = end
+    return met / count
 
 
 def _queues_s(run: Run, job: str, real: Sequence[JobRun]) -> float:
@@ -167,26 +195,51 @@ def _turns_s(run: Run, job: str) -> float:
     where ranks pass on what they have, and in each step of a schedule of exchanges. 0 where the job's bytes
     take no packet switches.
     """
-    setting, fabric = run.plan.setting, run.plan.setting.fabric
-    if any(run.plan.job(name).training is None for name in run.jobs):
+    setting, steps_of, ways = run.plan.setting, _steps_of(run), _ways(run)
+    if job not in ways:
         return 0.0
-    router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, run.circuits_before)))
-    steps_of = {
-        name: steps_named(run.plan.job(name).loop.collective, len(one.gpus)) for name, one in run.jobs.items()
-    }
-    ways: dict[str, list[tuple[Hop, ...]]] = {}
-    for name, steps in steps_of.items():
-        ends = {end for s in steps for end in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)}
-        gpus = run.jobs[name].gpus
-        try:
-            ways[name] = [router.path(gpus[source], gpus[destination]) for source, destination in ends]
-        except ValueError:
-            return 0.0
     users = Counter(hop.out for one in ways.values() for way in one for hop in way)
     frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES) * setting.scale.rate
     waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
     once_s, steps = max(waits_s, default=0.0), steps_of[job]
     return once_s * steps.steps if steps.step_by_step else once_s
+
+
+def _steps_of(run: Run) -> dict[str, Steps]:
+    """Steps of each job's collective; none where a job has no training, or transfers in stripes."""
+    if any(run.plan.job(name).training is None for name in run.jobs):
+        return {}
+    try:
+        return {
+            name: steps_named(run.plan.job(name).loop.collective, len(one.gpus))
+            for name, one in run.jobs.items()
+        }
+    except ValueError:
+        return {}
+
+
+def _ways(run: Run) -> dict[str, list[tuple[Hop, ...]]]:
+    """Links that each job's bytes take from rank to rank; none where they take no packet switches."""
+    fabric = run.plan.setting.fabric
+    router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, run.circuits_before)))
+    ways: dict[str, list[tuple[Hop, ...]]] = {}
+    for name, steps in _steps_of(run).items():
+        ends = {end for s in steps for end in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)}
+        gpus = run.jobs[name].gpus
+        try:
+            ways[name] = [router.path(gpus[source], gpus[destination]) for source, destination in ends]
+        except ValueError:
+            return {}
+    return ways
+
+
+def _share_links(run: Run, job: str) -> set[str]:
+    """Other jobs whose bytes take links in the directions that this job's do; all where that is unknown."""
+    if len(run.jobs) == 1:
+        return set()
+    ways = _ways(run)
+    taken = {name: {hop.out for way in found for hop in way} for name, found in ways.items()}
+    return {name for name in run.jobs if name != job and (not ways or taken[name] & taken[job])}
 
 
 def _late_s(run: Run) -> float:
@@ -353,7 +406,7 @@ def _rest(causes: Mapping[str, Any]) -> str:
     """Explain the rest of a difference that neither timers nor links cause."""
     if causes["rest_s"] < 0:
         if causes["contended"]:
-            return "a share of links above the fair one: another job, slower than simulated, left it more"
+            return _met(causes)
         return "what the simulation makes wait and the emulation does not"
     again = causes["retransmits_per_rank_and_iteration"]
     found = []
@@ -368,6 +421,15 @@ def _rest(causes: Mapping[str, Any]) -> str:
         busy = "" if causes["busy"] is None else f" (processors {100 * causes['busy']:.0f} % busy on average)"
         found.append(f"kernel, software switches and workers, whose time is not simulated{busy}")
     return " and ".join(found)
+
+
+def _met(causes: Mapping[str, Any]) -> str:
+    """A phrase that says for how long a job's all-reduces met those of other jobs."""
+    emulated_s, simulated_s = (causes["met_s"][side] for side in ("emulated", "simulated"))
+    return (
+        "what is neither a timer nor a link: jobs that share links all-reduced during "
+        f"{1000 * emulated_s:.0f} ms of an all-reduce, simulated {1000 * simulated_s:.0f} ms"
+    )
 
 
 def _iterations(numbers: Sequence[int] | None) -> str:
@@ -407,6 +469,7 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
         parts["steps that wait in queues which another job fills"] = queues_s
     else:
         parts["frames that wait for their turns on shared links"] = turns_s
+    parts["all-reduces that met those of other jobs for another time"] = causes.get("meetings_s", 0.0)
     # An event that comes late may be a loss or a gain.
     parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
     helping = {name: part for name, part in parts.items() if part * gap_s > 0}

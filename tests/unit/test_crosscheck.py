@@ -201,7 +201,7 @@ def test_a_shorter_all_reduce_is_said_to_be_the_simulations(simulated: Side) -> 
     entry = entry_of(crosscheck(altered(simulated, longer(-0.3)), simulated))
     assert entry["iteration_s"]["difference_percent"] > 0
     assert entry["off"] == "simulation"
-    assert "the simulation makes wait" in entry["why"][0] or "left it more" in entry["why"][0]
+    assert "the simulation makes wait" in entry["why"][0] or "all-reduced during" in entry["why"][0]
 
 
 def test_light_that_comes_later_is_counted_by_iteration(tmp_path: Path) -> None:
@@ -435,3 +435,25 @@ def test_all_reduces_that_moved_light_met_are_told_of_both_sides(tmp_path: Path)
     assert met["emulated"] == met["simulated"] != []
     other = entry_of(crosscheck(altered(ours, quicker), ours), "live")["causes"]["dark_in"]
     assert other == {"emulated": met["emulated"][1:], "simulated": met["simulated"]}
+
+
+def test_a_job_that_met_another_for_less_time_is_said_to_have_and_no_cause_is_guessed(
+    simulated: Side,
+) -> None:
+    """As if blue's ranks had all-reduced a quarter of the time: the jobs of the file share the uplink."""
+
+    def apart(record: Record) -> Record:
+        if not isinstance(record, Iteration):
+            return record
+        part = 0.75 if record.job == "red" else 0.25
+        return replace(record, allreduce_end=record.compute_end + part * record.all_reduce_s)
+
+    found = crosscheck(altered(simulated, apart), simulated)
+    red = entry_of(found, "fragmented")
+    causes = red["causes"]
+    met = causes["met_s"]
+    assert 0 < met["emulated"] < met["simulated"]
+    assert causes["meetings_s"] == pytest.approx((met["emulated"] - met["simulated"]) / 2)
+    words = f"jobs that share links all-reduced during {1000 * met['emulated']:.0f} ms of an all-reduce"
+    assert any(words in why for why in red["why"])
+    assert not any("fair" in why for why in red["why"])
