@@ -28,6 +28,7 @@ from ringlight.containers.worker.flows import Flows
 from ringlight.containers.worker.marks import WORD_TOS, carry_payload
 from ringlight.containers.worker.peer import PeerLost, read_notes
 from ringlight.containers.worker.spec import WorkerSpec
+from ringlight.containers.worker.windows import keep_window
 
 _HELLO = struct.Struct("!4s8sII")
 _MAGIC = b"RLw2"
@@ -149,6 +150,7 @@ def connect(spec: WorkerSpec, peer: int, deadline: float, channel: int = 0) -> s
                 return connection
             connection.sendall(_hello(spec, channel))
             if _read_hello(connection, spec) == (peer, channel):
+                _keep_window(connection, spec, peer)
                 return connection
             last = "another job or rank answered"
         except OSError as error:
@@ -174,6 +176,8 @@ def accept(listener: socket.socket, spec: WorkerSpec, deadline: float) -> tuple[
             line = Line(spec.peers.index(address)) if address in spec.peers else None
         elif (line := _read_hello(connection, spec)) is not None:
             connection.sendall(_hello(spec, line.channel))
+            connection.settimeout(spec.peer_timeout_s)
+            _keep_window(connection, spec, line.peer)
         if line is not None:
             return line, connection
     except OSError:
@@ -250,6 +254,11 @@ def describe(connections: Iterable[tuple[int, socket.socket]]) -> list[dict[str,
         {"peer": peer, "local_port": c.getsockname()[1], "remote_port": c.getpeername()[1]}
         for peer, c in sorted(connections, key=lambda one: one[0])
     ]
+
+
+def _keep_window(connection: socket.socket, spec: WorkerSpec, peer: int) -> None:
+    if spec.windows_bytes:
+        keep_window(connection, spec.windows_bytes[peer])
 
 
 def _hello(spec: WorkerSpec, channel: int) -> bytes:

@@ -56,7 +56,8 @@ class WorkerSpec:
     writes none. ``resume``: the iteration to begin at, from the state that is there; 0 begins anew.
     ``posted``: count what the NIC is given to send (``posted``), and have payload one way on each connection.
     ``light``: "phases" where it follows the phases of the job's graph, each of whose ends is then posted.
-    ``averager``: of the collective ``optinc``, and of no other.
+    ``averager``: of the collective ``optinc``, and of no other. ``windows_bytes``: how much each rank may
+    have under way to this one; none where the kernel decides.
     """
 
     job: str
@@ -87,6 +88,7 @@ class WorkerSpec:
     averager: AveragerPlace | None = None
     deadline_s: float = 3600.0
     linktest: LinkTest = LinkTest()
+    windows_bytes: tuple[int, ...] = ()
 
     @property
     def address(self) -> str:
@@ -117,6 +119,10 @@ def parse_spec(raw: Any) -> WorkerSpec:
     rules = [
         (size >= 1, f"world_size must be at least 1, not {size}"),
         (len(spec.peers) == size, f"peers has {len(spec.peers)} addresses for a world_size of {size}"),
+        (
+            len(spec.windows_bytes) in (0, size),
+            f"windows_bytes has {len(spec.windows_bytes)} values for a world_size of {size}",
+        ),
         (0 <= spec.rank < size, f"rank {spec.rank} is not in 0..{size - 1}"),
         (0 < spec.port < 65536, f"port {spec.port} is not a TCP port"),
         (spec.workload in WORKLOADS, f"workload must be one of {WORKLOADS}, not {spec.workload!r}"),
@@ -212,10 +218,17 @@ def _convert(value: Any, annotation: str, name: str) -> Any:
     if isinstance(value, LinkTest | AveragerPlace):
         return value
     if (
-        annotation.startswith("tuple")
+        annotation == "tuple[int, ...]"
+        and isinstance(value, list)
+        and all(type(item) is int for item in value)
+    ):
+        return tuple(value)
+    if (
+        annotation == "tuple[str, ...]"
         and isinstance(value, list)
         and all(isinstance(item, str) for item in value)
     ):
         return tuple(value)
-    wanted = {"tuple[str, ...]": "a list of addresses", "bool": "true or false"}.get(annotation, annotation)
+    words = {"tuple[str, ...]": "a list of addresses", "tuple[int, ...]": "a list of whole numbers"}
+    wanted = {**words, "bool": "true or false"}.get(annotation, annotation)
     raise BadSpec(f"{name} must be {wanted}, not {value!r}")

@@ -429,11 +429,6 @@ def _with_one_setting_each(plans: Sequence[RunPlan]) -> list[RunPlan]:
     found = {id(plan.setting): plan.setting for plan in plans}
     disturbed = {id(plan.setting) for plan in plans if _disturbs(plan)}
     delayed = {id(plan.setting) for plan in plans if any(_delays(event.impairments) for event in plan.events)}
-    delayed |= {
-        number
-        for number, setting in found.items()
-        if any(_delays(link.impairments) for link in setting.fabric.links)
-    }
     settings = {
         number: replace(setting, onic_faults=number in disturbed, delays=number in delayed)
         for number, setting in found.items()

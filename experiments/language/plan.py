@@ -83,8 +83,8 @@ class Setting:
     ``fabric`` has real rates; ``section`` is it as written (units as strings), for the processes that read
     it. ``link_test_s``: how long each link is filled before the runs, emulated seconds. ``onic_faults``: some
     run disturbs the O-NICs' control network or tunes their lasers in another time than ``fabric`` has: their
-    agents must take such orders. ``delays``: in some run a link delays frames. Runs whose fabrics differ in
-    the lasers' tuning alone share one setting; the time that holds is ``RunPlan.tuning_s``.
+    agents must take such orders. ``delays``: in some run an event has a link delay frames. Runs whose
+    fabrics differ in the lasers' tuning alone share one setting; the time that holds is ``RunPlan.tuning_s``.
     """
 
     name: str

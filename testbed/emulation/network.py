@@ -51,6 +51,7 @@ from ringlight.testbed.emulation.onic.wiring import (
     array_wavelengths,
     standing_light,
 )
+from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.parts import Parts, Tunnel
 
@@ -59,8 +60,6 @@ log = logging.getLogger(__name__)
 #: Datapath id of the first Open vSwitch bridge that stands for an optical switch.
 OPTICAL_DPID = 0x100
 ADDRESS_PREFIX = 16
-#: Window of workers' connections: seconds at the fastest link's rate, and at least so many frames.
-_WINDOW_FRAMES, _LATE_S = 8, 0.02
 #: Longest wait for the kernel to tell of a carrier that has come or gone, seconds.
 CARRIER_S = 2.0
 #: Frames by which one may come late before TCP calls it lost, where light stands: those that went round in
@@ -76,8 +75,8 @@ class Emulation:
 
     ``time_dilation`` D: emulated seconds per real second. ``payload_scale`` S: real bytes per emulated byte.
     Rates are divided by D·S and times multiplied by D. ``rto_min_s``: emulated seconds, None for the
-    kernel's own. ``bounded``: workers have little under way (:meth:`LabNetwork._most_under_way`); not where
-    frames are delayed, as a window must hold what is on the way, too.
+    kernel's own. ``bounded``: workers have little under way (:meth:`LabNetwork.windows_to`); not where an
+    event delays frames, as a window must hold what is on the way, too.
     """
 
     time_dilation: float = 1.0
@@ -156,6 +155,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             link: self.frames.queue_s(index, emulation.seconds(link.queue_s))
             for index, link in enumerate(fabric.links)
         }
+        self._windows = None
+        if emulation.bounded and fabric.links and not fabric.onics:
+            self._windows = Windows(
+                fabric, self.frames.mtu_bytes, emulation.rate_bps, emulation.seconds, self._queue_s
+            )
         self._window_bytes = self._most_under_way()
         self._impaired = {
             link: link.impairments.dilated(emulation.time_dilation)
@@ -602,21 +606,38 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
 
     def _most_under_way(self) -> int | None:
-        """Window of the workers' connections, bytes; None where it is not bounded.
+        """Window that routes of workers give a new connection, bytes; None where it is not bounded.
 
         What is under way beyond what the way itself takes only waits in queues, and so do acknowledgements of
         what comes the other way: a binary tree over packet switches took 1.14 of its simulated time with half
-        a queue, 1.03 so. A connection that outgrew a queue would lose half of it at once, and TCP mends that
-        by a time-out, a second or so. Light that is asked for carries one connection; there half a queue
-        stays, as 112 kB had TCP wait for time-outs (an all-reduce took 3.5 times as long).
+        a queue, 1.03 so. Light that is asked for carries one connection; there half a queue stays, as 112 kB
+        had TCP wait for time-outs (an all-reduce took 3.5 times as long).
         """
         rates = [(self.emulation.rate_bps(link.rate_bps), queue_s) for link, queue_s in self._queue_s.items()]
         if not (self.emulation.bounded and rates):
             return None
-        # Workers are late now and then; meanwhile the window is what goes on.
-        late = math.ceil(max(rate_bps for rate_bps, _ in rates) / 8 * _LATE_S)
-        half = min(netlink.queue_bytes(*link) // 2 for link in rates) if self.fabric.onics else 0
-        return max(half, late, _WINDOW_FRAMES * netlink.FRAME_BYTES)
+        if self._windows is not None:
+            return self._windows.most()
+        late = math.ceil(max(rate_bps for rate_bps, _ in rates) / 8 * LATE_S)
+        half = min(netlink.queue_bytes(*link) // 2 for link in rates)
+        return max(half, late, WAITING_FRAMES * netlink.FRAME_BYTES)
+
+    def windows_to(self, gpu: str, ips: Iterable[str]) -> list[int]:
+        """Return the windows of a worker's connections for what comes from GPUs at these addresses, bytes.
+
+        None at all where they are not bounded.
+
+        A worker keeps to them by itself: Linux forgets the window of a route once it has seen a full segment
+        (since 6.10: tcp_measure_rcv_mss sets the clamp anew). With 250 kB under way and a queue of 40 kB each
+        rank sent some fifteen segments again in an all-reduce.
+        """
+        if self._windows is None:
+            return []
+        others = [self.fabric.gpu_by_ip(ip) for ip in ips]
+        return [
+            0 if other is None or other.name == gpu else self._windows.between(other.name, gpu)
+            for other in others
+        ]
 
     def _offloads(self, gpu: str) -> bool:
         """Whether a host may leave checksums to be computed and bursts to be cut up: not where a link is

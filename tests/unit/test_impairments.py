@@ -121,12 +121,12 @@ def test_an_event_needs_impairments_and_they_need_the_event() -> None:
         experiment({**impair(loss=0.1), "target": "gpu g0"})
 
 
-def test_workers_are_bounded_by_queues_where_no_run_delays_frames() -> None:
+def test_workers_are_bounded_by_their_paths_where_no_event_delays_frames() -> None:
     for found, delays in (
         (experiment(impair(loss=0.1)), False),
         (experiment(impair(delay="1 ms")), True),
         (with_link(loss=0.1), False),
-        (with_link(delay="1 ms"), True),
+        (with_link(delay="1 ms"), False),
     ):
         setting = found.plans[0].setting
         assert setting.delays == delays

@@ -27,7 +27,7 @@ def processes_of(
     **more: Any,
 ) -> LabProcesses:
     """The processes, not started yet, of a lab of this setting. ``bounded``: workers have little under
-    way, as nobody will delay frames; ``more``: keywords of ``LabProcesses``."""
+    way, as no event will delay frames; ``more``: keywords of ``LabProcesses``."""
     scale, tcp = setting.scale, setting.tcp
     options = [
         *("--time-dilation", repr(scale.time), "--payload-scale", repr(scale.payload)),

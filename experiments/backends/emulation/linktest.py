@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -42,19 +43,22 @@ READY_S, LATE_S = 60.0, 30.0
 #: From the release call to the start, seconds. Who hears of it later begins later, and its stream counts from
 #: then: unlike those of training, these ranks need no common start.
 START_S = 0.05
+#: Frames that TCP sends at first (RFC 6928), and the share of a test that workers leave for warming up.
+FIRST_FRAMES, WARM_UP = 10, 0.25
 
 
 @dataclass(frozen=True)
 class Stream:
     """One GPU sends to another. ``links``: those that its rate tells of, each with the direction.
 
-    ``rate_bps``: what can be asked of it, real.
+    ``rate_bps``: what can be asked of it, real. ``round_trip_s``: delays of links there and back, real.
     """
 
     source: str
     destination: str
     links: tuple[tuple[str, str], ...]
     rate_bps: float
+    round_trip_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ class LinkTest:
 
     def _fill(self, batch: list[Stream]) -> tuple[dict[tuple[str, str], float], Shares]:
         """Bits per second of TCP payload that each source got through to its destination, and the load."""
+        seconds = max(seconds_of(self._setting, stream) for stream in batch)
         receivers = {stream.source: stream.destination for stream in batch}
         involved = {*receivers, *receivers.values()}
         gpus = [gpu for gpu in self._setting.fabric.gpus if gpu in involved]
@@ -215,13 +220,13 @@ class LinkTest:
             "hold": True,
             "workload": "linktest",
             "connect_timeout_s": CONNECT_S + RANK_S * len(gpus),
-            "linktest": {"seconds": self._setting.link_test_s, "to": to},
+            "linktest": {"seconds": seconds, "to": to},
         }
         job = str(self._api.post("/v1/jobs", request)["id"])
         self._wait(job, "READY", READY_S + RANK_S * len(gpus))
         load = ProcessorLoad(self._processes.lab.id)
         self._api.post("/v1/jobs/release", {"jobs": [job], "delay_s": START_S})
-        self._wait(job, "SUCCEEDED", self._setting.link_test_s + LATE_S)
+        self._wait(job, "SUCCEEDED", seconds + LATE_S)
         shares = load.shares()
         events = self._api.get(f"/v1/jobs/{job}/events", cursor=0)["events"]
         rates = {
@@ -254,6 +259,14 @@ class LinkTest:
             if time.monotonic() > deadline:
                 raise BackendError(f"link test: not {state.lower()} after {patience_s:.0f} s")
             time.sleep(0.03)
+
+
+def seconds_of(setting: Setting, stream: Stream) -> float:
+    """Return how long a stream lasts, emulated seconds: slow start takes a round trip for each doubling."""
+    round_trip_s = stream.round_trip_s * setting.scale.time
+    on_way_bytes = stream.rate_bps / setting.scale.rate / 8 * round_trip_s
+    doublings = math.log2(max(1.0, on_way_bytes / (FIRST_FRAMES * setting.frames.mtu_bytes)))
+    return max(setting.link_test_s, (math.ceil(doublings) + 2) * round_trip_s / WARM_UP)
 
 
 def _ratio(rate: Mapping[str, Any]) -> float:
@@ -299,8 +312,14 @@ def _nics(fabric: Fabric, graph: ElectricalGraph) -> Iterator[Stream]:
     for switch in fabric.packet_switches:
         gpus = [gpu for gpu in fabric.gpus if switch in graph.heads(gpu)]
         for a, b in itertools.pairwise([*gpus, gpus[0]]) if len(gpus) > 1 else ():
-            rates = [edge.rate_bps for end in (a, b) for edge in graph.leaving[end]]
-            yield Stream(a, b, ((f"NICs of {a}, {b}", f"{a} to {b}"),), min(rates))
+            edges = [edge for end in (a, b) for edge in graph.leaving[end]]
+            links = ((f"NICs of {a}, {b}", f"{a} to {b}"),)
+            round_trip_s = 2 * sum(_delay_s(fabric, edge.out) for edge in edges)
+            yield Stream(a, b, links, min(edge.rate_bps for edge in edges), round_trip_s)
+
+
+def _delay_s(fabric: Fabric, out: Port) -> float:
+    return fabric.link_at[out].impairments.delay_s
 
 
 def _grid(plane: GridPlane) -> Iterator[list[Stream]]:
@@ -403,6 +422,9 @@ def trunk_tests(fabric: Fabric, router: Router) -> tuple[list[list[Stream]], lis
             for link in [fabric.link_at[hop.out]]
         ]
         # One NIC cannot fill a faster trunk: then its own rate is what can be asked for.
-        batches[free].append(Stream(source, destination, tuple(labels), min(hop.rate_bps for hop in path)))
+        rate_bps = min(hop.rate_bps for hop in path)
+        both_ways = (*path, *router.path(destination, source))
+        round_trip_s = sum(_delay_s(fabric, hop.out) for hop in both_ways)
+        batches[free].append(Stream(source, destination, tuple(labels), rate_bps, round_trip_s))
         taken[free] |= used
     return batches, sorted(left)

@@ -451,6 +451,8 @@ class Workers:
                 spec = spec | {"checkpoint": worker.host.checkpoint}
             if _is_averaged(spec):
                 spec = spec | {"averager": self._averager(request)}
+            if windows := self._network.windows_to(place.gpu, _addresses(spec)):
+                spec = spec | {"windows_bytes": windows}
             graph = None if request.graph is None else (self.workloads / request.graph).read_bytes()
             make_worker_directory(place.directory, spec, worker.host.uid, graph)
             if at_hand:
