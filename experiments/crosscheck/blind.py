@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from ringlight.experiments.analysis.differences import FIGURES, Entry, cause_of
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.crosscheck.command import compared, side, write
@@ -23,9 +24,13 @@ from ringlight.experiments.crosscheck.sides import predicted_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.folder import environment_of
+from ringlight.experiments.record.runs import Run
 from ringlight.experiments.record.writing import write_json, writing
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.progress import Reporter
+
+#: Key of the trivial predictor in entries and spreads.
+TRIVIAL = "trivial"
 
 
 def run_blind(
@@ -65,6 +70,7 @@ def run_blind(
         again=("crosscheck", "--random", str(experiments), "--seed", str(seed)),
     )
     found = compared(done.path, simulated, limit_percent)
+    beside_trivial(found["entries"], side(simulated).runs)
     found["blind"] = {
         "experiments": experiments,
         "seed": seed,
@@ -74,11 +80,28 @@ def run_blind(
     return write(drawn, found, parent), found
 
 
+def beside_trivial(entries: Sequence[Entry], simulated: Sequence[Run]) -> None:
+    """Set the all-reduce of the trivial predictor, bytes over a NIC's rate, beside that of each entry.
+
+    A simulation has to beat it: where nothing is shared, waits or is slow, it is right.
+    """
+    runs = {run.name: run for run in simulated}
+    for entry in entries:
+        plan, job = runs[entry["run"]].plan, entry["job"]
+        trivial_s = ideal_all_reduce_s(plan.setting, plan.job(job), runs[entry["run"]].jobs[job].gpus)
+        emulated_s = entry["allreduce_s"]["emulated"]
+        entry["trivial"] = {
+            "allreduce_s": trivial_s,
+            "difference_percent": 100 * (trivial_s / emulated_s - 1) if emulated_s > 0 else 0.0,
+        }
+
+
 def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
     """How far predictions were off, by kind of fabric and of ``all``; and whoever was off by more.
 
     Of each figure, of the differences' sizes in per cent: ``median``, ``p95`` (95 of 100 are as near or
-    nearer), ``most`` and ``within``, the part within the limit.
+    nearer), ``most`` and ``within``, the part within the limit. ``trivial``: those of the trivial predictor's
+    all-reduces.
     """
     kinds: dict[str, list[Entry]] = {"all": list(entries)}
     for entry in entries:
@@ -87,7 +110,10 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
         "kinds": {
             kind: {
                 "jobs": len(found),
-                **{f: _spread((e[f]["difference_percent"] for e in found), limit_percent) for f in FIGURES},
+                **{
+                    f: _spread((e[f]["difference_percent"] for e in found), limit_percent)
+                    for f in (*FIGURES, TRIVIAL)
+                },
             }
             for kind, found in kinds.items()
         },
@@ -97,7 +123,7 @@ def spread_of(entries: Sequence[Entry], limit_percent: float) -> dict[str, Any]:
                 "job": entry["job"],
                 "cause": cause_of(entry),
                 "explained": cause_of(entry) is not None,
-                **{figure: entry[figure]["difference_percent"] for figure in FIGURES},
+                **{figure: entry[figure]["difference_percent"] for figure in (*FIGURES, TRIVIAL)},
             }
             for entry in entries
             if any(abs(entry[figure]["difference_percent"]) > limit_percent for figure in FIGURES)

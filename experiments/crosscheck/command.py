@@ -213,10 +213,14 @@ def _show_spread(kinds: Mapping[str, Any], whats: Mapping[str, str]) -> None:
     """Print how far predictions were off, by kind of fabric."""
     sizes = {"median": "median", "p95": "95 of 100"}
     rows = [
-        [kind, at["jobs"], *(f"{at[figure][key]:.1f} %" for figure in whats for key in sizes)]
+        [kind, at["jobs"], *(f"{at[figure][key]:.1f} %" for figure in (*whats, "trivial") for key in sizes)]
         for kind, at in kinds.items()
     ]
-    heads = (f"{what}, {words}" for what in whats.values() for words in sizes.values())
+    heads = (
+        f"{what}, {words}"
+        for what in (*whats.values(), "bytes over the NIC's rate")
+        for words in sizes.values()
+    )
     table(["fabric", "jobs", *heads], rows, numeric=1)
 
 

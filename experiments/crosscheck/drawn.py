@@ -3,7 +3,9 @@
 Every experiment is an arm of one scenario, on a fabric of its own: a tree of packet switches, several paths
 between leaves, one or two optical switches between GPUs and packet switches, a grid or a ring of wavelengths;
 with equal or unequal rates, one or two jobs, and where the kind allows it a cut cable or moved light in the
-middle. Rates as emulated are what two processors carry: at most ``MOST_BPS`` of all NICs together.
+middle. Of five kinds of trees bytes over a NIC's rate say little: with thin uplinks, with queues of a few
+frames, with uplinks that delay, with messages of a few frames, and with three jobs of a collective each.
+Rates as emulated are what two processors carry: at most ``MOST_BPS`` of all NICs together.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from random import Random
 from typing import Any
 
 import yaml
+
+from ringlight.fabric.frames import ETHERNET_BYTES, LARGEST_MTU_BYTES
 
 #: Payload of all NICs together, bits per second as emulated.
 MOST_BPS = 260e6
@@ -24,15 +28,23 @@ QUEUE_S = (0.15, 0.3)
 #: TCP's least time-out: longer than the round trip of a connection whose queues are shared both ways, and
 #: short beside an iteration. (10 ms, as first drawn, struck though nothing was lost.)
 RTO_MIN = "50 ms"
+#: All-reduces of harder trees, as ``ALL_REDUCE_S``: over thin uplinks they take several times as long.
+THIN_S, FAR_S, SMALL_S = (0.1, 0.25), (0.2, 0.5), (0.06, 0.15)
+#: Frames that a shallow queue holds, and seconds by which an uplink delays, as emulated.
+SHALLOW_FRAMES, DELAY_S = (5, 12), (0.005, 0.04)
 _GPU = "gpu"
+_FRAME_BYTES = LARGEST_MTU_BYTES + ETHERNET_BYTES
 Part = dict[str, Any]
 
 
 class _Draw:
-    """The draws that all kinds of an experiment share; ``nic_bps``: a NIC's rate, real."""
+    """The draws that all kinds of an experiment share; ``nic_bps``: a NIC's rate, real.
 
-    def __init__(self, random: Random, gpus: int) -> None:
-        self.random = random
+    ``all_reduce_s``: between which times a ring's all-reduce at the rate of a NIC is, as emulated.
+    """
+
+    def __init__(self, random: Random, gpus: int, all_reduce_s: tuple[float, float] = ALL_REDUCE_S) -> None:
+        self.random, self.all_reduce_s = random, all_reduce_s
         self.time, self.payload = random.choice((4, 10, 20)), random.choice((10, 20, 40))
         most_bps = min(60e6, MOST_BPS / gpus)
         emulated_bps = random.uniform(most_bps / 2, most_bps)
@@ -64,7 +76,7 @@ class _Draw:
 
     def job(self, ranks: Sequence[str], collectives: Sequence[str]) -> Part:
         able = [name for name in collectives if name not in OF_POWERS or len(ranks) & (len(ranks) - 1) == 0]
-        all_reduce_s = self.random.uniform(*ALL_REDUCE_S)
+        all_reduce_s = self.random.uniform(*self.all_reduce_s)
         sent = 2 * (len(ranks) - 1) / len(ranks)
         gradient = all_reduce_s * self.nic_bps / self.time / 8 / sent
         compute_s = self.random.uniform(*COMPUTE_PART) * all_reduce_s / self.time
@@ -94,11 +106,19 @@ def _tree(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
     """Leaves under one packet switch."""
     leaves, each = random.randint(2, 3), random.randint(2, 4)
     draw = _Draw(random, leaves * each)
+    fabric = _leaves(draw, leaves, each, random.choice((1.0, 1.5, 2.0)))
+    return draw, fabric, draw.jobs([f"g{k}" for k in range(leaves * each)], _ON_PACKETS), []
+
+
+def _leaves(draw: _Draw, leaves: int, each: int, narrow: float, **uplink: str) -> Part:
+    """So many GPUs under each leaf, whose uplink has an ``narrow``-th of half of their rates."""
     names = [f"g{k}" for k in range(leaves * each)]
     links = [draw.nic(gpu, f"leaf{k // each}:{k % each + 1}") for k, gpu in enumerate(names)]
-    narrow = random.choice((1.0, 1.5, 2.0))
-    links += [draw.link(f"leaf{k}:{each + 1}", f"root:{k + 1}", each / narrow / 2) for k in range(leaves)]
-    fabric = {
+    links += [
+        {**draw.link(f"leaf{k}:{each + 1}", f"root:{k + 1}", each / narrow / 2), **uplink}
+        for k in range(leaves)
+    ]
+    return {
         "servers": {f"s{k}": {"gpus": {gpu: _GPU}} for k, gpu in enumerate(names)},
         "packet_switches": {
             "root": {"ports": leaves},
@@ -106,7 +126,55 @@ def _tree(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
         },
         "links": links,
     }
-    return draw, fabric, draw.jobs(names, _ON_PACKETS), []
+
+
+def _thin(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Uplinks with an eighth to a quarter of the rates under them."""
+    each = random.randint(2, 4)
+    draw = _Draw(random, 2 * each, THIN_S)
+    fabric = _leaves(draw, 2, each, random.choice((2.0, 3.0, 4.0)))
+    return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
+
+
+def _shallow(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Queues of a few frames at every link."""
+    each = random.randint(2, 4)
+    draw = _Draw(random, 2 * each, FAR_S)
+    narrow = random.choice((1.0, 1.5, 2.0))
+    # Of the slowest link, which an uneven fabric's NIC may be.
+    slowest_bps = draw.nic_bps * min(0.5, each / narrow / 2) / draw.time / draw.payload
+    queue_s = random.randint(*SHALLOW_FRAMES) * 8 * _FRAME_BYTES / slowest_bps
+    draw.queue = f"{1e3 * queue_s / draw.time:.2f} ms"
+    fabric = _leaves(draw, 2, each, narrow)
+    return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
+
+
+def _far(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Uplinks that delay frames."""
+    each = random.randint(2, 3)
+    draw = _Draw(random, 2 * each, FAR_S)
+    delay_s = random.uniform(*DELAY_S) / draw.time
+    fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)), delay=f"{1e3 * delay_s:.3f} ms")
+    return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
+
+
+def _small(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Messages of a few frames."""
+    each = random.randint(2, 4)
+    draw = _Draw(random, 2 * each, SMALL_S)
+    fabric = _leaves(draw, 2, each, random.choice((1.0, 2.0)))
+    return draw, fabric, draw.jobs([f"g{k}" for k in range(2 * each)], _ON_PACKETS), []
+
+
+def _mixed(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
+    """Three jobs whose ranks are under all leaves, each with a collective of its own."""
+    draw = _Draw(random, 8, THIN_S)
+    names = random.sample([f"g{k}" for k in range(8)], 8)
+    jobs: dict[str, Part] = {}
+    for name, ranks in zip(("red", "blue", "green"), (names[:4], names[4:6], names[6:]), strict=True):
+        taken = {job["training"]["collective"] for job in jobs.values()}
+        jobs[name] = draw.job(ranks, [found for found in _ON_PACKETS if found not in taken])
+    return draw, _leaves(draw, 2, 4, random.choice((1.0, 2.0, 3.0))), jobs, []
 
 
 def _paths(random: Random) -> tuple[_Draw, Part, dict[str, Part], list[Part]]:
@@ -198,6 +266,11 @@ KINDS: Mapping[str, Kind] = {
     "two-ocs": lambda random: _optical(random, 2),
     "grid": _grid,
     "ring": _ring,
+    "thin": _thin,
+    "shallow": _shallow,
+    "far": _far,
+    "small": _small,
+    "mixed": _mixed,
 }
 
 

@@ -15,20 +15,24 @@ from ringlight.experiments.analysis.differences import cause_of
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.crosscheck.blind import run_blind, spread_of
+from ringlight.experiments.crosscheck.blind import beside_trivial, run_blind, spread_of
+from ringlight.experiments.crosscheck.command import side
 from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
+from ringlight.experiments.crosscheck.sides import crosscheck
 from ringlight.experiments.crosscheck.spread_page import spread_parts
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import read_json
+from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.progress import Reporter
 
 
 def test_a_seed_draws_the_same_experiments_and_fewer_are_its_first() -> None:
-    many, few = (yaml.safe_load(scenario_of(count, 7)) for count in (12, 5))
-    assert scenario_of(12, 7) == scenario_of(12, 7) != scenario_of(12, 8)
+    twice = 2 * len(KINDS)
+    many, few = (yaml.safe_load(scenario_of(count, 7)) for count in (twice, 5))
+    assert scenario_of(twice, 7) == scenario_of(twice, 7) != scenario_of(twice, 8)
     assert few["arms"] == {name: many["arms"][name] for name in list(many["arms"])[:5]}
     assert [kind_of(name) for name in many["arms"]] == [*KINDS, *KINDS]
 
@@ -45,12 +49,25 @@ def test_whatever_is_drawn_both_can_run_and_this_machine_carries(long: bool) -> 
         assert len(fabric.gpus) * fastest / scale.time / scale.payload <= 1.05 * MOST_BPS, plan.arm
 
 
+def test_harder_kinds_are_what_bytes_over_a_nic_s_rate_do_not_give(tmp_path: Path) -> None:
+    """Simulated alone: of each kind most jobs are farther off than 10 %."""
+    drawn = parse(scenario_of(3 * len(KINDS), 21), "blind.yaml")
+    folder = carry_out_experiment(drawn, SimulationBackend(), tmp_path)[0].path
+    found = crosscheck(side(folder), side(folder))
+    beside_trivial(found["entries"], side(folder).runs)
+    kinds = spread_of(found["entries"], 10.0)["kinds"]
+    assert all(kinds[kind]["trivial"]["median"] > 10 for kind in ("thin", "mixed"))
+    hard = [e for e in found["entries"] if kind_of(e["arm"]) in ("thin", "shallow", "far", "small", "mixed")]
+    assert sum(abs(e["trivial"]["difference_percent"]) > 3 for e in hard) >= 0.7 * len(hard)
+
+
 def entry(arm: str, percent: float, **causes: Any) -> dict[str, Any]:
     known = {"gap_s": 1.0, "timers_s": 0.0, "links_s": 0.0, "set_up_s": 0.0, "verdict": []}
     figure = {"difference_percent": percent}
     return {
         "run": arm, "arm": arm, "job": "red", "allreduce_s": figure, "iteration_s": figure,
-        "completion_s": figure, "causes": known | {"retransmits_per_rank_and_iteration": 0.0} | causes,
+        "completion_s": figure, "trivial": {"difference_percent": 2 * percent},
+        "causes": known | {"retransmits_per_rank_and_iteration": 0.0} | causes,
     }  # fmt: skip
 
 
@@ -61,6 +78,7 @@ def test_errors_are_counted_by_kind_and_nobody_is_left_out() -> None:
     assert (tree["jobs"], found["kinds"]["all"]["jobs"]) == (20, 21)
     assert tree["allreduce_s"] == {"median": 10.5, "p95": 19.0, "most": 20.0, "within": 0.5}
     assert found["kinds"]["ring"]["iteration_s"]["median"] == 30.0
+    assert (tree["trivial"]["median"], tree["trivial"]["within"]) == (21.0, 0.25)
     assert [at["run"] for at in found["outliers"]] == [f"tree-{k:03d}" for k in range(11, 21)] + ["ring-020"]
 
 
@@ -130,6 +148,11 @@ def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same
     assert json.loads((folder / "crosscheck.json").read_text()) == found
     page = (folder / "crosscheck.html").read_text()
     assert sha256 in page
+    assert "bytes over the NIC" in page
+    # A ring without anybody beside it is what its bytes take; headers are besides.
+    trivial = {entry["run"]: entry["trivial"] for entry in found["entries"]}
+    assert all(at["allreduce_s"] > 0 for at in trivial.values())
+    assert min(abs(at["difference_percent"]) for at in trivial.values()) < 5
     assert "two-ocs" in page
 
     assert blind(run)[1]["blind"]["predicted_sha256"] == sha256
