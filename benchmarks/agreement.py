@@ -1,0 +1,129 @@
+"""How far simulated all-reduces are from emulated ones, in every bundled scenario and in cases. Needs root.
+
+Each file is cross-checked in workers without containers, with few iterations where none of its events needs
+more. What differs by more than ``LIMIT_PERCENT`` must be named with its cause, in a run that does not call
+itself good; else it is ``missed``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, need_root, show, tell
+from ringlight.experiments.analysis.differences import cause_of, signed
+from ringlight.experiments.backends.emulation.backend import EmulationBackend
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.simulation.backend import SimulationBackend
+from ringlight.experiments.crosscheck.command import run_crosscheck
+from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.record.writing import write_whole
+from ringlight.experiments.runner.progress import Reporter
+
+LIMIT_PERCENT = 5.0
+CASES = ROOT / "tests" / "data" / "agreement"
+#: Their size, or a simulation of hours, is what they are about.
+LARGE = ("two_hundred_fifty_six",)
+BEGIN, END = "<!-- agreement -->\n", "<!-- end of agreement -->\n"
+HEADS = ("scenario", "jobs", "largest all-reduce difference", "of", "verdict", "cause")
+
+
+def files() -> list[Path]:
+    """Return every bundled scenario but the largest, and the cases."""
+    scenarios = ROOT / "scenarios"
+    found = [*scenarios.glob("*.yaml"), *scenarios.glob("examples/*.yaml"), *CASES.glob("*.yaml")]
+    return sorted(path for path in found if path.stem not in LARGE)
+
+
+def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str, Any]:
+    """Cross-check a file; a row of the table, with ``left_out`` where it cannot be emulated."""
+    row: dict[str, Any] = {"scenario": str(path.relative_to(ROOT))}
+    why = ""
+    for shortened in (iterations, None):
+        try:
+            _, found = run_crosscheck(
+                path,
+                EmulationBackend(runtime),
+                SimulationBackend(),
+                parent,
+                Reporter(),
+                iterations=shortened,
+                limit_percent=LIMIT_PERCENT,
+            )
+        except (ScenarioError, BackendError, ValueError) as error:
+            why = str(error)
+        else:
+            return {**row, "iterations": shortened, **worst_of(found)}
+    return {**row, "left_out": why}
+
+
+def worst_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The job whose all-reduce is farthest off, and whether that is named."""
+    worst = max(found["entries"], key=lambda entry: abs(entry["allreduce_s"]["difference_percent"]))
+    percent, verdict = worst["allreduce_s"]["difference_percent"], found["emulated"]["fidelity"]
+    cause = None if abs(percent) <= LIMIT_PERCENT else cause_of(worst)
+    beyond = [e for e in found["entries"] if abs(e["allreduce_s"]["difference_percent"]) > LIMIT_PERCENT]
+    return {
+        "jobs": len(found["entries"]),
+        "difference_percent": round(percent, 2),
+        "of": f"{worst['run']}, {worst['job']}",
+        "verdict": verdict,
+        "cause": cause,
+        "beyond": len(beyond),
+        "named": not beyond or (verdict != "good" and all(cause_of(entry) for entry in beyond)),
+    }
+
+
+def table_of(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Cells of the rows that could be emulated."""
+    return [
+        [
+            f"`{row['scenario']}`",
+            str(row["jobs"]),
+            f"{signed(row['difference_percent'])} %",
+            row["of"],
+            row["verdict"],
+            row["cause"] or ("–" if not row["beyond"] else "unexplained"),
+        ]
+        for row in rows
+        if "left_out" not in row
+    ]
+
+
+def written(page: str, rows: Iterable[Mapping[str, Any]], command: str) -> str:
+    """Return the page with its block made anew. Raises ValueError where it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"there is no {BEGIN.strip()} … {END.strip()}")
+    lines = [HEADS, ["---"] * len(HEADS), *table_of(rows)]
+    table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return f"{before}{begin}{table}\nMade by `{command}`.\n{end}{after}"
+
+
+def agreement(
+    file: list[Path] = [],
+    iterations: int = 4,
+    runtime: str = "namespace",
+    page: Path | None = None,
+) -> dict[str, Any]:
+    """``file``: only these; ``page``: write the table into this one, between its marks."""
+    need_root()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for path in [one.resolve() for one in file] or files():
+            row = checked(path, iterations, runtime, Path(folder))
+            tell(f"{row['scenario']}: {row.get('left_out') or row['difference_percent']}")
+            rows.append(row)
+    show(HEADS, table_of(rows))
+    if page is not None:
+        write_whole(
+            page, written(page.read_text(), rows, "python -m benchmarks agreement --page " + str(page))
+        )
+    missed = [f"{row['scenario']}: {row['of']}" for row in rows if not row.get("named", True)]
+    return {"limit_percent": LIMIT_PERCENT, "rows": rows, "missed": missed}
+
+
+PARTS = (agreement,)

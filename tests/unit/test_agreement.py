@@ -1,0 +1,52 @@
+"""The table of how far simulations are from emulations: what it names, and where it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.agreement import BEGIN, END, files, worst_of, written
+from ringlight.experiments.analysis.differences import cause_of
+from tests.unit.test_blind import entry
+from tests.unit.test_cli import ROOT
+
+
+def found(verdict: str, *entries: dict[str, Any]) -> dict[str, Any]:
+    return {"entries": list(entries), "emulated": {"fidelity": verdict}}
+
+
+def test_what_differs_by_more_needs_a_cause_and_is_not_good() -> None:
+    near, unknown = entry("near", -4.9), entry("unknown", 7.0)
+    named = entry("named", -8.0, retransmits_per_rank_and_iteration=3.0)
+    assert cause_of(named)
+    cases = [("good", [near], True), ("good", [near, named], False), ("doubtful", [near, named], True)]
+    cases.append(("doubtful", [named, unknown], False))
+    assert [worst_of(found(verdict, *entries))["named"] for verdict, entries, _ in cases] == [
+        wanted for _, _, wanted in cases
+    ]
+    row = worst_of(found("doubtful", near, named))
+    assert (row["of"], row["difference_percent"], row["beyond"]) == ("named, red", -8.0, 1)
+    assert row["cause"] == cause_of(named)
+
+
+def test_the_table_replaces_the_block_of_a_page() -> None:
+    page = f"before\n{BEGIN}old\n{END}after\n"
+    rows = [
+        {"scenario": "a.yaml", **worst_of(found("good", entry("near", -4.9)))},
+        {"scenario": "b.yaml", "left_out": "only simulated"},
+    ]
+    made = written(page, rows, "the command")
+    assert made.startswith(f"before\n{BEGIN}| scenario |")
+    assert "| `a.yaml` | 1 | −4.9 % | near, red | good | – |" in made
+    assert "b.yaml" not in made
+    assert made.endswith(f"Made by `the command`.\n{END}after\n")
+    with pytest.raises(ValueError, match="there is no"):
+        written("before", rows, "the command")
+    assert BEGIN in (ROOT / "docs" / "simulation.md").read_text()
+
+
+def test_all_bundled_scenarios_and_cases_are_asked() -> None:
+    names = {path.stem for path in files()}
+    assert {"disaggregation", "leaf_spine_arrival", "thin_trunk", "delayed_trunk", "shallow_queue"} <= names
+    assert "two_hundred_fifty_six" not in names
