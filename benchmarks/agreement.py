@@ -38,7 +38,10 @@ def files() -> list[Path]:
 
 
 def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str, Any]:
-    """Cross-check a file; a row of the table, with ``left_out`` where it cannot be emulated."""
+    """Cross-check a file; a row of the table.
+
+    ``left_out``: why it cannot be emulated; ``failed``: why its run did not come to an end.
+    """
     row: dict[str, Any] = {"scenario": str(path.relative_to(ROOT))}
     why = ""
     for shortened in (iterations, None):
@@ -52,7 +55,9 @@ def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str
                 iterations=shortened,
                 limit_percent=LIMIT_PERCENT,
             )
-        except (ScenarioError, BackendError, ValueError) as error:
+        except BackendError as error:
+            return {**row, "failed": str(error), "named": False}
+        except ScenarioError as error:
             why = str(error)
         else:
             return {**row, "iterations": shortened, **worst_of(found)}
@@ -76,6 +81,13 @@ def worst_of(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def said_of(row: Mapping[str, Any]) -> str:
+    """What a row says in a line."""
+    if "jobs" in row:
+        return f"{signed(row['difference_percent'])} % ({row['of']}, {row['verdict']})"
+    return str(row.get("failed") or row["left_out"])
+
+
 def table_of(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
     """Cells of the rows that could be emulated."""
     return [
@@ -88,7 +100,7 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
             row["cause"] or ("–" if not row["beyond"] else "unexplained"),
         ]
         for row in rows
-        if "left_out" not in row
+        if "jobs" in row
     ]
 
 
@@ -115,14 +127,14 @@ def agreement(
     with tempfile.TemporaryDirectory() as folder:
         for path in [one.resolve() for one in file] or files():
             row = checked(path, iterations, runtime, Path(folder))
-            tell(f"{row['scenario']}: {row.get('left_out') or row['difference_percent']}")
+            tell(f"{row['scenario']}: {said_of(row)}")
             rows.append(row)
     show(HEADS, table_of(rows))
     if page is not None:
         write_whole(
             page, written(page.read_text(), rows, "python -m benchmarks agreement --page " + str(page))
         )
-    missed = [f"{row['scenario']}: {row['of']}" for row in rows if not row.get("named", True)]
+    missed = [f"{row['scenario']}: {said_of(row)}" for row in rows if not row.get("named", True)]
     return {"limit_percent": LIMIT_PERCENT, "rows": rows, "missed": missed}
 
 

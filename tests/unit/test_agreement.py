@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import agreement
 from benchmarks.agreement import BEGIN, END, files, worst_of, written
 from ringlight.experiments.analysis.differences import cause_of
+from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.language.text import ScenarioError
 from tests.unit.test_blind import entry
 from tests.unit.test_cli import ROOT
 
@@ -50,3 +54,20 @@ def test_all_bundled_scenarios_and_cases_are_asked() -> None:
     names = {path.stem for path in files()}
     assert {"disaggregation", "leaf_spine_arrival", "thin_trunk", "delayed_trunk", "shallow_queue"} <= names
     assert "two_hundred_fifty_six" not in names
+
+
+def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = ROOT / "scenarios" / "zoo.yaml"
+    for error, key in ((BackendError("the testbed ended"), "failed"), (ScenarioError("no arm"), "left_out")):
+
+        def fails(*_: Any, error: Exception = error, **__: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(agreement, "run_crosscheck", fails)
+        row = agreement.checked(path, 4, "namespace", tmp_path)
+        assert row[key] == str(error)
+        assert row.get("named", True) == (key == "left_out")
+        assert agreement.table_of([row]) == []
+        assert str(error) in agreement.said_of(row)
