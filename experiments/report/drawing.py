@@ -25,10 +25,19 @@ from matplotlib.patches import FancyBboxPatch
 
 INK, QUIET, RULE, FACE = "#1b2129", "#6a7381", "#c9ced6", "#f4f5f7"
 _CSS = {INK: "var(--ink)", QUIET: "var(--quiet)", RULE: "var(--rule)", FACE: "var(--face)"}
-PALETTE = ("#c8425a", "#2f7ec0", "#2e9c6d", "#c98a1b", "#8a5cc2", "#1f9ea6")
+PALETTE = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 #: Where there are more to tell apart.
 MORE = ("#7f8793", "#b5651d", "#5b7f2b", "#3b3f8f", "#d178b5", "#4aa3a3", "#9a3324", "#b8a13a")
-_NAMED = {"red": PALETTE[0], "blue": PALETTE[1], "green": PALETTE[2]}
+#: Colours of jobs, as on the page: Okabe and Ito's, which people with any kind of colour vision tell apart.
+JOB_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d1f", "#5b4ea3")
+JOB_NAMES = {
+    "red": "#d55e00",
+    "orange": "#e69f00",
+    "blue": "#0072b2",
+    "green": "#009e73",
+    "purple": "#cc79a7",
+    "sky": "#56b4e9",
+}
 LIGHT = "#e0a32e"
 #: Digits behind the point that are too many.
 _DIGITS = re.compile(r"(\.\d\d)\d+")
@@ -88,12 +97,11 @@ class Plot:
 
 
 def job_colours(jobs: Sequence[str]) -> dict[str, str]:
-    """One colour per job: its own where it is called after one, else the next of the palette, which begins
-    again after its end."""
-    # The first of MORE is a grey, as of what belongs to no job.
-    free = [c for c in (*PALETTE, *MORE[1:]) if c not in {_NAMED.get(job) for job in jobs}]
-    after = itertools.cycle(free)
-    return {job: _NAMED.get(job) or next(after) for job in jobs}
+    """Return one colour per job, as ``view/page/colours.js`` chooses them: that of its name if its name is a
+    colour's, else that of its place among those that no name takes."""
+    taken = {JOB_NAMES[job] for job in jobs if job in JOB_NAMES}
+    free = [colour for colour in JOB_COLOURS if colour not in taken] or JOB_COLOURS
+    return {job: JOB_NAMES.get(job) or free[place % len(free)] for place, job in enumerate(jobs)}
 
 
 def wavelength_colours(wavelengths: int) -> list[str]:

@@ -27,6 +27,7 @@ _SHORT = 16
 #: A table of more rows is more than anybody reads who did not ask for it.
 _MANY = 24
 _TAG = re.compile("<[^>]*>")
+VERDICTS = ("good", "doubtful", "bad")
 #: In place of a headline where the emulation did not hold its settings: nothing was found out.
 NO_RESULT = "No result: the emulation did not hold its settings"
 
@@ -40,6 +41,12 @@ def page(title: str, parts: Iterable[str]) -> str:
         + "\n".join(part for part in parts if part)
         + "\n</main></body></html>\n"
     )
+
+
+def contents(titled: Iterable[tuple[str, str]]) -> str:
+    """Return the list of a page's sections, each an anchor and a title; nothing for fewer than three."""
+    items = [f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in titled]
+    return f'<nav class="contents" aria-label="Contents"><ol>{"".join(items)}</ol></nav>' if items[2:] else ""
 
 
 def text(value: object) -> str:
@@ -173,22 +180,32 @@ def hero(cards: Sequence[tuple[str, str, str]]) -> str:
     return f'<dl class="hero">{items}</dl>' if cards else ""
 
 
-def header(kicker: str, headline: str, lead: str, chips: Iterable[tuple[str, object]], complete: bool) -> str:
+def header(
+    kicker: str,
+    headline: str,
+    lead: str,
+    chips: Iterable[tuple[str, object]],
+    complete: bool,
+    links: Mapping[str, str] = {},
+) -> str:
     """The head of a page. ``chips``: name and value of what matters about the run; all are plain text.
+    ``links``: anchors of the page, by the names of the chips that lead there.
 
     A fidelity's verdict has its colour.
     """
-    verdicts = ("good", "doubtful", "bad")
-    items = (
-        f"{name} {mark(str(value), text(value)) if value in verdicts else f'<b>{text(value)}</b>'}"
-        for name, value in chips
-    )
+    items = (_chip(name, str(value), links.get(name)) for name, value in chips)
     partial = "" if complete else f"<p>{mark('bad', 'This run is not complete.')}</p>"
     chipped = listing(items).replace("<ul>", '<ul class="chips">', 1)
     return (
         f'<header><p class="kicker">{text(kicker)}</p><h1>{text(headline)}</h1>'
         f'<p class="lead">{text(lead)}</p>{partial}{chipped}</header>'
     )
+
+
+def _chip(name: str, value: str, anchor: str | None) -> str:
+    verdict = value.partition(",")[0]
+    shown = mark(verdict, text(value)) if verdict in VERDICTS else f"<b>{text(value)}</b>"
+    return f"{name} {shown}" if anchor is None else f'<a href="#{anchor}">{name} {shown}</a>'
 
 
 def assumptions(listed: Iterable[Mapping[str, Any]]) -> str:

@@ -7,13 +7,13 @@ It is made of ``sections``. A picture is drawn twice, for wide and for narrow sc
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ringlight.experiments.record.writing import write_whole
-from ringlight.experiments.report.page import drawing, folded, page
+from ringlight.experiments.report.page import contents, drawing, folded, page
 from ringlight.experiments.report.perfetto import write_trace
-from ringlight.experiments.report.sections import Section, sections
+from ringlight.experiments.report.sections import DOUBTS, Section, sections
 from ringlight.experiments.report.view import View
 
 #: Calls a function with each number below another, and gives what it returned, in order.
@@ -27,17 +27,26 @@ def one_by_one(function: Callable[[int], str], count: int) -> list[str]:
 
 def render(view: View, plots: Path, *, png: bool = False, each: Each = one_by_one) -> str:
     """The page; its pictures also go into ``plots`` (:func:`drawing`). ``each``: makes the sections."""
-    there = sections()
+    there = _ordered(sections(), believed=view.fidelity["verdict"] not in ("doubtful", "bad"))
     with drawing(plots, png=png) as draw:
         bodies = each(lambda number: there[number].body(view, draw), len(there))
-    made = [_titled(section, body) for section, body in zip(there, bodies, strict=True) if body]
-    return page(f"Ringlight: {view.experiment.spec.name}", made)
+    made = [(section, body) for section, body in zip(there, bodies, strict=True) if body]
+    parts = [_titled(section, body) for section, body in made]
+    titled = [(section.name, section.title) for section, _ in made if section.title]
+    return page(f"Ringlight: {view.experiment.spec.name}", [*parts[:1], contents(titled), *parts[1:]])
+
+
+def _ordered(there: Sequence[Section], *, believed: bool) -> list[Section]:
+    """Return the sections in the order of the page: doubts come right after the head."""
+    if believed:
+        return list(there)
+    return sorted(there, key=lambda section: (section.order > 0, section.name != DOUBTS, section.order))
 
 
 def _titled(section: Section, body: str) -> str:
     if section.folded:
-        return folded(f"<h2>{section.title}</h2>", body, "part")
-    return f"<h2>{section.title}</h2>{body}" if section.title else body
+        return folded(f'<h2 id="{section.name}">{section.title}</h2>', body, "part")
+    return f'<h2 id="{section.name}">{section.title}</h2>{body}' if section.title else body
 
 
 def prepare() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from ringlight.experiments.report.view import Draw, View
 
 Render = Callable[[View, Draw], str]
+#: The section about what cannot be believed, by its name.
+DOUBTS = "fidelity"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ringlight.experiments.report.page import NO_RESULT, hero, mark, text
 from ringlight.experiments.report.page import header as head_of
-from ringlight.experiments.report.sections import section
+from ringlight.experiments.report.sections import DOUBTS, section
 from ringlight.experiments.report.view import Compared, Draw, Figures, View, real
 from ringlight.experiments.report.words import (
     HARD_SPACE,
@@ -32,7 +32,8 @@ def header(view: View, draw: Draw) -> str:
     """What the run is, what it found, and its most important figures as cards."""
     headline = _headline(view)
     lead = view.experiment.spec.description
-    top = head_of(f"Ringlight run {view.name}", headline, lead, _chips(view), view.complete)
+    links = {} if view.simulated else {"fidelity": DOUBTS}
+    top = head_of(f"Ringlight run {view.name}", headline, lead, _chips(view), view.complete, links)
     return top + hero(list(itertools.islice(_cards(view), _MOST_CARDS)))
 
 
