@@ -1,4 +1,4 @@
-"""Processes of a lab that ended and came back: a file that the testbed writes and a run reads."""
+"""Parts of a lab that ended, stood still and came back: a file that the testbed writes and a run reads."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ ProcessKind = Literal[
     "Open vSwitch",
     "host",
     "Dask worker of host",
+    "worker on GPU",
+    "container on GPU",
+    "fork server",
+    "Docker",
+    "testbed",
+    "runner",
+    "machine",
+    "bridge",
+    "port",
 ]
 
 
@@ -30,7 +39,9 @@ ProcessKind = Literal[
 class Death:
     """A process ended, or is back. ``t``: CLOCK_MONOTONIC, seconds. ``how``: how it ended; None: it is back.
 
-    ``asked``: the lab's fault service, or its run, had it killed.
+    ``asked``: the lab's fault service, or its run, had it killed. ``frozen``: it did not end, but stood still
+    from ``t`` on; None as ``how``: it goes on. A bridge ends when somebody deletes it, a port (``switch:3``)
+    when it is not as the testbed left it.
     """
 
     t: float
@@ -38,6 +49,12 @@ class Death:
     name: str
     how: str | None = None
     asked: bool = False
+    frozen: bool = False
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether it is about no end of a process."""
+        return self.frozen or self.kind in ("bridge", "port")
 
 
 class Deaths:

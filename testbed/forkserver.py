@@ -198,6 +198,10 @@ class ForkServer:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         with suppress(FileNotFoundError):
             self.path.unlink()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ringlight.testbed import deaths, services
 from ringlight.testbed.certificates import trusting
 from ringlight.testbed.deaths import Death, DeathLog, ProcessKind
 from ringlight.testbed.forkserver import Process, start_process
+from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
@@ -212,7 +214,7 @@ class LabProcesses:
     one dies, however it dies. ``apps``: files of applications of others, which the testbed runs in a process
     of their own. ``spread``: its parts on other hosts. ``lends``: whether the testbed may use this process's
     fork server, which must then last as long as the lab. ``notice`` is told, in one line, what a person
-    should know.
+    should know; ``on_freeze``, from a thread, which process stands still or goes on.
     """
 
     def __init__(
@@ -228,7 +230,9 @@ class LabProcesses:
         spread: SpreadLab | None = None,
         lends: bool = True,
         notice: Callable[[str], None] = log.warning,
+        on_freeze: Callable[[Death], None] = lambda _: None,
     ) -> None:
+        self._on_freeze = on_freeze
         self.runtime, self.addresses = runtime, addresses
         self.lab: Lab = new_lab()
         self.state = self.lab.state_dir
@@ -236,7 +240,12 @@ class LabProcesses:
         self.logs = (logs or self.state).absolute()
         self.inventory: dict[str, Any] = {}
         #: Its processes that ended and came back, from where they were read last.
-        self.deaths = DeathLog(self.state / deaths.FILE)
+        self._deaths = DeathLog(self.state / deaths.FILE)
+        #: The same for the thread that reports who stands still, and what that thread has seen by itself.
+        self._reported = DeathLog(self.state / deaths.FILE)
+        self._seen: deque[Death] = deque()
+        self._testbed_went_on_s = 0.0
+        self._freezes: FreezeWatch | None = None
         self._fabric, self._options = fabric, options
         self._follow, self._lends, self._notice = follow, lends, notice
         self._apps = [path.absolute() for path in apps]
@@ -320,6 +329,37 @@ class LabProcesses:
             self._testbed = start_process(
                 command, self.lab.environment(), output, follow=follow, told=self._lends
             )
+        self._freezes = FreezeWatch(
+            ("runner", "ringlight"), self._watched, self._see_testbed, self._follow_testbed
+        )
+        self._freezes.__enter__()
+
+    def _watched(self) -> list[Watched]:
+        """Whom the testbed cannot watch: itself."""
+        testbed = self._testbed
+        return [] if testbed is None else [Watched("testbed", "testbed", testbed.pid)]
+
+    def _see_testbed(self, death: Death) -> None:
+        if death.kind == "testbed" and death.how is None:
+            # By its own clock it will see the same.
+            self._testbed_went_on_s = death.t
+        self._see(death)
+
+    def _see(self, death: Death) -> None:
+        self._seen.append(death)
+        if death.frozen:
+            self._on_freeze(death)
+
+    def _follow_testbed(self) -> None:
+        """Report at once who stands still, as the one who waits for them may wait for long."""
+        for death in self._reported.read():
+            if death.is_astray and not (death.kind == "testbed" and death.t <= self._testbed_went_on_s):
+                self._see(death)
+
+    def _end_watch(self) -> None:
+        if self._freezes is not None:
+            self._freezes.__exit__(None, None, None)
+            self._freezes = None
 
     def _plan_apps(self) -> None:
         """What the testbed is to run of applications of others, in a file."""
@@ -389,7 +429,10 @@ class LabProcesses:
         return None if found["status"] == "ok" else "; ".join(found.get("reasons") or [str(found)])
 
     def check(self) -> None:
-        """Raise LabError when the testbed has ended, or could not be built on another host."""
+        """Raise LabError when the testbed has ended, could not be built on another host, or has lost its
+        state."""
+        if self._lock is not None and not (self.state / "lock").exists():
+            raise LabError(f"the lab's state directory {self.state} was removed while the lab was up")
         if self._testbed is not None and (code := self._testbed.poll()) is not None:
             if self._spread is not None and not self.inventory:
                 self._await_reason(self._spread)
@@ -408,7 +451,7 @@ class LabProcesses:
 
     def ended(self) -> list[Death]:
         """What ended, or is back, since the last call: processes, and those who look after other hosts."""
-        found, now_s = self.deaths.read(), time.monotonic()
+        found, now_s = [one for one in self._deaths.read() if not one.is_astray], time.monotonic()
         if self._spread is None or now_s < self._next_look_s:
             return found
         self._next_look_s = now_s + BLIND_S
@@ -420,9 +463,18 @@ class LabProcesses:
         self._blind = blind
         return found
 
+    def astray(self) -> list[Death]:
+        """Which processes stand still, and which bridges and ports are not as they were left, or are again,
+        since the last call."""
+        found: list[Death] = []
+        while self._seen:
+            found.append(self._seen.popleft())
+        return found
+
     def stop(self) -> None:
         """End the testbed, which ends the controller, and remove what is left. May be called again."""
         with _uninterrupted():
+            self._end_watch()
             if self._testbed is not None:
                 self._testbed.terminate()
                 try:
@@ -450,6 +502,7 @@ class LabProcesses:
     def leave_standing(self, **facts: Any) -> dict[str, Any]:
         """Let the processes go on without this one, until :func:`end_standing`; what is known of the lab."""
         document = self.tell_standing(**facts)
+        self._end_watch()
         self._testbed = self._lock = None
         return document
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ringlight.testbed.descriptors import too_few
@@ -23,6 +24,8 @@ OVS_CTL = Path("/usr/share/openvswitch/scripts/ovs-ctl")
 OVS_SOCKET = Path("/var/run/openvswitch/db.sock")
 DOCKER_SOCKET = Path("/var/run/docker.sock")
 DOCKER_PID = Path("/var/run/docker.pid")
+_CONTAINERD_PID = Path("/var/run/docker/containerd/containerd.pid")
+OPEN_VSWITCH = ("ovs-vswitchd", "ovsdb-server")
 DOCKER_LOG = Path("/var/log/ringlight-dockerd.log")
 BPF_FS = Path("/sys/fs/bpf")
 #: Deadline of a command that starts a service, seconds.
@@ -83,6 +86,18 @@ def open_vswitch_running() -> bool:
 def bpf_fs_mounted() -> bool:
     mounts = Path("/proc/mounts").read_text().splitlines()
     return any(line.split()[1] == str(BPF_FS) and line.split()[2] == "bpf" for line in mounts)
+
+
+def running_pids(*, docker: bool) -> dict[str, int]:
+    """Process ids of Open vSwitch's daemons, and of Docker's, by the name of each that has left its pid."""
+    files = {name: OVS_SOCKET.parent / f"{name}.pid" for name in OPEN_VSWITCH}
+    if docker:
+        files |= {"dockerd": DOCKER_PID, "containerd": _CONTAINERD_PID}
+    found: dict[str, int] = {}
+    for name, file in files.items():
+        with suppress(OSError, ValueError):
+            found[name] = int(file.read_text())
+    return found
 
 
 def _clean_environment() -> dict[str, str]:

@@ -67,6 +67,9 @@ RECEIPT = b"\6"
 READY = b"\5"
 #: The kernel wakes us when a burst is acknowledged; were that lost, we would notice after so long.
 DRAIN_POLL_S = 0.01
+#: A wait is made of slices of this length. One that takes longer by so much is no silence of a peer: this
+#: process stood still, perhaps with the whole machine. Seconds.
+SLICE_S, STILL_S = 1.0, 0.5
 #: Bytes at a time that are received before they can be used.
 _AHEAD_BYTES = 256 * 1024
 #: Linux's names for a note in the error queue once all that was sent is acknowledged; Python has none.
@@ -341,6 +344,8 @@ class Transport:
         self._addresses = addresses
         self._on_begin = on_begin
         self._waits_s: list[float] = []
+        #: How long this process stood still since a byte last moved.
+        self._stood_s = 0.0
         self._word = memoryview(bytearray(len(READY)))
         self._steps, self._steps_before = schedule.steps, 0
         # Each begins with the rank behind it: with the same one first, all would send to that at once.
@@ -475,7 +480,7 @@ class Transport:
             if progress:
                 now = time.monotonic()
                 stalls.note(moved_at, now)
-                moved_at = now
+                moved_at, self._stood_s = now, 0.0
             if progress or changed:
                 unfinished = [link for link in unfinished if link.unfinished()]
                 continue
@@ -484,7 +489,7 @@ class Transport:
             if not self._wait(poller, link_of, unfinished, moved_at + self._peer_timeout_s):
                 if not self._delivers(unfinished):
                     self._give_up(unfinished)
-                moved_at = time.monotonic()
+                moved_at, self._stood_s = time.monotonic(), 0.0
         self._steps_before += self._steps
         sends = [send for link in links for send in link.sends if not send.is_word]
         receives = [receive for link in links for receive in link.receives if not receive.is_word]
@@ -581,20 +586,26 @@ class Transport:
     def _wait(
         self, poller: select.poll, link_of: dict[int, _Link], unfinished: list[_Link], deadline: float
     ) -> bool:
-        """Wait until something can be done; False if nothing could by ``deadline``."""
-        until = deadline
+        """Wait for a while until something can be done; False if nothing could by ``deadline``, which is
+        later by as long as this process stood still."""
+        until = deadline + self._stood_s
         agent = -1
         if self._flows is not None:
             agent = self._flows.fileno()
-            until = min(deadline, self._flows.due())
+            until = min(until, self._flows.due())
             if any(link.unacknowledged for link in unfinished):
                 until = min(until, time.monotonic() + DRAIN_POLL_S)
         if agent >= 0:
             poller.register(agent, select.POLLIN)
-        ready = poller.poll(max(0.0, until - time.monotonic()) * 1000 + 1)
+        began = time.monotonic()
+        asked_s = min(max(0.0, until - began), SLICE_S)
+        ready = poller.poll(asked_s * 1000 + 1)
+        ended = time.monotonic()
+        if ended - began - asked_s > STILL_S:
+            self._stood_s += ended - began - asked_s
         if agent >= 0:
             poller.unregister(agent)
-        if not ready and time.monotonic() >= deadline:
+        if not ready and ended >= deadline + self._stood_s:
             return False
         for descriptor, events in ready:
             if descriptor == agent:

@@ -16,6 +16,7 @@ from ringlight.experiments.analysis.differences import (
     compared,
     signed,
 )
+from ringlight.experiments.analysis.freezes import outside, stalled, standstills
 from ringlight.experiments.analysis.metrics import Context
 from ringlight.experiments.analysis.metrics.light import FORBIDDEN, counters, flows
 from ringlight.experiments.analysis.metrics.training import by_model
@@ -33,10 +34,11 @@ from ringlight.experiments.record.events import (
     Repeated,
     RingSetUps,
     RunEnded,
+    SwitchDrifted,
     WorkerLost,
     process_called,
 )
-from ringlight.experiments.record.runs import SUCCEEDED, Run
+from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 
 #: Seconds between two samples of the ports' throughput (10 Hz).
 SERIES_STEP_S = 0.1
@@ -71,6 +73,11 @@ SENTENCES = {
     "process_restarted": "{run}: {process} died ({how}) and was started again",
     "process_gone": "{run}: {process} died ({how}) and was not back when the run ended",
     "worker_killed": "{run}: rank {rank} of {job} on GPU {gpu} was lost ({reason}), and {job} went on",
+    "process_frozen": "{run}: {process} stood still for {for_s:.1f} s ({how})",
+    "frozen_outside_runs": "outside of a whole run {process} stood still for {for_s:.1f} s ({how})",
+    "drifted_outside_runs": "outside of a whole run: {said}, which no event asked for",
+    "worker_stalled": "{run}: rank {rank} of {job} moved no byte for {for_s:.1f} s (iteration {iteration})",
+    "job_failed": "{run}: job {job} failed: {reason}",
     "job_killed": "{run}: job {job} failed: {reason}, which no event asked for",
     "event_late": "{run}: {said}",
     "switch_drifted": "{run}: {said}, which no event asked for, {then}",
@@ -170,6 +177,10 @@ def judged(
         *(reason for run in runs for reason in busy(run)),
         *(reason for run in runs for reason in died(run)),
         *(reason for run in runs for reason in drifted(run)),
+        *(reason for run in runs for reason in stood_still(run)),
+        *(reason for run in runs for reason in failed(run)),
+        *(reason for context in contexts for reason in without_bytes(context)),
+        *between_runs(records, runs),
         *broken_off(records),
     ]
     for name, share in missing.items():
@@ -314,7 +325,7 @@ def machines_fault(run: Run, expected_s: Mapping[str, float]) -> list[Reason]:
     ``expected_s``: what the model says of its jobs. A run that shows a fault of ours is never made again: it
     is evidence.
     """
-    if taken(run) < TAKEN or any((*died(run), *drifted(run), *differing(run))):
+    if taken(run) < TAKEN or any((*died(run), *drifted(run), *stood_still(run), *differing(run))):
         return []
     times = (run.ended - run.released) / max(expected_s.values())
     longer = over(times, RUN_OVER_MODEL, "run_over_model", run=run.name, over=times)
@@ -351,8 +362,7 @@ def died(run: Run) -> Iterator[Reason]:
         for action in run.actions
     )
     for job in run.jobs.values():
-        killed = any(sent in (job.reason or "") for sent in KILLED)
-        if job.state == "FAILED" and killed and not takes_workers:
+        if job.state == "FAILED" and _was_killed(job) and not takes_workers:
             yield Reason("job_killed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
         for loss in job.losses if job.state != "FAILED" else ():
             if not _was_asked(run, loss):
@@ -368,6 +378,54 @@ def drifted(run: Run) -> Iterator[Reason]:
         then = "until the run ended" if mended is None else f"for {mended.t - drift.t:.2f} s"
         said = {"switch": drift.switch, "what": drift.what, "said": drift.said, "then": then}
         yield Reason("switch_drifted", "doubtful", {"run": run.name, **said})
+
+
+def stood_still(run: Run) -> Iterator[Reason]:
+    """A reason for each process that stood still for longer than its work bears."""
+    for one in standstills(run.records):
+        yield Reason("process_frozen", "doubtful", {"run": run.name, **one.told()})
+
+
+def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Reason]:
+    """What stood still, or was not as the testbed left it, in link tests and in runs that were broken off."""
+    aside = [r.set_aside for r in records if isinstance(r, Repeated) and r.set_aside is not None]
+    found = outside(records, runs, aside)
+    for one in standstills(found):
+        yield Reason("frozen_outside_runs", "doubtful", one.told())
+    for drift in found:
+        if isinstance(drift, SwitchDrifted) and not drift.planned:
+            told = {"switch": drift.switch, "what": drift.what, "said": drift.said}
+            yield Reason("drifted_outside_runs", "doubtful", told)
+
+
+def failed(run: Run) -> Iterator[Reason]:
+    """A reason for each job that failed and was not killed, where nothing was made to happen and the job was
+    not meant to fail. What a container's command ends with is its own."""
+    if any(action.plan.do not in JUDGED_EVENTS for action in run.actions):
+        return
+    for job in run.jobs.values():
+        ours = job.plan.container is None and not job.plan.may_fail
+        if job.state == "FAILED" and ours and not _was_killed(job):
+            yield Reason("job_failed", "doubtful", {"run": run.name, "job": job.name, "reason": job.reason})
+
+
+def without_bytes(context: Context) -> Iterator[Reason]:
+    """A reason for each rank to which nothing moved for longer than its job explains, where nothing was made
+    to happen and the model knows how long an iteration takes."""
+    run = context.run
+    if any(action.plan.do not in JUDGED_EVENTS for action in run.actions):
+        return
+    for name, job in run.jobs.items():
+        model = context.predicted.get(name)
+        if model is None or not job.plan.iterations:
+            continue
+        for one in stalled(job.iterations, model.jct_s / job.plan.iterations):
+            where = {"run": run.name, "job": name, "rank": one.rank, "iteration": one.i}
+            yield Reason("worker_stalled", "doubtful", {**where, "for_s": one.max_stall_s})
+
+
+def _was_killed(job: JobRun) -> bool:
+    return any(sent in (job.reason or "") for sent in KILLED)
 
 
 def broken_off(records: Sequence[Record]) -> Iterator[Reason]:

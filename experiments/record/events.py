@@ -485,9 +485,33 @@ class ProcessBack(Record, event="process_back"):
     away_s: float
 
 
+class ProcessFrozen(Record, event="process_frozen"):
+    """A process stood still from ``t`` on, for longer than its work bears. ``kind`` as of ``process_ended``,
+    and worker on GPU, container on GPU, fork server, Docker, testbed, runner, machine; ``how``: stopped by a
+    signal, frozen by its control group, held by a debugger, its clock has a gap, it was suspended."""
+
+    kind: str
+    name: str
+    how: str
+
+    @property
+    def process(self) -> str:
+        """The process as a sentence names it."""
+        return process_called(self.kind, self.name)
+
+
+class ProcessThawed(Record, event="process_thawed"):
+    """A process that stood still goes on, or has ended, ``after_s`` later."""
+
+    kind: str
+    name: str
+    after_s: float
+
+
 class SwitchDrifted(Record, event="switch_drifted"):
-    """A switch was not as the controller had set it. ``what``: ``flow table`` or ``light``; ``text``: how it
-    differed, in words; ``planned``: an event of the run was done to this switch."""
+    """A switch was not as the controller, or the testbed, had set it. ``what``: ``flow table``, ``light``,
+    ``bridge`` or ``port`` with its number; ``text``: how it differed, in words; ``planned``: an event of the
+    run was done to this switch."""
 
     switch: str
     what: str
@@ -509,9 +533,10 @@ class SwitchMended(Record, event="switch_mended"):
 
 
 class EventLate(Record, event="event_late"):
-    """An event of the timeline came late, because the controller was away. ``name``: of the event;
-    ``planned``, ``came``: in words; ``due``, ``late_s``: when it should have come, and how long after it did;
-    ``away_s``: how long of that the controller was away; ``asked``: by an event of the run."""
+    """An event of the timeline came late. ``name``: of the event; ``planned``, ``came``: in words; ``due``,
+    ``late_s``: when it should have come, and how long after it did; ``away_s``: how long of that the
+    controller was away; ``asked``: by an event of the run; ``frozen``: which processes stood still meanwhile,
+    in words, as far as that was known then."""
 
     name: str
     do: str
@@ -522,14 +547,17 @@ class EventLate(Record, event="event_late"):
     late_s: float
     away_s: float
     asked: bool
+    frozen: list[str] = field(default_factory=list)
 
     @property
     def said(self) -> str:
         """A sentence about the delay, without a full stop."""
         what = f"{self.do} {self.target}".rstrip()
-        away = f"the controller was away for {self.away_s:.1f} s"
+        why = [f"the controller was away for {self.away_s:.1f} s"] if self.away_s else []
+        why += [f"{process} stood still" for process in self.frozen]
+        because = f": {', '.join(why)}" if why else ""
         return (
-            f"{what} was planned for {self.planned} and came {self.late_s:.1f} s later, {self.came}: {away}"
+            f"{what} was planned for {self.planned} and came {self.late_s:.1f} s later, {self.came}{because}"
         )
 
 
@@ -554,6 +582,10 @@ _CALLED = {
     "controller": "the controller",
     "applications": "the process of applications",
     "Open vSwitch": "Open vSwitch",
+    "fork server": "the fork server",
+    "testbed": "the testbed",
+    "runner": "the runner",
+    "machine": "the machine",
 }
 
 

@@ -23,6 +23,8 @@ from ringlight.experiments.record.events import (
     JobState,
     ProcessBack,
     ProcessEnded,
+    ProcessFrozen,
+    ProcessThawed,
     Record,
     Released,
     RunEnded,
@@ -42,11 +44,8 @@ FREE_S, READY_S = 30.0, 60.0
 PATIENCE, PATIENCE_S = 3.0, 60.0
 #: Between two requests for GPUs that are not free yet.
 _ASK_S = 0.05
-#: An event is late that comes so long after its time because the controller was away, seconds.
+#: An event is late that comes so long after its time, seconds.
 LATE_S = 0.5
-#: Events that the controller carries out; all others are the testbed's or the runner's.
-_OF_CONTROLLER = ("regroup", "circuits", "cancel")
-
 Write = Callable[[Sequence[Record]], None]
 
 
@@ -127,6 +126,10 @@ class _State:
     done_at: dict[tuple[str, int], float] = field(default_factory=dict)
     #: Each time that the controller was away: from when to when, or None, and whether an event had it killed.
     absences: list[tuple[float, float | None, bool]] = field(default_factory=list)
+    #: Each time that a process stood still: by kind and name, from when to when, or None.
+    frozen: list[tuple[tuple[str, str], float, float | None]] = field(default_factory=list)
+    #: When events were over.
+    over: dict[str, float] = field(default_factory=dict)
     #: When the first of them were let go.
     start_s: float | None = None
 
@@ -140,6 +143,15 @@ class _State:
             self.done[record.job] = [record.iteration] * len(record.gpus)
         elif isinstance(record, ActionEnded):
             self.actions[record.name] = record.error
+            self.over[record.name] = record.t
+        elif isinstance(record, ProcessFrozen):
+            self.frozen.append(((record.kind, record.name), record.t, None))
+        elif isinstance(record, ProcessThawed):
+            process = record.kind, record.name
+            self.frozen = [
+                (one, since, record.t if one == process and until is None else until)
+                for one, since, until in self.frozen
+            ]
         elif isinstance(record, ProcessEnded) and record.kind == "controller":
             self.absences.append((record.t, None, record.planned))
         elif isinstance(record, ProcessBack) and record.kind == "controller" and self.absences:
@@ -167,6 +179,11 @@ class _State:
         ]
         within = [(away, planned) for away, planned in found if away > 0]
         return sum(away for away, _ in within), all(planned for _, planned in within)
+
+    def stood_still(self, since: float, until: float) -> list[str]:
+        """Processes that stood still in an interval, in words."""
+        found = [key for key, begin, end in self.frozen if begin < until and (end is None or end > since)]
+        return [process_called(*key) for key in dict.fromkeys(found)]
 
     def said(self, job: str) -> str:
         """A job's state and its reason in words."""
@@ -356,15 +373,20 @@ class _Run:
             return self._zero_s + when.at_s
         if when.job is not None and when.iteration is not None:
             return self._at.done_at.get((when.job, when.iteration))
+        if when.after is not None:
+            return self._at.over.get(when.after)
         return self._at.ended.get(when.ended) if when.ended is not None else None
 
-    def _note_late(self, event: EventPlan, due: float | None, came: float) -> None:
-        """Say that an event came late, where the controller was away in between."""
+    def _note_late(self, event: EventPlan, due: float | None, came: float, *, begun: bool = True) -> None:
+        """Note that an event came late, whoever was away. ``begun``: it came when it was begun; the end of
+        one that was begun in time takes as long as it takes, and is late where somebody was away."""
         if due is None or came - due < LATE_S:
             return
         away_s, asked = self._at.controller_away(due, came)
-        if away_s < LATE_S:
+        frozen = self._at.stood_still(due, came)
+        if away_s < LATE_S and not frozen and not begun:
             return
+        asked = asked and away_s >= LATE_S and not frozen
         when = event.when
         planned, at = f"{due - self._zero_s:.1f} s after the start", f"at {came - self._zero_s:.1f} s"
         if when.start:
@@ -373,7 +395,9 @@ class _Run:
             planned = f"iteration {when.iteration} of {when.job}"
             at = f"in iteration {self._at.iterations(when.job)}"
         self._late.add(event.name)
-        how_late: dict[str, Any] = {"due": due, "late_s": came - due, "away_s": away_s, "asked": asked}
+        how_late: dict[str, Any] = {
+            "due": due, "late_s": came - due, "away_s": away_s, "asked": asked, "frozen": frozen,
+        }  # fmt: skip
         self._note(EventLate, t=came, **event.told, planned=planned, came=at, **how_late)
 
     def _begun_are_over(self) -> bool:
@@ -425,11 +449,14 @@ class _Run:
             if isinstance(record, SwitchMended):
                 what = f"{record.what} of {record.switch}"
                 self._reporter.say(f"  {what} is as it should be again after {record.after_s:.2f} s")
-            of_controller = isinstance(record, ActionEnded) and record.do in _OF_CONTROLLER
-            if isinstance(record, ActionEnded) and of_controller and record.name not in self._late:
+            if (
+                isinstance(record, ActionEnded)
+                and record.name in self._begun_s
+                and record.name not in self._late
+            ):
                 # It was begun in time, and waited for whom it was asked of.
                 (event,) = [event for event in self._plan.events if event.name == record.name]
-                self._note_late(event, self._begun_s.get(record.name), record.t)
+                self._note_late(event, self._begun_s[record.name], _came_s(record), begun=False)
             if isinstance(record, ActionEnded) and record.error is not None:
                 self._reporter.say(f"  {record.do} {record.target}: {record.error}", style="red")
 
@@ -440,3 +467,9 @@ class _Run:
         for name, error in self._at.actions.items():
             if error is not None:
                 yield f"{self._plan.title}: events.{name}: {error}"
+
+
+def _came_s(record: ActionEnded) -> float:
+    """When an event took effect: a fault when it was in force, however long it lasts."""
+    done = record.result.get("t_done")
+    return record.t if done is None else float(done)

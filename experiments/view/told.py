@@ -55,6 +55,12 @@ def told_of(plan: RunPlan, one: Record) -> Iterator[Event]:
         case record.ProcessBack():
             said = record.process_called(one.kind, one.name)
             yield {"event": "process", "state": "up", "name": one.name, "text": said, "away_s": one.away_s}
+        case record.ProcessFrozen():
+            said = f"{one.process} stands still: {one.how}"
+            yield {"event": "process", "state": "down", "name": one.name, "text": said}
+        case record.ProcessThawed():
+            said = record.process_called(one.kind, one.name)
+            yield {"event": "process", "state": "up", "name": one.name, "text": said, "away_s": one.after_s}
         case record.EventLate():
             yield {"event": "late", "text": one.said}
         case record.Flow(t_lit=float() as t_lit) if one.t_close is not None:

@@ -107,6 +107,7 @@ class Guest:
         self._killed = False
         self.id: str | None = None
         self.pidfd: int | None = None
+        self.pid: int | None = None
 
     def create(self) -> None:
         plan = self._plan
@@ -147,7 +148,7 @@ class Guest:
             state = self._api.inspect_container(self.id)["State"]
             if pid := int(state["Pid"]):
                 with suppress(ProcessLookupError):
-                    self.pidfd = os.pidfd_open(pid)
+                    self.pidfd, self.pid = os.pidfd_open(pid), pid
             return _monotonic(state["StartedAt"])
 
     def end(self) -> GuestEnd:

@@ -24,6 +24,7 @@ from ringlight.fabric.frames import choose_frames
 from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
+from ringlight.testbed.deaths import ProcessKind
 from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
 from ringlight.testbed.emulation.buildable import check_controllers, check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
@@ -51,6 +52,7 @@ from ringlight.testbed.emulation.onic.wiring import (
     array_wavelengths,
     standing_light,
 )
+from ringlight.testbed.emulation.optical import netns
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.parts import Parts, Tunnel
@@ -146,6 +148,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._control: ControlNetwork | None = None
         self._qos: str | None = None
         self._held: frozenset[Port] = frozenset()
+        #: Ports of packet switches that lead to a GPU and are finished.
+        self._attached: frozenset[Port] = frozenset()
         self.frames = choose_frames(fabric, emulation.time_dilation, emulation.payload_scale)
         if self.frames.problem is not None:
             raise ValueError(self.frames.problem)
@@ -515,6 +519,34 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             return "is down"
         return None if found.carrier or far in self._held else "has no carrier"
 
+    def astray(self, links: Iterable[netns.Link]) -> dict[tuple[ProcessKind, str], str]:
+        """What a bridge of a packet switch, or a port of one, is that it should not be: deleted, removed from
+        its bridge, or down though nothing holds it down. ``links``: all of the machine's own namespace.
+        Raises OSError, ValueError."""
+        states = {link.name: link for link in links}
+        members = openvswitch.members()
+        found: dict[tuple[ProcessKind, str], str] = {}
+        bridges = {name: str(node) for name, node in [*self._nodes.items()] if isinstance(node, PacketSwitch)}
+        for name, bridge in bridges.items():
+            if bridge not in states or bridge not in members:
+                found["bridge", name] = f"{bridge} was deleted"
+        for port, link in self.fabric.link_at.items():
+            bridge = bridges.get(port.node, "")
+            fixed = not self._has_gpu(*self._ends_here(link)) or port in self._attached
+            if not bridge or ("bridge", port.node) in found or not fixed or port in self._held:
+                continue
+            name, far = self._interface(port), link.other(port)
+            state = states.get(name)
+            if state is None:
+                found["port", str(port)] = f"{name}, to {far}, was deleted"
+            elif not state.up:
+                found["port", str(port)] = f"{name}, to {far}, was set down"
+            elif not state.carrier and far not in self._held:
+                found["port", str(port)] = f"{name} has no carrier, as {far} is down"
+            elif name not in members[bridge]:
+                found["port", str(port)] = f"{name}, to {far}, was removed from {bridge}"
+        return found
+
     # -- what links do to frames
 
     def impair(self, link: Link, wanted: Impairments | None) -> None:
@@ -824,6 +856,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         if ports:
             openvswitch.vsctl(*words[1:])
             self._finish(ports)
+            with self._lock:
+                self._attached |= frozenset(ports)
 
     def unplug(self, hosts: Iterable[WorkerHost | IdleHost]) -> None:
         """Take away the NICs of workers; those that are already gone with their worker too."""
@@ -834,6 +868,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 cable = self._cables.pop(near, None)
                 if cable is None:
                     continue
+                if near in self.fabric.link_at:
+                    self._attached -= {self.fabric.link_at[near].other(near)}
                 if near.number == 0 and near.node not in self.fabric.onics:
                     link = self.fabric.link_at[near]
                     self._drop_end(link.a)

@@ -25,8 +25,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ringlight.testbed import services
 from ringlight.testbed.descriptors import too_few
@@ -34,6 +36,8 @@ from ringlight.testbed.descriptors import too_few
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10
+#: Longest wait for the names of all bridges and ports, seconds.
+MEMBERS_S = 2.0
 SEND_BUFFER_BYTES = 16 << 20
 RECEIVE_BUFFER_BYTES = 4 << 20
 #: The process frees a block at least as long, after which it keeps twice as much at the end of its heap.
@@ -78,6 +82,46 @@ def vsctl(*words: str) -> str:
             raise OpenVSwitchError("Open vSwitch is not running or does not answer; run: ringlight doctor")
         raise OpenVSwitchError(f"Open vSwitch: {lines[-1].removeprefix('ovs-vsctl: ')}")
     return done.stdout
+
+
+def members() -> dict[str, set[str]]:
+    """Names of the ports of each bridge of this machine, as the database has them.
+
+    Asked without a process of its own, as this is asked twice a second. Raises OSError, ValueError.
+    """
+    chosen = [
+        {"op": "select", "table": table, "where": [], "columns": columns}
+        for table, columns in (("Bridge", ["name", "ports"]), ("Port", ["_uuid", "name"]))
+    ]
+    request = {"method": "transact", "params": ["Open_vSwitch", *chosen], "id": 0}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(MEMBERS_S)
+        connection.connect(str(services.OVS_SOCKET))
+        connection.sendall(json.dumps(request).encode())
+        bridges, ports = _answer(connection)["result"]
+    names = {row["_uuid"][1]: row["name"] for row in ports["rows"]}
+    return {row["name"]: {names[port] for port in _uuids(row["ports"])} for row in bridges["rows"]}
+
+
+def _answer(connection: socket.socket) -> dict[str, Any]:
+    """One document of JSON, which ends where it is whole."""
+    said, deadline = b"", time.monotonic() + MEMBERS_S
+    while time.monotonic() < deadline:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        said += piece
+        if piece.rstrip().endswith(b"}"):
+            with suppress(ValueError):
+                found: dict[str, Any] = json.loads(said)
+                return found
+    raise TimeoutError("Open vSwitch's database answers too slowly")
+
+
+def _uuids(value: Any) -> list[str]:
+    """Those of a column of references: one alone, or a set of them (RFC 7047, 5.1)."""
+    kind, of = value
+    return [uuid for _, uuid in of] if kind == "set" else [of]
 
 
 def find(table: str, label: str, value: str, column: str) -> list[str]:

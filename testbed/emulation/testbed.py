@@ -43,6 +43,7 @@ from ringlight.testbed.emulation.fault_targets import Kind
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
 from ringlight.testbed.emulation.netlink import NetworkError
 from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
+from ringlight.testbed.emulation.network_watch import NetworkWatch
 from ringlight.testbed.emulation.nodes import (
     ControllerAddress,
     DockerHost,
@@ -63,6 +64,7 @@ from ringlight.testbed.emulation.optical.lasers import Lasers
 from ringlight.testbed.emulation.others import Applications, Others, others_routes
 from ringlight.testbed.emulation.vswitchd import VswitchdWatch
 from ringlight.testbed.forkserver import ForkServer, Process, start_process
+from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import Lab
 from ringlight.testbed.parts import Parts
 from ringlight.testbed.preloaded import WORKER
@@ -169,6 +171,9 @@ class Testbed:
         self.apps: Supervisor | None = None
         self.controller: Supervisor | None = None
         self._deaths = Deaths(settings.state / deaths.FILE)
+        #: All that are started again, by their kind.
+        self._supervisors: dict[deaths.ProcessKind, Supervisor] = {}
+        self._fork_server: ForkServer | None = None
         #: ``host:port`` of each management protocol and of the switch's own REST, by optical switch.
         self._addresses: dict[str, dict[str, str]] = {}
         #: Of the processes that it starts.
@@ -246,6 +251,7 @@ class Testbed:
             self._undo.callback(self._joint.close)
             controller = ControllerAddress(*self._joint.open((controller.host, controller.port)))
 
+        self._undo.enter_context(FreezeWatch(("testbed", "testbed"), self._watched, self._deaths.add))
         # First, as a file that cannot be loaded ends it all.
         self._launch_apps()
         self._go_on()
@@ -312,6 +318,7 @@ class Testbed:
         self._await_averagers()
         self._await_controller()
         network.hand_over()
+        self._undo.enter_context(NetworkWatch(network.astray, self._deaths))
         with self._inventory_lock:
             self.inventory = self._make_inventory()
             if self._joint is not None:
@@ -349,6 +356,7 @@ class Testbed:
         if forkserver.SOCKET not in self._environment and (worth or forkserver.can_fork_server()):
             server = ForkServer(self.settings.state / "forks.sock", [], self._environment)
             self._undo.callback(server.close)
+            self._fork_server = server
             self._environment[forkserver.SOCKET] = str(server.path)
         return [module for count, needed in kinds if worth and count for module in needed]
 
@@ -402,6 +410,7 @@ class Testbed:
             lambda _: last_line(apps.log),
             on_end=partial(self._deaths.ended, "applications"),
         )
+        self._supervisors["applications"] = self.apps
         self._undo.callback(self.apps.stop)
         self._await(self.apps, others.NAME, ready.exists, apps.log, time.monotonic() + START_S)
 
@@ -651,7 +660,31 @@ class Testbed:
             self._deaths.back(kind, name)
             self._on_restart(part, name, pid, asked)
 
-        return Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
+        kept = Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
+        self._supervisors[kind] = kept
+        return kept
+
+    def _watched(self) -> list[Watched]:
+        """All processes of the lab but this one, and those of the machine's services that work for it."""
+        lives = [
+            (kind, name, life)
+            for kind, kept in [*self._supervisors.items()]
+            for name, life in kept.lives().items()
+        ]
+        found = [
+            Watched(kind, name, life.pid, kind == "applications") for kind, name, life in lives if life.runs
+        ]
+        if self._fork_server is not None:
+            found.append(Watched("fork server", "forks", self._fork_server.pid))
+        for worker in self.workers.workers() if self.workers is not None else ():
+            gpu, guest = worker.place.gpu, worker.host.guest
+            if worker.lives and worker.host.pid:
+                found.append(Watched("worker on GPU", gpu, worker.host.pid, True))
+            if guest is not None and guest.pid:
+                found.append(Watched("container on GPU", gpu, guest.pid, True))
+        for name, pid in services.running_pids(docker=self.settings.runtime == "docker").items():
+            found.append(Watched("Open vSwitch" if name in services.OPEN_VSWITCH else "Docker", name, pid))
+        return found
 
     def _lives(self, part: str) -> Mapping[str, Life]:
         """Lives of the processes of a part of the inventory."""

@@ -26,13 +26,16 @@ from ringlight.experiments.record.events import (
     PortRate,
     ProcessBack,
     ProcessEnded,
+    ProcessFrozen,
     ProcessorLoad,
+    ProcessThawed,
     Record,
     Reference,
     Repeated,
     RingSetUps,
     RunEnded,
     RunStarted,
+    SwitchDrifted,
     WorkerDone,
     WorkerLost,
     read_records,
@@ -410,15 +413,17 @@ def test_nothing_of_a_simulation_is_judged() -> None:
     assert made.fidelity == {"verdict": "simulated", "reasons": []}
 
 
-def test_a_failed_job_is_a_result_and_no_fault_of_the_testbed(two: tuple[Experiment, list[Record]]) -> None:
-    def failed(records: list[Record]) -> list[Record]:
-        return [
-            replace(r, state="FAILED") if isinstance(r, JobState) and r.state == "SUCCEEDED" else r
-            for r in records
-            if not isinstance(r, WorkerDone)
-        ]
-
-    assert judged(two, failed)["verdict"] == "good"
+def test_a_job_that_failed_after_an_event_is_a_result_and_no_fault_of_the_testbed() -> None:
+    cut = "events: [{when: {at: 5 ms}, do: cut, target: link tor0:4 tor1:4}]"
+    found = experiment(cut)
+    whole = with_links(list(with_workers(records_of(found))), 0.993)
+    failed = [
+        replace(r, state="FAILED") if isinstance(r, JobState) and r.state == "SUCCEEDED" else r
+        for r in whole
+        if not isinstance(r, WorkerDone)
+    ]
+    assert any(isinstance(r, JobState) and r.state == "FAILED" for r in failed)
+    assert dict(analyse(found, failed, "measured", ()).fidelity)["verdict"] == "good"
 
 
 def test_what_was_made_again_is_told_with_both_figures(two: tuple[Experiment, list[Record]]) -> None:
@@ -426,6 +431,73 @@ def test_what_was_made_again_is_told_with_both_figures(two: tuple[Experiment, li
         t=0.0, what="links", name="a-b", reasons=[], first={"x": 1}, second={"x": 2}, counts="second"
     )
     assert judged(two, lambda records: [said, *records])["repeated"][0]["second"] == {"x": 2}
+
+
+def test_a_process_that_stood_still_is_a_reason(two: tuple[Experiment, list[Record]]) -> None:
+    def frozen(records: list[Record]) -> list[Record]:
+        at = next(r for r in records if isinstance(r, RunEnded))
+        of = {"run": at.run, "kind": "controller", "name": "controller"}
+        still = ProcessFrozen(t=at.t - 5.5, how="stopped by a signal", **of)
+        return [still, ProcessThawed(t=at.t - 0.5, after_s=5.0, **of), *records]
+
+    found = judged(two, frozen)
+    assert (found["verdict"], codes(found)) == ("doubtful", {"process_frozen"})
+    (reason,) = found["reasons"]
+    assert reason["text"].endswith(": the controller stood still for 5.0 s (stopped by a signal)")
+    assert sorted(found["arms"].values()) == ["doubtful", "good"]
+
+
+def test_a_process_that_stood_still_in_a_link_test_is_a_reason_for_all(
+    two: tuple[Experiment, list[Record]],
+) -> None:
+    of = {"run": "", "kind": "averager", "name": "av0"}
+    still = ProcessFrozen(t=0.0, how="stopped by a signal", **of)  # type: ignore[arg-type]
+    back = ProcessThawed(t=5.0, after_s=5.0, **of)  # type: ignore[arg-type]
+    found = judged(two, lambda records: [still, back, *records])
+    assert codes(found) == {"frozen_outside_runs"}
+    assert set(found["arms"].values()) == {"doubtful"}
+
+
+def test_a_deleted_bridge_is_a_reason(two: tuple[Experiment, list[Record]]) -> None:
+    text = "rlabcd-tor0 was deleted"
+    found = judged(
+        two,
+        beside(
+            lambda end: SwitchDrifted(
+                t=end.t - 0.1, run=end.run, switch="tor0", what="bridge", text=text, planned=False
+            )
+        ),
+    )
+    assert codes(found) == {"switch_drifted"}
+    assert "bridge of tor0: rlabcd-tor0 was deleted" in found["reasons"][0]["text"]
+
+
+def test_a_job_that_failed_by_itself_is_a_reason(two: tuple[Experiment, list[Record]]) -> None:
+    """As the job of an averager that stood still: rank 2 lost the averager."""
+
+    def fails(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, state="FAILED", reason="rank 2: no answer of averager av0 for 4 s")
+            if isinstance(r, JobState) and r.state == "SUCCEEDED"
+            else r
+            for r in records
+        ]
+
+    found = judged(two, fails)
+    assert found["verdict"] == "doubtful"
+    assert codes(found) == {"job_failed"}
+
+
+def test_a_rank_to_which_nothing_moved_is_a_reason(two: tuple[Experiment, list[Record]]) -> None:
+    def stalls(records: list[Record]) -> list[Record]:
+        return [
+            replace(r, max_stall_s=20.0) if isinstance(r, Iteration) and (r.rank, r.i) == (1, 2) else r
+            for r in records
+        ]
+
+    found = judged(two, stalls)
+    assert codes(found) == {"worker_stalled"}
+    assert found["reasons"][0]["text"].endswith("moved no byte for 20.0 s (iteration 2)")
 
 
 def test_every_reason_has_a_sentence() -> None:
@@ -444,8 +516,9 @@ def test_every_reason_has_a_sentence() -> None:
         "then",
         "state",
         "simulated",
+        "iteration",
     )
     data = dict.fromkeys(words, "x") | dict.fromkeys(
-        ("ratio", "p99_s", "share", "busy", "over", "bytes", "count", "measured_s", "model_s"), 1
+        ("ratio", "p99_s", "share", "busy", "over", "bytes", "count", "measured_s", "model_s", "for_s"), 1
     )
     assert len({Reason(code, "bad", data).text for code in SENTENCES}) == len(SENTENCES)

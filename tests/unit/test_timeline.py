@@ -25,6 +25,8 @@ from ringlight.experiments.record.events import (
     JobState,
     ProcessBack,
     ProcessEnded,
+    ProcessFrozen,
+    ProcessThawed,
     Record,
     Released,
     RunEnded,
@@ -316,8 +318,38 @@ events: [{{when: {{at: 1 s}}, do: cancel, target: job blue}}]
     assert late.late_s == late.away_s == pytest.approx(Away.back_s - 1.0)
 
 
-def test_an_event_is_not_called_late_where_the_controller_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not [r for r in away(WAITS, None, monkeypatch) if isinstance(r, EventLate)]
+def test_an_event_is_late_by_when_it_was_due_whoever_was_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing on record says who was away."""
+    (late,) = [record for record in away(WAITS, None, monkeypatch) if isinstance(record, EventLate)]
+    assert late.late_s == pytest.approx(late.t - late.due)
+    assert late.late_s > 1.0
+    assert (late.away_s, late.frozen, late.asked) == (0.0, [], False)
+    said = capsys.readouterr().err
+    assert f"and came {late.late_s:.1f} s later, {late.came}\n" in said
+
+
+def test_a_late_event_names_who_stood_still(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Frozen(Away):
+        def next(self, until_s: float) -> Sequence[Record]:
+            found = list(super().next(until_s))
+            if found and found[0].t == self.gone_s:
+                told = {"run": self._run_name, "kind": "runner", "name": "ringlight"}
+                frozen = ProcessFrozen(t=self.gone_s, **told, how="its clock has a gap")
+                thawed = ProcessThawed(t=self.back_s, **told, after_s=self.back_s - self.gone_s)
+                return [frozen, thawed, *(r for r in found if not isinstance(r, ProcessEnded | ProcessBack))]
+            return found
+
+    monkeypatch.setattr(Away, "planned", False)
+    (plan,) = experiment(WAITS).plans
+    kept: list[Record] = []
+    run_in(Frozen(plan), plan, kept.extend, Reporter())
+    (late,) = [record for record in kept if isinstance(record, EventLate)]
+    assert (late.away_s, late.frozen, late.asked) == (0.0, ["the runner"], False)
+    assert ": the runner stood still" in capsys.readouterr().err
 
 
 def test_an_event_that_comes_too_late_is_an_error() -> None:

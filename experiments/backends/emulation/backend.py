@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringlight.containers.image import OWN_IMAGE, ImageError, image_present
+from ringlight.experiments.backends.emulation.astray import freeze_line
 from ringlight.experiments.backends.emulation.lab import EmulatedLab
 from ringlight.experiments.backends.emulation.lab_of_setting import (
     cannot_drive,
@@ -139,6 +140,7 @@ class EmulationBackend:
             apps=self._apps if for_applications(setting.fabric) is not None else (),
             spread=spread,
             notice=self._say,
+            on_freeze=lambda death: self._say(freeze_line(death)),
         )
         with ending_runs(), ExitStack() as undo:
             undo.callback(processes.stop)

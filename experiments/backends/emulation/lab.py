@@ -285,6 +285,10 @@ class EmulatedLab:
             for end in (self.processes.stop, self._api.close, self._faults.close):
                 undo.callback(end)
             self._actions.stop()
+            # A run that was broken off has not taken what may say why.
+            self._note_astray()
+            for record in self._taken():
+                self._links.emit(record)
             if self._known:
                 with ending_runs():
                     self._links.repeat(last=True)
@@ -301,7 +305,12 @@ class EmulatedLab:
             with ending_runs():
                 self.processes.check()
         finally:
+            self._note_astray()
             self._note_deaths(self.processes.ended())
+
+    def _note_astray(self) -> None:
+        name = "" if self._now is None else self._now.plan.name
+        self._found += [self._links.astray.record(one, name) for one in self.processes.astray()]
 
     def _busiest(self, own: Mapping[str, float]) -> dict[str, float]:
         """Shares of the processors' time: of the host whose processors the lab itself keeps busiest."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ringlight.experiments.analysis.fidelity import LINK_ERROR, TAKEN, missed_links
+from ringlight.experiments.backends.emulation.astray import Astray
 from ringlight.experiments.backends.emulation.rest import CONNECT_S, Circuits, set_circuits
 from ringlight.experiments.backends.protocol import RANK_S, BackendError
 from ringlight.experiments.client import Api, Unreachable
@@ -87,7 +88,8 @@ class LinkTest:
     Links that missed their setting while others had the processors get ``LinkRateDisturbed`` first, and are
     measured once more by :meth:`repeat` when those have gone: one long disturbance would spoil a second
     attempt right after the first. Links that missed it a little, with nobody else there, are measured twice
-    at once: one time-out of TCP in a short queue takes that much. Methods raise BackendError, ApiError,
+    at once: one time-out of TCP in a short queue takes that much. ``astray``: of the lab, from the first test
+    on. Methods raise BackendError, ApiError,
     LabError.
     """
 
@@ -100,7 +102,8 @@ class LinkTest:
         say: Callable[[str], None],
     ) -> None:
         self._setting, self._processes, self._api = setting, processes, api
-        self._emit, self._say = emit, say
+        self.emit, self._say = emit, say
+        self.astray = Astray()
         self._circuits: Circuits = ()
         self._doubts: list[tuple[Part, Attempt]] = []
         self._since = ProcessorLoad(processes.lab.id)
@@ -164,7 +167,7 @@ class LinkTest:
             self._write(found)
 
     def _repeated(self, part: Part, first: Attempt, second: Attempt, counts: str) -> None:
-        self._emit(
+        self.emit(
             Repeated(
                 t=time.monotonic(),
                 what="links",
@@ -181,7 +184,7 @@ class LinkTest:
         shares = {key: round(getattr(load, key), 4) for key in ("stolen", "others", "busy")}
         for rate in found.rates:
             fabric = self._setting.name
-            self._emit(kind(t=time.monotonic(), fabric=fabric, **rate, **shares))
+            self.emit(kind(t=time.monotonic(), fabric=fabric, **rate, **shares))
 
     def _write(self, found: Attempt) -> None:
         self._note(LinkRate, found)
@@ -239,17 +242,19 @@ class LinkTest:
     def _wait(self, job: str, state: str, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
         while True:
+            for astray in self._processes.astray():
+                self.emit(self.astray.record(astray, ""))
             try:
                 found = self._api.get(f"/v1/jobs/{job}")
             except Unreachable:
                 # It has died, and is started again.
                 self._processes.check()
-                for death in self._processes.deaths.read():
+                for death in self._processes.ended():
                     if death.how is not None:
                         ended = ProcessEnded(
                             t=death.t, kind=death.kind, name=death.name, how=death.how, planned=False
                         )
-                        self._emit(ended)
+                        self.emit(ended)
                         self._say(f"  {ended.process} died ({ended.how}); it is started again")
             else:
                 if found["state"] == state:
