@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -136,7 +137,7 @@ def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]])
 @dataclass(frozen=True)
 class Moment:
     """A look at the own clock, all in seconds: ``t`` of CLOCK_MONOTONIC, ``cpu_s`` that this process had of
-    the processors, ``queued_s`` that this thread waited for one, and ``slept_s`` that the machine slept."""
+    the processors, ``queued_s`` that this thread and the main one waited for one, and ``slept_s`` that the machine slept."""
 
     t: float
     cpu_s: float
@@ -151,10 +152,13 @@ class Moment:
 
 
 def _queued_s() -> float:
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[1]) / _NANOSECONDS
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    """How long this thread and the main one, which may have Python's lock, have waited for a processor."""
+    waited_s = 0.0
+    for of in ("self", "thread-self"):
+        with suppress(OSError, IndexError, ValueError):
+            words = Path("/proc", of, "schedstat").read_text(encoding="ascii").split()
+            waited_s += int(words[1]) / _NANOSECONDS
+    return waited_s
 
 
 def own_gap_s(before: Moment, now: Moment, pause_s: float) -> float:

@@ -414,7 +414,7 @@ def test_nothing_of_a_simulation_is_judged() -> None:
 
 
 def test_a_job_that_failed_after_an_event_is_a_result_and_no_fault_of_the_testbed() -> None:
-    cut = "events: [{when: {at: 5 ms}, do: cut, target: link tor0:4 tor1:4}]"
+    cut = "events: [{when: {at: 5 ms}, do: cut, target: link t0:4 t1:4}]"
     found = experiment(cut)
     whole = with_links(list(with_workers(records_of(found))), 0.993)
     failed = [
