@@ -137,7 +137,8 @@ def with_children(watched: Iterable[Watched], children: Mapping[int, list[int]])
 @dataclass(frozen=True)
 class Moment:
     """A look at the own clock, all in seconds: ``t`` of CLOCK_MONOTONIC, ``cpu_s`` that this process had of
-    the processors, ``queued_s`` that this thread and the main one waited for one, and ``slept_s`` that the machine slept."""
+    the processors, ``queued_s`` that this thread and the main one waited for one, and ``slept_s`` that the
+    machine slept."""
 
     t: float
     cpu_s: float
