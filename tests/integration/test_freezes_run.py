@@ -16,6 +16,7 @@ import pytest
 
 from ringlight.experiments.record.events import ProcessFrozen, Record, SwitchDrifted, read_records
 from ringlight.testbed.deaths import FILE, DeathLog
+from ringlight.testbed.emulation.network import Emulation
 from tests.integration.labs import running_testbed
 from tests.integration.test_run import RunningCommand, running_command
 from tests.unit.fabrics import six_gpu_fabric
@@ -93,7 +94,8 @@ def test_a_removed_state_directory_is_named_and_ends_the_run(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("change", ["bridge", "port", "removed"])
 def test_what_is_taken_from_the_network_is_named(change: str) -> None:
-    with running_testbed(six_gpu_fabric(), runtime="namespace") as testbed:
+    scale = Emulation(1.0, 400.0)
+    with running_testbed(six_gpu_fabric(), runtime="namespace", emulation=scale) as testbed:
         lab, log = testbed.settings.lab, DeathLog(testbed.settings.state / FILE)
         time.sleep(1.5)
         assert log.read() == []
