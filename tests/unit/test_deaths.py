@@ -120,7 +120,7 @@ def test_a_death_is_on_record_with_its_return_and_planned_only_if_the_run_asked_
 ) -> None:
     """A stranger may kill what an event of the run kills later, and the fault service what no event does."""
     file = tmp_path / "deaths"
-    lab = lab_of_run(event, SimpleNamespace(check=lambda: None, ended=DeathLog(file).read))
+    lab = lab_of_run(event, SimpleNamespace(check=lambda: None, astray=list, ended=DeathLog(file).read))
     Deaths(file).ended("averager", "avg0", "killed by SIGSEGV", False)
     lab._tend()
     lab._note_deaths([Death(2.0, "controller", "controller", "killed by SIGKILL", asked=bool(asked))])
