@@ -374,7 +374,9 @@ def test_links_in_doubt_are_settled_at_the_end_unless_a_run_was_broken_off(tmp_p
 
     def closed(*, broken: bool) -> int:
         plan = plan_of(SWITCH + PAIR)
-        processes: Any = SimpleNamespace(inventory={"agent": "unix:/none"}, stop=lambda: None, state=tmp_path)
+        processes: Any = SimpleNamespace(
+            inventory={"agent": "unix:/none"}, stop=lambda: None, state=tmp_path, astray=list
+        )
         api: Any = SimpleNamespace(close=lambda: None)
         links: Any = Doubts()
         nothing: Any = None
@@ -397,7 +399,7 @@ def test_processes_of_a_lab_end_though_its_clients_are_interrupted_while_they_do
         raise KeyboardInterrupt
 
     inventory = {"agent": "unix:/none"}
-    processes: Any = SimpleNamespace(inventory=inventory, stop=lambda: ended.append("processes"))
+    processes: Any = SimpleNamespace(inventory=inventory, stop=lambda: ended.append("processes"), astray=list)
     api: Any = SimpleNamespace(close=interrupted)
     links: Any = SimpleNamespace(repeat=lambda *, last: ended.append("links"))
     nothing: Any = None
