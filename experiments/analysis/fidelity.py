@@ -63,6 +63,9 @@ NEVER_ON_RINGS = ("dark_drops", "unset_drops", "unrouted")
 #: Ends of workers that others bring about: what a program does wrong ends it otherwise.
 KILLED = ("killed by SIGKILL", "killed by SIGTERM")
 
+#: What may be made to happen in a run whose failures and stalls are judged: of a fault they are a result.
+PLAIN_EVENTS = ("start", "cancel")
+
 Level = Literal["doubtful", "bad"]
 #: Why a run is not simply good, by its code, with the data that the sentence is made of.
 SENTENCES = {
@@ -401,7 +404,7 @@ def between_runs(records: Sequence[Record], runs: Sequence[Run]) -> Iterator[Rea
 def failed(run: Run) -> Iterator[Reason]:
     """A reason for each job that failed and was not killed, where nothing was made to happen and the job was
     not meant to fail. What a container's command ends with is its own."""
-    if any(action.plan.do not in JUDGED_EVENTS for action in run.actions):
+    if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
     for job in run.jobs.values():
         ours = job.plan.container is None and not job.plan.may_fail
@@ -413,7 +416,7 @@ def without_bytes(context: Context) -> Iterator[Reason]:
     """A reason for each rank to which nothing moved for longer than its job explains, where nothing was made
     to happen and the model knows how long an iteration takes."""
     run = context.run
-    if any(action.plan.do not in JUDGED_EVENTS for action in run.actions):
+    if any(action.plan.do not in PLAIN_EVENTS for action in run.actions):
         return
     for name, job in run.jobs.items():
         model = context.predicted.get(name)
