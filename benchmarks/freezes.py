@@ -50,8 +50,8 @@ def freezes(
     planned = [*enumerate(plan(freezes, random.Random(seed)), start=1)][first - 1 : last]
     shared = [one for one in planned if one[1][1] != "Open vSwitch"]
     with ThreadPoolExecutor(at_once) as pool:
-        found = [*pool.map(lambda one: frozen(*one, seed, runtime), shared)]
-    found += [frozen(*one, seed, runtime) for one in planned if one not in shared]
+        found = [*pool.map(lambda one: frozen(one[0], one[1], seed, runtime), shared)]
+    found += [frozen(number, what, seed, runtime) for number, what in planned if what[1] == "Open vSwitch"]
     found.sort(key=lambda entry: int(entry["number"]))
     show((*COLUMNS, "right"), [(*(entry[key] for key in COLUMNS), is_right(entry)) for entry in found])
     return {"freezes": found, "missed": [entry["number"] for entry in found if not is_right(entry)]}
