@@ -65,8 +65,8 @@ def outside(records: Iterable[Record], runs: Iterable[Run], aside: Iterable[str]
 
 
 def stalled(iterations: Iterable[Iteration], expected_s: float) -> Iterator[Iteration]:
-    """Of each rank that had no byte for longer than its iterations explain, the iteration in which that was
-    longest. ``expected_s``: of an iteration, by the model."""
+    """Yield the iteration with the longest stall of each rank that had no byte for longer than its iterations
+    explain. ``expected_s``: seconds of an iteration by the model."""
     worst: dict[int, Iteration] = {}
     for one in iterations:
         if one.rank not in worst or one.max_stall_s > worst[one.rank].max_stall_s:
