@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ringlight.experiments.cli.calls import Json
-from ringlight.experiments.cli.common import fail, say, show_json, table
+from ringlight.experiments.cli.common import echo, fail, say, show_json, table
 
 if TYPE_CHECKING:
     from ringlight.testbed.acceptance.rig import Rig
@@ -304,4 +304,4 @@ def write(document: Mapping[str, Any]) -> None:
                 if one["state"] == state:
                     told.setdefault((switch["name"], one["text"]), []).append(one["item"])
         for (name, text), numbers in told.items():
-            typer.echo(f"{name} {word} {text} (item {', '.join(map(str, numbers))})")
+            echo(f"{name} {word} {text} (item {', '.join(map(str, numbers))})")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import fail, say, show_json, table
+from ringlight.experiments.cli.common import echo, fail, say, show_json, table
 from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
 
 Kind = Annotated[
@@ -103,7 +103,7 @@ def bench(
         )  # fmt: skip
     else:
         for line in benching.words_on(first, plan, experiment, whose=not ranks):
-            typer.echo(line)
+            echo(line)
         heads = ("size", "time", "algorithm bandwidth", "bus bandwidth", "result")
         table(heads, benching.lines_of(found, checked))
     for one in slow:

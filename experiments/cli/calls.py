@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ringlight.experiments.cli.common import Column, answer, listing, patience, table
+from ringlight.experiments.cli.common import Column, answer, echo, listing, patience, table
 
 if TYPE_CHECKING:
     from ringlight.experiments.client import Api
@@ -69,4 +69,4 @@ def write_plan(found: Mapping[str, Any]) -> None:
     """A change of one switch: what it removes, adds and keeps."""
     rows = [[what, arrow(xc)] for what in ("remove", "add", "keep") for xc in found["plan"][what]]
     table(["", "cross-connect"], rows)
-    typer.echo("done" if found["applied"] else "nothing was changed (dry run)")
+    echo("done" if found["applied"] else "nothing was changed (dry run)")

@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from ringlight.fabric.text import visible
+
 
 class UserError(RuntimeError):
     """The command cannot do what was asked; one line. ``exit_code``: 1 it did not work, 2 wrong input."""
@@ -28,9 +30,14 @@ class Interrupted(BaseException):
         self.number = number
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print, with what a name or a title has that controls a terminal made visible."""
+    typer.echo(visible(str(text)), err=err, nl=nl)
+
+
 def say(text: str) -> None:
     """One line on standard error."""
-    typer.echo(f"ringlight: {text}", err=True)
+    echo(f"ringlight: {text}", err=True)
 
 
 def fail(text: str, code: int = 1) -> NoReturn:
@@ -51,7 +58,7 @@ def patience(text: str, after_s: float = 2.0) -> Iterator[None]:
 
 
 def show_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
+    echo(json.dumps(value, indent=2))
 
 
 def answer(found: Any, as_json: bool, write: Callable[[Any], None]) -> None:
@@ -84,7 +91,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | 
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, title in enumerate(head):
         right = numeric is not None and index >= numeric
-        shown.add_column(title, justify="right" if right else "left", overflow="fold")
+        shown.add_column(visible(title), justify="right" if right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*map(_cell, row))
     console = Console(width=width, highlight=False, markup=False)
@@ -93,10 +100,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], numeric: int | 
         return
     with console.capture() as captured:
         console.print(shown)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))
+    echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))
 
 
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "" if value is None else str(value)
+    return "" if value is None else visible(str(value))

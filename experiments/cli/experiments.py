@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.applications import with_applications
-from ringlight.experiments.cli.common import answer, fail, say, show_json
+from ringlight.experiments.cli.common import answer, echo, fail, say, show_json
 from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
 
 if TYPE_CHECKING:
@@ -287,11 +286,11 @@ def results(
         from ringlight.experiments.analysis.rows import write_parquet
 
         write_parquet(rows, parquet)
-        typer.echo(f"{len(rows)} rows: {parquet}")
+        echo(f"{len(rows)} rows: {parquet}")
     elif as_json:
         show_json([vars(row) for row in rows])
     else:
-        sys.stdout.write(as_csv(rows))
+        echo(as_csv(rows), nl=False)
 
 
 def _show(result: dict[str, Any], done: Done, as_json: bool) -> None:
@@ -303,7 +302,7 @@ def _show(result: dict[str, Any], done: Done, as_json: bool) -> None:
         show_json(result)
     else:
         show_result(result)
-        typer.echo(f"Report: {report_path}")
+        echo(f"Report: {report_path}")
     if done.failures:
         for line in done.failures:
             say(line)

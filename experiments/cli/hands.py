@@ -13,7 +13,7 @@ import typer
 
 from ringlight.experiments.cli import calls, options, rest
 from ringlight.experiments.cli.applications import processes_of_lab
-from ringlight.experiments.cli.common import answer, fail, listing, say, table
+from ringlight.experiments.cli.common import answer, echo, fail, listing, say, table
 from ringlight.experiments.cli.distant import converse
 from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.experiments.cli.look import PANEL, LabId, controller_of, is_scenario
@@ -48,14 +48,14 @@ class _Asked:
         if rows:
             table(["in", "out", "on", "state"], rows)
         elif not of_circuits and fabric.optical_switches:
-            typer.echo("all optical switches are dark: light here belongs to jobs")
+            echo("all optical switches are dark: light here belongs to jobs")
 
     def _circuits(self) -> None:
         found = calls.get("/v1/circuits")["circuits"]
         if found:
             listing(found, *rest.CIRCUIT_COLUMNS)
         else:
-            typer.echo("no circuit is lit")
+            echo("no circuit is lit")
 
     def regroup(self, words: list[str]) -> None:
         unknown = [word for word in words if word.startswith("-") and word != "--dry-run"]
@@ -267,10 +267,10 @@ def ping(
         pinged |= {(one.source, one.target): one for one in row}
         if row:
             marks = [one.target if one.rtt_s is not None else "X" for one in row]
-            typer.echo(" ".join([row[0].source, "->", *marks]))
-    typer.echo(measures.results(pinged))
+            echo(" ".join([row[0].source, "->", *marks]))
+    echo(measures.results(pinged))
     if lab.fabric.onics and not control:
-        typer.echo(measures.by_light(pinged))
+        echo(measures.by_light(pinged))
     if left := measures.untried(pinged, len(lab.fabric.gpus), measures.PING_ALL_S):
         fail(left)
     if any(one.rtt_s is None for one in pinged.values()):
@@ -291,14 +291,14 @@ def _ping_one(lab: Attached, source: str, target: str, count: int, *, control: b
             one = measures.ping_light(lab, places, source, target)
         else:
             one = measures.ping(lab, places[source], source, target)
-        typer.echo(measures.line(one))
+        echo(measures.line(one))
         lost += one.rtt_s is None
     if one.rtt_s is None:
         say(measures.no_answer(one) if by_light else _Asked(lab).why_not(source, target))
     elif source in lab.fabric.onics:
-        typer.echo("answers took the control network" if by_light else "over the control network")
+        echo("answers took the control network" if by_light else "over the control network")
     elif way := _Asked(lab).way(source, target):
-        typer.echo(f"over {way}")
+        echo(f"over {way}")
     if lost:
         raise typer.Exit(1)
 
@@ -331,9 +331,9 @@ def iperf(
     def write(_: object) -> None:
         real = format_rate(found.received_bps * lab.scale)
         emulated = f"{format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
-        typer.echo(f"{client} -> {server}: {emulated}; as real, {real}")
+        echo(f"{client} -> {server}: {emulated}; as real, {real}")
         if found.over is not None:
-            typer.echo(f"over {found.over}")
+            echo(f"over {found.over}")
 
     answer(document, as_json, write)
 

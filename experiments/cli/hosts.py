@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import Column, answer, fail, listing, say
+from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say
 
 hosts = typer.Typer(
     no_args_is_help=True, help="Several machines for labs: workers of Dask with the resource HOST."
@@ -23,10 +23,8 @@ def certificates(
     from ringlight.testbed.hosts.certificates import make_certificates
 
     config = make_certificates(folder)
-    typer.echo(
-        f"Copy {config.parent} to the same path on each host; Dask's processes and Ringlight find it by:"
-    )
-    typer.echo(f"export DASK_CONFIG={config.parent}")
+    echo(f"Copy {config.parent} to the same path on each host; Dask's processes and Ringlight find it by:")
+    echo(f"export DASK_CONFIG={config.parent}")
 
 
 @hosts.command()

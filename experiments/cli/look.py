@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ringlight.experiments.cli import calls, options
-from ringlight.experiments.cli.common import Interrupted, answer, fail, listing, say, show_json
+from ringlight.experiments.cli.common import Interrupted, answer, echo, fail, listing, say, show_json
 
 if TYPE_CHECKING:
     from ringlight.experiments.client import Api
@@ -93,10 +93,10 @@ def capture(
     }
 
     def show(_: object) -> None:
-        typer.echo(f"{write}: {document['packets']} packets, {document['bytes']} bytes")
+        echo(f"{write}: {document['packets']} packets, {document['bytes']} bytes")
         if tap.tagged:
             for line in taps.described(seen):
-                typer.echo(f"  {line}")
+                echo(f"  {line}")
 
     answer(document, as_json, show)
 
@@ -128,7 +128,7 @@ def graph(
         "graphml": graphs.graphml,
     }
     fabric, lit = _fabric_of(where, place)
-    typer.echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
+    echo(forms[form](graphs.plugged_graph(fabric, lit)), nl=False)
 
 
 def is_scenario(where: str | None) -> bool:

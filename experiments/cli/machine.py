@@ -15,7 +15,7 @@ import typer
 
 from ringlight.experiments.cli import options, suite
 from ringlight.experiments.cli.applications import processes_of_lab
-from ringlight.experiments.cli.common import Column, answer, fail, listing, say
+from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say
 from ringlight.experiments.cli.emulated import refuse_hosts, standing
 from ringlight.testbed.forkserver import forking
 from ringlight.testbed.preloaded import TESTBED
@@ -40,7 +40,7 @@ def up(
         there = f"{', '.join(found['hosts'])}; REST at {found['url']}/docs of {found['host']}"
         ending = f"end it with: ringlight down {found['lab']} --dask {dask}"
         said = f"lab {found['lab']} is up on {there}; {ending}"
-        answer(found, as_json, lambda _: typer.echo(said))
+        answer(found, as_json, lambda _: echo(said))
         return
     refuse_hosts(context)
     with forking(TESTBED) as brief:
@@ -53,7 +53,7 @@ def up(
     said = (
         f"lab {found['lab']} is up; REST at {found['url']}/docs; end it with: ringlight down {found['lab']}"
     )
-    answer(found, as_json, lambda _: typer.echo(said))
+    answer(found, as_json, lambda _: echo(said))
     lab.tell_view()
 
 
@@ -64,7 +64,7 @@ def image(
     """Make a Docker image of Debian packages, with Python and numpy, for jobs that run containers."""
     from ringlight.containers.image_build import build_from_packages
 
-    typer.echo(f"Docker has image {build_from_packages(name, packages, say)}")
+    echo(f"Docker has image {build_from_packages(name, packages, say)}")
 
 
 def down(
@@ -79,7 +79,7 @@ def down(
 
     if dask is not None:
         ended = _end_on_hosts(lab, dask)
-        typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
+        echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
         return
     from ringlight.testbed.processes import end_standing
 
@@ -87,7 +87,7 @@ def down(
     if os.geteuid() != 0:
         fail(services.root_needed("end a lab"))
     ended = end_standing(lab, say)
-    typer.echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
+    echo(f"ended: {', '.join(ended)}" if ended else "no lab is up")
 
 
 def _end_on_hosts(lab: str | None, dask: str) -> list[str]:
@@ -212,9 +212,9 @@ def clean(
 
     def write(found: dict[str, list[str]]) -> None:
         for line in found["removed"]:
-            typer.echo(line)
+            echo(line)
         count = len(found["removed"])
-        typer.echo(f"{count} things removed" if count else "nothing to remove")
+        echo(f"{count} things removed" if count else "nothing to remove")
 
     if dask is None:
         removed = clean_machine()

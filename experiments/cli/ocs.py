@@ -10,7 +10,7 @@ import typer
 
 from ringlight.experiments.cli import ocs_faults
 from ringlight.experiments.cli.calls import DryRun, Json, Switch, arrow, call, get, list_of, write_plan
-from ringlight.experiments.cli.common import Column, answer, fail, listing, show_json, table
+from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, show_json, table
 from ringlight.experiments.cli.ocs_serve import serve
 
 Mode = Annotated[
@@ -73,7 +73,7 @@ def alarms(
     """Standing alarms."""
     found = get(f"/v1/optical-switches/{switch}/alarms" if switch else "/v1/optical-alarms")
     keys = (*(() if switch else ("switch",)), "kind", "port", "text")
-    answer(found, as_json, lambda found: listing(found, *keys) if found else typer.echo("no alarms"))
+    answer(found, as_json, lambda found: listing(found, *keys) if found else echo("no alarms"))
 
 
 @commands.command()
@@ -109,7 +109,7 @@ def _write_intent(found: Mapping[str, Any]) -> None:
     rows = [[arrow(xc), xc["name"], differ.pop(arrow(xc), "")] for xc in found["cross_connects"]]
     table(["cross-connect", "name", ""], [*rows, *([xc, "", what] for xc, what in differ.items())])
     kept = "" if found["job"] is None else f"; kept for job {found['job']}, whose light this does not show"
-    typer.echo(f"policy: {found['policy']}{kept}")
+    echo(f"policy: {found['policy']}{kept}")
 
 
 # --- changing
@@ -187,7 +187,7 @@ def _apply(changes: list[str], mode: str, as_json: bool, *, dry_run: bool) -> No
 
     def write(found: Mapping[str, Any]) -> None:
         for name, change in found["optical_switches"].items():
-            typer.echo(name)
+            echo(name)
             _write_change(change)
 
     body = {"optical_switches": targets, "dry_run": dry_run}
@@ -215,7 +215,7 @@ def _write_change(found: Mapping[str, Any]) -> None:
     write_plan(found)
     for result in found["results"]:
         if result.get("reason"):
-            typer.echo(f"{arrow(result)}: {result['state']} ({result['reason']})")
+            echo(f"{arrow(result)}: {result['state']} ({result['reason']})")
 
 
 @commands.command()
@@ -268,7 +268,7 @@ def policy(
             if switch in ("", name)
         ]
         table(["switch", "policy", ""], rows)
-        typer.echo(f"all others: {found['policy']}")
+        echo(f"all others: {found['policy']}")
 
     answer(found, as_json, write)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlight.experiments.cli.calls import Json, address, call
-from ringlight.experiments.cli.common import answer, fail, listing, patience
+from ringlight.experiments.cli.common import answer, echo, fail, listing, patience
 
 Where = Annotated[
     str,
@@ -44,7 +44,7 @@ def _detail(fault: Mapping[str, Any]) -> str:
 
 def _write(found: list[Mapping[str, Any]]) -> None:
     if not found:
-        typer.echo("no faults")
+        echo("no faults")
         return
     left = ("left", lambda fault: "until cleared" if fault["left"] is None else fault["left"])
     listing(found, "id", "kind", "probability", "hits", left, ("", _detail))
@@ -120,6 +120,6 @@ def clear(
     found = _call(switch, "DELETE", "" if fault is None else f"/{fault}")
 
     def write(found: Mapping[str, Any]) -> None:
-        typer.echo(f"cleared: {', '.join(map(str, found['cleared'])) or 'there were none'}")
+        echo(f"cleared: {', '.join(map(str, found['cleared'])) or 'there were none'}")
 
     answer(found, as_json, write)

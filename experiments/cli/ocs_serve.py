@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ringlight.experiments.cli.common import fail, show_json, table
+from ringlight.experiments.cli.common import echo, fail, show_json, table
 from ringlight.experiments.cli.options import Json
 
 
@@ -123,7 +123,7 @@ def _tell(
         show_json({"profile": profile, "ports": ports, "addresses": addresses, "pid": os.getpid()})
     else:
         light = "light as it was kept" if resumed else "all dark"
-        typer.echo(f"{profile} with {ports} ports, {light}; end it with Ctrl-C")
+        echo(f"{profile} with {ports} ports, {light}; end it with Ctrl-C")
         rows = [[name, where, example(name, where, user)] for name, where in addresses.items()]
         table(["protocol", "address", "try"], rows)
     # Whoever started this process waits for it.

@@ -21,7 +21,7 @@ from ringlight.experiments.cli.calls import (
     list_of,
     write_plan,
 )
-from ringlight.experiments.cli.common import Column, answer, fail, listing, say, show_json, table
+from ringlight.experiments.cli.common import Column, answer, echo, fail, listing, say, show_json, table
 
 JobId = Annotated[str, typer.Argument(metavar="JOB")]
 Count = Annotated[int, typer.Option(min=1)]
@@ -43,9 +43,9 @@ def _version(asked: bool) -> None:
         from importlib import metadata
 
         try:
-            typer.echo(metadata.version("ringlight"))
+            echo(metadata.version("ringlight"))
         except metadata.PackageNotFoundError:
-            typer.echo("not installed; run from a source tree")
+            echo("not installed; run from a source tree")
         raise typer.Exit
 
 
@@ -103,7 +103,7 @@ def fabric(as_json: Json = False) -> None:
     def write(found: Any) -> None:
         for number, key in enumerate(key for key in tables if found[key]):
             if number:
-                typer.echo()
+                echo()
             listing(found[key], *tables[key])
 
     answer(get("/v1/fabric"), as_json, write)
@@ -167,7 +167,7 @@ def circuits_set(
 
     def write(found: Any) -> None:
         for name, change in found["optical_switches"].items():
-            typer.echo(name)
+            echo(name)
             write_plan(change)
 
     answer(call("PUT", "/v1/circuits", {"circuits": wanted, "dry_run": dry_run}), as_json, write)
@@ -191,7 +191,7 @@ def planes(
 def _write_plane(found: Mapping[str, Any]) -> None:
     ports: Column = ("ports", lambda node: " ".join(node["ports"]))
     listing(found["nodes"], ("GPU", "gpu"), "job", ports, ("address", "ip"))
-    typer.echo()
+    echo()
     lit = [{"switch": switch["name"], **xc} for switch in found["switches"] for xc in switch["lit"]]
     on: Column = ("on", lambda xc: "" if xc["wavelength"] is None else f"λ{xc['wavelength']}")
     listing(lit, "switch", "ingress", "egress", "from", "to", on)
@@ -221,7 +221,7 @@ def onics(
 
 def _write_flows(found: Mapping[str, Any]) -> None:
     if not found["flows"]:
-        typer.echo("no flows")
+        echo("no flows")
         return
     flows = [
         {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in flow.items()}
@@ -310,7 +310,7 @@ def _write_light(found: Mapping[str, Any]) -> None:
     light = f"light on {len(found['switches'])} switches"
     if crossed := found.get("cross_connects"):
         light = f"{sum(map(len, crossed.values()))} cross-connects on {len(crossed)} switches"
-    typer.echo(f"{found['kind']} {found['plane']}: {light}; nothing was changed")
+    echo(f"{found['kind']} {found['plane']}: {light}; nothing was changed")
 
 
 def _way(peer: str, how: Mapping[str, int]) -> str:
@@ -350,7 +350,7 @@ def job_release(
     except ValueError as error:
         fail(f"--delay: {error}", 2)
     found = call("POST", "/v1/jobs/release", {"jobs": job_ids, "delay_s": delay_s})
-    answer(found, as_json, lambda _: typer.echo(f"released: {', '.join(job_ids)}"))
+    answer(found, as_json, lambda _: echo(f"released: {', '.join(job_ids)}"))
 
 
 @job.command("watch")
@@ -380,7 +380,7 @@ def job_watch(job_id: JobId, as_json: Json = False) -> None:
 
 
 def _write_job(found: Mapping[str, Any]) -> None:
-    typer.echo(f"{found['id']}: {found['state']}" + (f", {found['error']}" if found["error"] else ""))
+    echo(f"{found['id']}: {found['state']}" + (f", {found['error']}" if found["error"] else ""))
     listing(found["ranks"], "rank", ("GPU", "gpu"), "state", ("exit code", "exit_code"), "error")
 
 
@@ -413,22 +413,20 @@ def _write_regroup(found: Mapping[str, Any]) -> None:
     moves = [["move", f"{m['gpu']}: {m['from'] or 'dark'} → {m['to']}"] for m in plan["moves"]]
     kept = [["stays lit", " - ".join(pair)] for pair in plan["stay_lit"]]
     table(["", "fibre"], [*moves, *kept])
-    typer.echo()
+    echo()
     rows = [
         [p["job"], *("" if p[key] is None else format_time(p[key]) for key in ("before_s", "after_s"))]
         for p in plan["predicted"]
     ]
     table(["job", "iteration before", "after, predicted"], rows, numeric=1)
     before, after = plan["crossing_bytes_before"], plan["crossing_bytes_after"]
-    typer.echo(
+    echo(
         f"\nbetween packet switches per iteration: {format_size(before)} before, {format_size(after)} after; "
         f"{plan['fibres_moved']} fibres moved; {'optimal' if plan['optimal'] else 'heuristic'}"
     )
     for name, whose in found["left_to_others"].items():
-        typer.echo(
-            f"{name}: packets come through again once {whose} has followed; we do not write its tables"
-        )
-    typer.echo({"PLANNED": "nothing was changed (dry run)"}.get(found["state"], found["state"].lower()))
+        echo(f"{name}: packets come through again once {whose} has followed; we do not write its tables")
+    echo({"PLANNED": "nothing was changed (dry run)"}.get(found["state"], found["state"].lower()))
 
 
 # --- observation
@@ -445,11 +443,11 @@ def events(
     with connection() as api:
         for event in api.stream("/v1/events" + ("" if after is None else f"?after={after}")):
             if as_json:
-                typer.echo(json.dumps(event))
+                echo(json.dumps(event))
                 continue
             said = {key: value for key, value in event.items() if value not in (None, [], {})}
             rest = " ".join(f"{key}={value}" for key, value in said.items() if key not in head)
-            typer.echo(f"{event['t']:.3f}  {event['event']:<10} {rest}")
+            echo(f"{event['t']:.3f}  {event['event']:<10} {rest}")
 
 
 def series(

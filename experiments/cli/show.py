@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import typer
-
 from ringlight.experiments.analysis.carrying import LATE, Demand, alike, demand_of
 from ringlight.experiments.analysis.rows import Row, from_json, where
 from ringlight.experiments.backends.protocol import Backend
-from ringlight.experiments.cli.common import listing, table
+from ringlight.experiments.cli.common import echo, listing, table
 from ringlight.experiments.cli.predicted import left_out, points_of, said_of, taken
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
@@ -134,15 +132,15 @@ def _show_cuts(fabrics: Mapping[str, Any]) -> None:
         if (made := fabric.get("cut")) is None:
             continue
         if "refused" in made:
-            typer.echo(f"{name} cannot be cut: {made['refused']}")
+            echo(f"{name} cannot be cut: {made['refused']}")
             continue
         for number, nodes in enumerate(made["hosts"], 1):
-            typer.echo(f"{name}, host {number}: {' '.join(nodes)}")
+            echo(f"{name}, host {number}: {' '.join(nodes)}")
         for pair in made["crossing"]:
             a, b = pair["hosts"]
             count = sum(sorted(fibre["hosts"]) == [a, b] for fibre in made["fibres"])
             rate = format_rate(pair["emulated_bps"])
-            typer.echo(f"{name}, hosts {a} and {b}: {_counted(count, 'fibre')}, {rate} each way as emulated")
+            echo(f"{name}, hosts {a} and {b}: {_counted(count, 'fibre')}, {rate} each way as emulated")
 
 
 def _carried(experiment: Experiment, arm: str) -> dict[str, Any]:
@@ -256,7 +254,7 @@ def show_check(found: Mapping[str, Any]) -> None:
     arms, fabrics = _counted(len(found["arms"]), "arm"), _counted(len(found["fabrics"]), "fabric")
     idle = not any(arm["jobs"] or "trace" in arm for arm in found["arms"].values())
     runs = "no jobs, so nothing to run;" if idle else f"{_counted(found['runs'], 'run')} of {arms} on"
-    typer.echo(f"{found['file']}: sound. {runs} {fabrics}.")
+    echo(f"{found['file']}: sound. {runs} {fabrics}.")
     jobs = [
         {
             "arm": name,
@@ -270,15 +268,15 @@ def show_check(found: Mapping[str, Any]) -> None:
         for job, entry in arm["jobs"].items()
     ]
     for line in _said_of_scale(found["scale"]) if "scale" in found else ():
-        typer.echo(line)
+        echo(line)
     if jobs:
         _list_jobs(jobs)
     traces = [(name, _said_of_trace(arm["trace"])) for name, arm in found["arms"].items() if "trace" in arm]
     for line in alike(traces):
-        typer.echo(line)
+        echo(line)
     points = {name: arm["points"] for name, arm in found["arms"].items()}
     for line in (*left_out(points), *taken(points)):
-        typer.echo(line)
+        echo(line)
     events = [
         (name, f"{event['name']}: {event['do']} {event['target']}".rstrip())
         for name, arm in found["arms"].items()
@@ -291,7 +289,7 @@ def show_check(found: Mapping[str, Any]) -> None:
     ]
     notes = [note.partition(": ")[::2] for fabric in found["fabrics"].values() for note in fabric["notes"]]
     for line in (*alike(events), *alike(refused), *alike(notes), *_what_is_carried(found)):
-        typer.echo(line)
+        echo(line)
     _show_cuts(found["fabrics"])
 
 
@@ -395,15 +393,15 @@ def show_result(result: Mapping[str, Any]) -> None:
     _show_jobs(rows)
     _show_comparisons(rows)
     for entry in result["not_run"]:
-        typer.echo(f"Left out: arm {entry['arm']}: {entry['why']}")
+        echo(f"Left out: arm {entry['arm']}: {entry['why']}")
     for entry in result["failed"]:
-        typer.echo(f"Failed: {entry['why']}")
+        echo(f"Failed: {entry['why']}")
     if not result["complete"]:
-        typer.echo("This experiment is not complete: some of its runs are missing.")
+        echo("This experiment is not complete: some of its runs are missing.")
     if result["backend"] == "simulation":
-        typer.echo("Simulated: no number here was measured, and no testbed was built.")
+        echo("Simulated: no number here was measured, and no testbed was built.")
         for took_s in sorted({row.value for row in where(rows, metric="recovery_assumed")}, key=str):
-            typer.echo(
+            echo(
                 f"A job without `recovery` went on {took_s:g} s after it lost a GPU: the default, "
                 "as measured on the development machine (docs/simulation.md)."
             )
@@ -411,18 +409,18 @@ def show_result(result: Mapping[str, Any]) -> None:
     fidelity = result["fidelity"]
     for entry in fidelity["repeated"]:
         why = "Made once more, as others had the processors"
-        typer.echo(f"{why}: {entry['name']} ({entry['counts']} counts)")
+        echo(f"{why}: {entry['name']} ({entry['counts']} counts)")
     arms, verdict = fidelity["arms"], fidelity["verdict"]
     bad = [arm for arm, level in arms.items() if level == "bad"]
     if verdict == "bad":
         which = "these figures" if len(bad) == len(arms) else f"the figures of {', '.join(bad)}"
-        typer.echo(f"Do not believe {which}: the emulation did not hold its settings.")
-    typer.echo(f"Fidelity: {verdict}" + _by_arm(arms))
+        echo(f"Do not believe {which}: the emulation did not hold its settings.")
+    echo(f"Fidelity: {verdict}" + _by_arm(arms))
     for reason in fidelity["reasons"]:
-        typer.echo(f"  {reason['text']}")
+        echo(f"  {reason['text']}")
     for why in dict.fromkeys(fidelity["not_compared"].values()):
         runs = ", ".join(run for run, said in fidelity["not_compared"].items() if said == why)
-        typer.echo(f"Compared with no prediction: {runs}: {why}")
+        echo(f"Compared with no prediction: {runs}: {why}")
 
 
 def _by_arm(arms: Mapping[str, str]) -> str:
@@ -450,7 +448,7 @@ def _show_jobs(rows: Sequence[Row]) -> None:
     if lines:
         table(["arm", "point", "job", *(head for _, head, _ in shown)], lines, numeric=3)
     if len(jobs) > _MOST_LINES:
-        typer.echo(f"… and {len(jobs) - _MOST_LINES:,} more, in rows.csv and in the report.")
+        echo(f"… and {len(jobs) - _MOST_LINES:,} more, in rows.csv and in the report.")
 
 
 def _show_comparisons(rows: Sequence[Row]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import fail
+from ringlight.experiments.cli.common import echo, fail
 
 
 def view(
@@ -52,7 +52,7 @@ def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collectio
         from ringlight.experiments.view.single_file import single_file
 
         write_whole(html, single_file([Recorded(folder, arms) for folder in folders]))
-        typer.echo(f"{html}: {html.stat().st_size / 1e6:.1f} MB")
+        echo(f"{html}: {html.stat().st_size / 1e6:.1f} MB")
         return
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
@@ -62,7 +62,7 @@ def _replay(folders: list[Path], listen: str, html: Path | None, arms: Collectio
         fail(f"--listen {listen}: not a loopback address; write a file with --html to show it elsewhere", 2)
     found = [Recorded(folder, arms) for folder in folders]
     try:
-        serve(found, host, int(port), lambda address: typer.echo(f"{address} until Ctrl-C"))
+        serve(found, host, int(port), lambda address: echo(f"{address} until Ctrl-C"))
     except OSError as error:
         fail(f"--listen {listen}: {error.strerror}")
 
@@ -75,7 +75,7 @@ def _lab(lab_id: str | None) -> None:
     controller_of(attach(lab_id))
     with calls.connection() as api:
         api.get("/v1/health")
-        typer.echo(f"{api.url}/view/")
+        echo(f"{api.url}/view/")
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ringlight.experiments.cli import options
-from ringlight.experiments.cli.common import answer, fail, listing, patience, say
+from ringlight.experiments.cli.common import answer, echo, fail, listing, patience, say
 
 if TYPE_CHECKING:
     from ringlight.workloads.devices import Device
@@ -232,7 +232,7 @@ def algorithm(
         fail(str(error), 2)
     document = {"file": str(out), "kind": kind, "algorithm": steps.name, "ranks": ranks, "steps": steps.steps}
     line = "{file}: {kind}, {algorithm}, {ranks} ranks, {steps} steps"
-    answer(document, as_json, lambda document: typer.echo(line.format(**document)))
+    answer(document, as_json, lambda document: echo(line.format(**document)))
 
 
 @group.command()
@@ -423,7 +423,7 @@ def _written(workload: Workload, out: Path, form: str, as_json: bool) -> None:
     }  # fmt: skip
     what = f"{workload.name}: {workload.operations:,} operations of {workload.ranks} ranks"
     where = str(files[0]) if len(files) == 1 else f"{len(files)} files, {files[0]} and so on"
-    answer(found, as_json, lambda _: typer.echo(f"{what}, in {where}; read again, the same."))
+    answer(found, as_json, lambda _: echo(f"{what}, in {where}; read again, the same."))
 
 
 def _document(workload: Workload) -> dict[str, Any]:
@@ -458,19 +458,19 @@ def _show(found: Mapping[str, Any], files: Sequence[Path], said: Options, device
 
     programs = {1: "all do the same", found["ranks"]: "each has a program of its own"}
     alike = programs.get(found["programs"], f"{found['programs']:,} different programs")
-    typer.echo(f"{found['name']}: {found['ranks']:,} ranks, {alike}; {found['operations']:,} operations.")
+    echo(f"{found['name']}: {found['ranks']:,} ranks, {alike}; {found['operations']:,} operations.")
     kinds = [f"{count:,} {kind}" for kind, count in found["kinds"].items()]
-    typer.echo(f"Operations: {', '.join(kinds)}.")
-    typer.echo(f"Streams: {', '.join(stream or 'unnamed' for stream in found['streams'])}.")
+    echo(f"Operations: {', '.join(kinds)}.")
+    echo(f"Streams: {', '.join(stream or 'unnamed' for stream in found['streams'])}.")
     groups = [f"{count:,} of {size} ranks" for size, count in found["groups"].items()]
-    typer.echo(f"Groups: {', '.join(groups) or 'none'}.")
+    echo(f"Groups: {', '.join(groups) or 'none'}.")
     flops = f"{found['flops']:.4g} FLOPs of all ranks" if found["flops"] else "no FLOPs stated"
     seconds = found["seconds"]
     if seconds is None:
-        typer.echo(f"Computation: {flops}; not all of it has a time: give --device.")
+        echo(f"Computation: {flops}; not all of it has a time: give --device.")
     else:
         least, most = format_time(seconds["least"]), format_time(seconds["most"])
-        typer.echo(f"Computation: {flops}; {least if least == most else f'{least} to {most}'} of each rank.")
+        echo(f"Computation: {flops}; {least if least == most else f'{least} to {most}'} of each rank.")
     if found["traffic"]:
         listing(
             found["traffic"],
@@ -482,16 +482,16 @@ def _show(found: Mapping[str, Any], files: Sequence[Path], said: Options, device
             numeric=2,
         )
     if "matrix" in found:
-        typer.echo(f"What each rank sends to each: {found['matrix']}")
+        echo(f"What each rank sends to each: {found['matrix']}")
     if "perfetto" in found:
         drawn = found["perfetto"]
-        typer.echo(
+        echo(
             f"Timeline: {drawn['file']}, {drawn['spans']:,} operations of {drawn['ranks']} ranks in "
             f"{format_time(drawn['seconds'])}; simulated, with a link of {drawn['rate']} from each GPU to an "
             "ideal switch."
         )
-    typer.echo(f"To run it, in a scenario beside it: {_job(found, files, said, device)}")
-    typer.echo("Then: ringlight simulate SCENARIO")
+    echo(f"To run it, in a scenario beside it: {_job(found, files, said, device)}")
+    echo("Then: ringlight simulate SCENARIO")
 
 
 def _job(found: Mapping[str, Any], files: Sequence[Path], said: Options, device: str | None) -> str:
@@ -575,7 +575,7 @@ def _show_models_and_devices(found: Mapping[str, Any]) -> None:
         ("tokens", lambda model: f"{model['sequence']:,}" if model["sequence"] else ""),
         "source",
     )
-    typer.echo()
+    echo()
     listing(
         found["devices"],
         "device",

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
 from ringlight.experiments.analysis.differences import JUDGED
 from ringlight.experiments.analysis.result import read_result
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.cli.common import table
+from ringlight.experiments.cli.common import echo, table
 from ringlight.experiments.crosscheck.page import render, title_of
 from ringlight.experiments.crosscheck.sides import Side, crosscheck
 from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
@@ -194,19 +193,15 @@ def show(found: Mapping[str, Any], folder: Path) -> None:
         f"of an {what} {at['difference_percent']:+.1f} % ({at['run']}, {at['job']})" for what, at in worst
     )
     said = "within" if found["within_limit"] else "NOT within"
-    typer.echo(
-        f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}."
-    )
+    echo(f"Iterations and all-reduces are {said} {found['limit_percent']:g} %; largest difference {largest}.")
     if not found["emulated"]["complete"]:
-        typer.echo("The emulated run is not complete; what there is of it was compared.")
+        echo("The emulated run is not complete; what there is of it was compared.")
     for off in ("emulation", "simulation"):
         entries = [entry for entry in found["entries"] if entry["off"] == off]
         most = max(entries, key=lambda entry: abs(entry["causes"]["gap_s"]), default=None)
         if most is not None:
-            typer.echo(
-                f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}."
-            )
-    typer.echo(f"Page: {(folder / 'crosscheck.html').resolve()}")
+            echo(f"The {off} is off, most in {title_of(most)}, {most['job']}: {'; '.join(most['why'])}.")
+    echo(f"Page: {(folder / 'crosscheck.html').resolve()}")
 
 
 def _show_spread(kinds: Mapping[str, Any], whats: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from ringlight.experiments.cli.common import echo
 from ringlight.experiments.record.writing import WriteError, write_whole, writing
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.optinc.network import Wrong, table_of, wrong_of
@@ -155,9 +156,7 @@ def _weights(text: str | None, symbols: int) -> tuple[float, ...]:
 
 def _tell(found: Wrong, how: str) -> None:
     right = found.inputs - found.wrong
-    typer.echo(
-        f"{right} of {found.inputs} inputs right, worst output {found.worst:.3f} of a level off; {how}"
-    )
+    echo(f"{right} of {found.inputs} inputs right, worst output {found.worst:.3f} of a level off; {how}")
     if found.wrong:
         raise typer.Exit(1)
 
@@ -168,5 +167,5 @@ def _processor_s() -> float:
 
 
 def _stop(text: str) -> NoReturn:
-    typer.echo(f"onn: {text}", err=True)
+    echo(f"onn: {text}", err=True)
     raise typer.Exit(1)

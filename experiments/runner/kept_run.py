@@ -14,6 +14,7 @@ from typing import Any
 
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.runner.hosts import MADE, ORDER
+from ringlight.fabric.text import visible
 from ringlight.testbed.lab import Lab, LabError
 
 
@@ -31,7 +32,7 @@ def main() -> int:
         try:
             made = work(state, lambda: bool(ended))
         except (BackendError, LabError, OSError) as error:
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"{visible(str(error))}\n")
             return 1
         whole = state / f"{MADE}.new"
         whole.write_bytes(pickle.dumps(made))

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ringlight.fabric.text import visible
+
 #: Seconds between two lines about one run where there is no terminal.
 LINE_EVERY_S = 5.0
 #: Seconds between two lines about runs that are computed, and least between two notes of one of them.
@@ -35,7 +37,7 @@ class Reporter:
         """One line, with the seconds since the start in front."""
         elapsed = time.monotonic() - self._started
         # In one piece: a bar is drawn anew after each, over a line that has not ended.
-        self.console.print(Text.assemble((f"{elapsed:6.1f} s", "dim"), "  ", (text, style or "")))
+        self.console.print(Text.assemble((f"{elapsed:6.1f} s", "dim"), "  ", (visible(text), style or "")))
 
     def start_run(self, title: str, iterations: Mapping[str, int]) -> None:
         """Begin to show a run: iterations to do, by job."""

@@ -43,6 +43,7 @@ from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_in
 from ringlight.fabric.planes.divided.plugged import plugged
+from ringlight.fabric.text import visible
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.units import format_size, parse_rate, parse_size
 from ringlight.testbed.lab import LabError
@@ -367,4 +368,4 @@ def _opened(asked: Wanted, logs: Path) -> RinglightLab:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"ringlight: {text}\n")
+    sys.stderr.write(f"ringlight: {visible(text)}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,12 @@ from ringlight.controller.optical.http import Reply
 from ringlight.controller.optical.restconf import parse_error
 from ringlight.controller.server_agent import AgentClient
 from ringlight.controller.store import Store
+from ringlight.experiments.cli.common import echo, say, table
 from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_sets
 from ringlight.experiments.record.events import read_records
 from ringlight.experiments.record.folder import read_json
-from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.fabric.text import HalfCharacterError, cleaned, is_text, parse_json, visible
 from ringlight.workloads.formats.fault_traces import read_fault_trace
 
 HALF = r'["a", {"b": "\ud800"}]'
@@ -95,3 +98,34 @@ def test_what_the_agent_says_and_what_was_stored_can_be_read_back(tmp_path: Path
     store.write("jobs", json.loads(HALF))
     assert store.read("jobs") == ["a", {"b": "\ufffd"}]
     store.close()
+
+
+ESCAPED = "a\x1b]0;owned\x07\x9b2J\u202eb"
+
+
+def test_what_controls_a_terminal_is_made_visible(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = "a\\x1b]0;owned\\x07\\x9b2J\\u202eb"
+    assert visible(ESCAPED) == shown
+    assert visible("één\n\ttwo \U0001f600") == "één\n\ttwo \U0001f600"
+    echo(ESCAPED)
+    say(ESCAPED)
+    table([ESCAPED], [[ESCAPED]])
+    Reporter().say(ESCAPED)
+    said = capsys.readouterr()
+    assert said.out.count(shown) == 3
+    assert said.err.count(shown) == 2
+    for text in (said.out, said.err):
+        assert not set(text) & set("\x1b\x07\x9b\u202e")
+
+
+def test_commands_print_by_what_makes_controls_visible() -> None:
+    """Prompts and help are click's; a prompt on another host, and the suite, pass on what commands say."""
+    folder = Path(__file__).resolve().parents[2] / "experiments"
+    wrong = re.compile(r"\b(typer\.(echo|secho)|print)\(|std(out|err)\.write\((?!f?\"[^\"]*\{visible)")
+    known = {"cli/common.py", "cli/machine.py", "cli/distant.py", "testing/fixture_lab.py"}
+    found = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*.py")
+        if any(wrong.search(line) and "console.print" not in line for line in path.read_text().splitlines())
+    }
+    assert found <= known | {"__init__.py"}
