@@ -13,12 +13,12 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from ringlight.experiments.cli.common import echo
 from ringlight.experiments.record.writing import WriteError, write_whole, writing
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.fabric.optinc.network import Wrong, table_of, wrong_of
 from ringlight.fabric.optinc.structure import CASES, Structure
 from ringlight.fabric.optinc.weights import Note, note_of, pack, unpack
+from ringlight.fabric.text import visible
 
 #: Epochs after which scenario 1 is exact with each of the seeds in docs/optinc.md.
 EPOCHS = {"exact": 140, "retraction": 140, "projection": 250}
@@ -156,7 +156,9 @@ def _weights(text: str | None, symbols: int) -> tuple[float, ...]:
 
 def _tell(found: Wrong, how: str) -> None:
     right = found.inputs - found.wrong
-    echo(f"{right} of {found.inputs} inputs right, worst output {found.worst:.3f} of a level off; {how}")
+    typer.echo(
+        f"{right} of {found.inputs} inputs right, worst output {found.worst:.3f} of a level off; {how}"
+    )
     if found.wrong:
         raise typer.Exit(1)
 
@@ -167,5 +169,5 @@ def _processor_s() -> float:
 
 
 def _stop(text: str) -> NoReturn:
-    echo(f"onn: {text}", err=True)
+    typer.echo(f"onn: {visible(text)}", err=True)
     raise typer.Exit(1)
