@@ -2,8 +2,10 @@
 
 It brings up the six GPUs of the bundled scenario and, in turn, sends bodies of 100 MB, has 400 clients say
 half a request slowly, has 1,000 clients ask for ``/metrics`` at the same time and again and again, and does
-all of that at once. Meanwhile another process asks for ``/v1/health`` every 20 ms, in turn on a connection
-that it keeps and on a new one.
+all of that at once. Then it sends trailers of 40 MB behind a body, a head of 40 MB behind a request for the
+event stream, and has 3,000 clients connect and say nothing: at REST, at OpenFlow and, in a lab of its own, at
+REST over TLS. Meanwhile another process asks for ``/v1/health`` every 20 ms, in turn on a connection that it
+keeps and on a new one.
 
 Beside the figures stand their limits, and ``quiet``: the same question with nothing else going on.
 """
@@ -12,14 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import math
 import multiprocessing
 import resource
+import ssl
+import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,8 +35,10 @@ from benchmarks.harness import check_known, lab_up, milliseconds
 from benchmarks.rest_latency import SCENARIO
 
 #: Bar: health's 99th percentile, seconds, and what the controller's memory may grow by, bytes.
-HEALTH_S, MEMORY_BYTES = 0.1, 50 << 20
-BODY_BYTES = 100_000_000
+HEALTH_S, MEMORY_BYTES = 0.1, 20_000_000
+BODY_BYTES, FIELDS_BYTES = 100_000_000, 40_000_000
+#: Clients that say nothing.
+SILENT = 3000
 #: From one question to the next, and longest wait for an answer, seconds.
 EVERY_S, ANSWER_S = 0.02, 30.0
 #: From one piece of a slow client to its next, seconds.
@@ -38,20 +46,54 @@ DRIP_S = 0.5
 PIECE = b"x" * (1 << 16)
 
 
-KINDS = ("quiet", "bodies", "slow", "metrics", "everything")
+KINDS = ("quiet", "bodies", "slow", "metrics", "everything", "trailers", "heads", "silent", "openflow")
+TLS_KINDS = ("tls_quiet", "tls_silent")
 
 
 def doors(seconds: float = 15.0, only: str | None = None) -> dict[str, Any]:
     """``seconds`` of each phase, or of the ``only`` one."""
-    kinds = KINDS if only is None else (only,)
-    check_known("--only", kinds, KINDS)
-    with lab_up(SCENARIO, "namespace") as lab:
-        url, pid = lab["url"], lab["pids"]["controller"]
-        at_first = settled(pid)
-        found = {kind: phase(kind, url, pid, seconds) for kind in kinds}
-        grew = resident_bytes(pid) - at_first
+    kinds = (*KINDS, *TLS_KINDS) if only is None else (only,)
+    check_known("--only", kinds, (*KINDS, *TLS_KINDS))
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for chosen, tls in (
+            ([kind for kind in kinds if kind in KINDS], ()),
+            ([kind for kind in kinds if kind in TLS_KINDS], certificate(Path(directory))),
+        ):
+            if not chosen:
+                continue
+            with lab_up(SCENARIO, "namespace", None, *tls) as lab:
+                pid = lab["pids"]["controller"]
+                at_first = settled(pid)
+                url = lab["url"].replace("http:", "https:") if tls else lab["url"]
+                for kind in chosen:
+                    found[kind] = phase(kind, url, pid, seconds, openflow=lab["openflow"])
+                grew = f"grew_in_all_{'tls_' if tls else ''}mb"
+                found[grew] = (resident_bytes(pid) - at_first) / 1e6
     limits = {"health_p99_ms": HEALTH_S * 1000, "memory_mb": MEMORY_BYTES / 1e6}
-    return {"limits": limits, **found, "grew_in_all_mb": grew / 1e6}
+    return {"limits": limits, **found, "missed": list(misses(found))}
+
+
+def misses(found: Mapping[str, Any]) -> Iterator[str]:
+    """What is beyond its limit."""
+    for kind, one in found.items():
+        if isinstance(one, dict):
+            if one["memory_grew_mb"] > MEMORY_BYTES / 1e6:
+                yield f"{kind}: memory grew by {one['memory_grew_mb']} MB"
+            if one["health"]["p99_ms"] > HEALTH_S * 1000:
+                yield f"{kind}: health took {one['health']['p99_ms']} ms (99th percentile)"
+            if one["health_not_200"]:
+                yield f"{kind}: health answered {one['health_not_200']}"
+
+
+def certificate(directory: Path) -> tuple[str, ...]:
+    """Options of ``up`` for REST over TLS, with a certificate of its own."""
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    kind = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    about = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    command = ["openssl", *kind, *about, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    return "--tls-cert", str(cert), "--tls-key", str(key)
 
 
 PARTS = (doors,)
@@ -166,6 +208,50 @@ class Flood:
             self.said[status] += 1
         writer.transport.abort()
 
+    async def trailers(self) -> None:
+        """Bodies in chunks with `FIELDS_BYTES` of trailers, in turn many and a long one."""
+        begun = self.head(
+            "PUT", "/v1/circuits", "Content-Type: application/json", "Transfer-Encoding: chunked"
+        )
+        await self._fields(begun + b"2\r\n{}\r\n0\r\nX-A: ")
+
+    async def heads(self) -> None:
+        """Heads of `FIELDS_BYTES` behind a request whose answer does not end."""
+        await self._fields(self.head("GET", "/v1/events") + b"GET /v1/health HTTP/1.1\r\nX-A: ")
+
+    async def _fields(self, begun: bytes) -> None:
+        number = 0
+        while time.monotonic() < self.until:
+            piece, number = (b"x" if number % 2 else b"b\r\nX-A: ") * (1 << 13), number + 1
+            try:
+                _, writer = await asyncio.open_connection(self.host, self.port)
+                writer.write(begun)
+                for _ in range(FIELDS_BYTES // len(piece)):
+                    writer.write(piece)
+                    await writer.drain()
+                self.said["sent whole"] += 1
+            except OSError as error:
+                self.said[type(error).__name__] += 1
+            else:
+                writer.transport.abort()
+            await asyncio.sleep(0.05)
+
+    async def silent(self, clients: int) -> None:
+        """Clients that connect and say nothing, and connect again where they are hung up on."""
+        await asyncio.gather(*(self._silent() for _ in range(clients)))
+
+    async def _silent(self) -> None:
+        while time.monotonic() < self.until:
+            try:
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+                self.said["silent clients that connected"] += 1
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1 << 16), max(0.1, self.until - time.monotonic()))
+                writer.transport.abort()
+            except OSError as error:
+                self.said[type(error).__name__] += 1
+            await asyncio.sleep(DRIP_S)
+
     async def _note(self, answer: asyncio.Future[str]) -> None:
         try:
             self.said[await answer] += 1
@@ -190,6 +276,11 @@ def _flood(
         "slow": lambda: flood.slow(slow),
         "metrics": lambda: flood.metrics(asking),
         "everything": lambda: everything(flood, slow, asking),
+        "trailers": flood.trailers,
+        "heads": flood.heads,
+        "silent": lambda: flood.silent(SILENT),
+        "openflow": lambda: flood.silent(SILENT),
+        "tls_silent": lambda: flood.silent(SILENT),
     }
 
     async def run() -> None:
@@ -202,15 +293,24 @@ def _flood(
 # The client that asks after health
 
 
-def _probe(host: str, port: int, seconds: float, told: Connection) -> None:
+def _probe(host: str, port: int, tls: bool, seconds: float, told: Connection) -> None:
     """Sends how long each answer took, seconds, and what was answered other than 200, with how often."""
-    kept = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    connect: Callable[[], http.client.HTTPConnection] = functools.partial(
+        http.client.HTTPConnection, host, port, timeout=ANSWER_S
+    )
+    if tls:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connect = functools.partial(
+            http.client.HTTPSConnection, host, port, timeout=ANSWER_S, context=context
+        )
+    kept = connect()
     spent: list[float] = []
     wrong: Counter[str] = Counter()
     until, number = time.monotonic() + seconds, 0
     while (began := time.monotonic()) < until:
         number += 1
-        one = kept if number % 2 else http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+        one = kept if number % 2 else connect()
         try:
             one.request("GET", "/v1/health")
             answer = one.getresponse()
@@ -240,7 +340,12 @@ class Memory(threading.Thread):
 
 
 def phase(
-    kind: str, url: str, pid: int, seconds: float, clients: tuple[int, int] = (400, 1000)
+    kind: str,
+    url: str,
+    pid: int,
+    seconds: float,
+    clients: tuple[int, int] = (400, 1000),
+    openflow: str = "",
 ) -> dict[str, Any]:
     """One kind of flood (``quiet``: none) for some seconds, and what health and memory did meanwhile."""
     where = urlsplit(url)
@@ -250,11 +355,16 @@ def phase(
     memory.start()
     # The probe is there before the flood and after it.
     heard, told = spawn.Pipe(duplex=False)
-    probe = spawn.Process(target=_probe, args=(host, port, seconds + 1.0, told), daemon=True)
+    probe = spawn.Process(
+        target=_probe, args=(host, port, where.scheme == "https", seconds + 1.0, told), daemon=True
+    )
     probe.start()
     said: dict[str, int] = {}
-    if kind != "quiet":
+    if not kind.endswith("quiet"):
         time.sleep(0.3)
+        if kind == "openflow":
+            host, _, number = openflow.rpartition(":")
+            port = int(number)
         of_flood, flooding = spawn.Pipe(duplex=False)
         flood = spawn.Process(target=_flood, args=(kind, host, port, seconds, clients, flooding), daemon=True)
         flood.start()

@@ -277,8 +277,8 @@ def lab_up(
 
     need_root()
     took_s = {} if took_s is None else took_s
-    rest, began = f"127.0.0.1:{free_port()}", time.time()
-    words = ("--json", "--runtime", runtime, "--rest", rest, "--openflow", f"127.0.0.1:{free_port()}")
+    rest, openflow, began = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}", time.time()
+    words = ("--json", "--runtime", runtime, "--rest", rest, "--openflow", openflow)
     lab = json.loads(ringlight("up", str(scenario), *words, *more))
     files = ("fabric.json", "inventory.json", "standing.json")
     moments = [began, *((STATE_ROOT / lab["lab"] / name).stat().st_mtime for name in files), time.time()]
@@ -286,7 +286,13 @@ def lab_up(
     took_s |= {name: round(b - a, 3) for name, a, b in zip(names, moments, moments[1:], strict=False)}
     took_s["all"] = round(moments[-1] - began, 3)
     try:
-        yield {**lab, "rest": rest, "url": f"http://{rest}", "state": str(STATE_ROOT / lab["lab"])}
+        yield {
+            **lab,
+            "rest": rest,
+            "openflow": openflow,
+            "url": f"http://{rest}",
+            "state": str(STATE_ROOT / lab["lab"]),
+        }
     finally:
         began = time.monotonic()
         ringlight("down", lab["lab"])
