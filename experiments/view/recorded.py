@@ -90,18 +90,21 @@ class Recorded:
         for number, event in enumerate(told, start=1):
             event["id"] = number
         laps = {job.name: _laps(job, started, records) for job in plan.jobs}
-        ends = [event["t"] for event in told] + [lap["end"] for of_job in laps.values() for lap in of_job]
+        events = [moved(event, begin) for event in told]
+        # Rounded, as the page has them: an event that is past the end is never reached.
+        times = [0.0, first - begin, *(event["t"] for event in events)]
+        times += [lap["end"] - begin for of_job in laps.values() for lap in of_job]
         return {
             "name": name,
             "arm": plan.arm,
             "title": plan.title,
             "label": self.environment.get("label", "measured"),
             "clock_s": begin,
-            "span": [first - begin, max(ends, default=begin) - begin],
+            "span": [min(times), max(times)],
             "fabric": _FABRIC.dump_python(fabric_document(fabric, scale), mode="json", by_alias=True),
             "light": _light(fabric, started.circuits or plan.circuits),
             "jobs": [_job(job, started) for job in plan.jobs],
-            "events": [moved(event, begin) for event in told],
+            "events": events,
             "laps": {job: _columns(of_job, begin) for job, of_job in laps.items()},
             "lightpaths": lightpaths(plan, records, begin),
             **_replayed(plan, records, begin),

@@ -437,3 +437,160 @@ def test_two_arms_go_in_step(tab: Browser, served: str) -> None:
     titles = tab.run("[...document.querySelectorAll('.stage h2')].map(h => h.innerText)")
     assert len(titles) == 2
     assert "fragmented" in titles[0]
+
+
+#: Whether the marked event is seen: inside its list, and not under the bar of time.
+MARK_IS_SEEN = """(() => {
+  const place = (name) => document.querySelector(name)?.getBoundingClientRect();
+  const [row, box, bar] = [".events [aria-current]", ".events ol", ".time"].map(place);
+  return row && row.top >= Math.max(0, box.top) - 1 && row.bottom <= Math.min(bar.top, box.bottom) + 1;
+})()"""
+
+
+@chromium
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (1280, 420), (400, 800)])
+def test_n_and_p_scroll_to_the_event_that_they_mark(
+    tab: Browser, served: str, width: int, height: int
+) -> None:
+    shown(tab, f"{served}#2", width)
+    tab.screen(width, height)
+    tab.run("scrollTo(0, 0), ringlight.clock.seek(ringlight.clock.from)")
+    # Somebody reads in the list, and has chosen an event there.
+    tab.run("document.querySelector('.events ol').dispatchEvent(new PointerEvent('pointerenter'))")
+    tab.run("document.querySelector('.events li button').focus({ preventScroll: true })")
+    told = httpx.get(f"{served}take/0/1.json").json()["events"]
+    times = sorted({event["t"] for event in told if event["event"] != "flow"})
+    for key, moments in (("n", times[1:]), ("p", times[-2::-1])):
+        for t in moments:
+            tab.key(key)
+            tab.wait(f"Math.abs(ringlight.clock.t - {t}) < 1e-9 && {MARK_IS_SEEN}", timeout_s=5.0)
+    assert tab.run("document.activeElement.getAttribute('aria-current')") == "time"
+
+
+@chromium
+def test_n_finds_events_that_are_less_than_a_microsecond_apart(tab: Browser, served: str) -> None:
+    shown(tab, f"{served}#2")
+    events = "[...ringlight.drawings][0].view.take.events"
+    tab.run(f"{events}.forEach((event, at) => {{ event.t = 2 + at * 1e-7 }}), ringlight.clock.seek(2)")
+    tab.key("n")
+    assert tab.run("ringlight.clock.t") == 2 + 1e-7
+
+
+#: Hands over a lab that is played by a few answers; ``states``: those of its regrouping, one an answer.
+HANDS = """(async () => {
+  const at = (name) => import(new URL(name, location));
+  const [{ html, render }, { Hands }] = await Promise.all([at("vendor/preact.js"), at("hands.js")]);
+  const { take, plug } = [...ringlight.drawings][0].view;
+  const moves = [{ gpu: "g2", from: "tor0:1", to: "tor1:2" }];
+  const plan = { moves, stay_lit: [], cross_connects: {}, predicted: [] };
+  window.states = ["APPLYING", "APPLYING"];
+  const regroup = (state, error) => ({ id: "regroup-7", state, jobs: ["a"], plan, problems: [], error });
+  const api = {
+    call: async (method, path, body) => {
+      return path === "/v1/regroup" ? regroup(body.dry_run ? "PLANNED" : "APPLYING") : null;
+    },
+    get: async (path) => {
+      if (path !== "/v1/regroup/regroup-7") return [];
+      const now = states.length > 1 ? states.shift() : states[0];
+      if (now === "away") throw new Error("Failed to fetch");
+      return regroup(now, now === "FAILED" ? "port 4 has failed" : null);
+    },
+  };
+  document.querySelector("#played")?.remove();
+  const box = document.querySelector("main").appendChild(document.createElement("div"));
+  box.id = "played";
+  render(html`<${Hands} view=${{ api, take: { ...take, live: true, broken: [] }, plug }} />`, box);
+})()"""
+
+
+def press(tab: Browser, words: str) -> None:
+    button = f"[...document.querySelectorAll('#played button')].find(b => b.innerText.startsWith('{words}'))"
+    tab.wait(f"!!{button} && !{button}.disabled")
+    tab.run(f"{button}.click()")
+
+
+@chromium
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("words", ["Plan", "Inject", "Clear", "Break"])
+def test_a_plan_opens_beside_the_button_that_asked_for_it(
+    tab: Browser, served: str, words: str, width: int
+) -> None:
+    shown(tab, f"{served}#2", width)
+    tab.run(HANDS)
+    press(tab, words)
+    tab.wait("!!document.querySelector('#played .plan')")
+    form, next_one = tab.run(
+        "(plan => [plan.previousElementSibling.innerText, plan.nextElementSibling?.tagName ?? null])"
+        "(document.querySelector('#played .plan'))"
+    )
+    assert words in form
+    assert next_one == (None if words == "Break" else "FORM")
+    seen = "(b => b.top >= 0 && b.bottom <= document.querySelector('.time').getBoundingClientRect().top)"
+    assert tab.wait(f"{seen}(document.querySelector('#played .plan').getBoundingClientRect())", 5.0)
+    press(tab, "Leave it")
+    tab.wait("!document.querySelector('#played .plan')")
+
+
+@chromium
+@pytest.mark.parametrize(
+    ("states", "end"),
+    [
+        (["APPLYING", "away", "DONE"], "Regroup 1 job: done"),
+        (["APPLYING", "FAILED"], "Regroup 1 job: port 4 has failed"),
+    ],
+)
+def test_what_is_under_way_comes_to_its_end(tab: Browser, served: str, states: list[str], end: str) -> None:
+    shown(tab, f"{served}#2")
+    tab.run(HANDS)
+    press(tab, "Plan")
+    press(tab, "Do it")
+    note = "document.querySelector('#played .note')?.innerText"
+    tab.wait(f"{note} === 'Regroup 1 job: under way'")
+    tab.run(f"window.states = {json.dumps(states)}, 0")
+    tab.wait(f"{note} === {json.dumps(end)}", timeout_s=10.0)
+    assert "Regroup" in tab.run("document.querySelector('#played .note').previousElementSibling.innerText")
+
+
+@chromium
+def test_the_key_has_the_dashes_of_the_drawing_and_a_legend_those_of_its_curves(
+    tab: Browser, served: str
+) -> None:
+    shown(tab, f"{served}#2")
+    # As cytoscape has them for an edge with these marks.
+    drawn = tab.run("""(() => {
+      const { cy } = [...ringlight.drawings][0].picture;
+      const edge = cy.add({ data: { id: "probe", source: "g0", target: "g1", w: 3, colour: "#123456" } });
+      const look = (classes) => {
+        edge.classes(classes);
+        if (edge.style("line-style") === "solid") return [];
+        return String(edge.style("line-dash-pattern")).split(" ").map(parseFloat);
+      };
+      const found = ["lit", "lit moving", "dark", "unlit"].map(look);
+      edge.remove();
+      return found;
+    })()""")
+    key = tab.run("""[...document.querySelectorAll('.key line')].map((line) => {
+      const dash = getComputedStyle(line).strokeDasharray;
+      return dash === "none" ? [] : dash.split(",").map(parseFloat);
+    })""")
+    lit, moving, dark, unlit = drawn
+    assert key == [lit, lit, moving, dark, unlit]
+    assert lit == []
+    assert len({tuple(one) for one in (moving, dark, unlit)}) == 3
+    legends = tab.run("""[...ringlight.drawings][0].curves.plots.map(({ plot }) => {
+      const marks = [...plot.root.querySelectorAll(".u-series .u-marker")];
+      const own = marks.slice(1 - plot.series.length);
+      return plot.series.slice(1).map((one, at) => [one.dash || [], own[at].style.background]);
+    })""")
+    assert legends
+    for dash, mark in (pair for legend in legends for pair in legend):
+        stops = [sum(dash[: at + 1]) for at in range(len(dash))]
+        assert all(f"{stop}px" in mark for stop in stops), (dash, mark)
+        assert ("gradient" in mark) == bool(dash)
+
+
+@chromium
+def test_axes_of_time_are_named(tab: Browser, served: str) -> None:
+    shown(tab, f"{served}#2")
+    axes = "[...ringlight.drawings][0].curves.plots.map(({ plot }) => plot.axes[0].label)"
+    assert set(tab.run(axes)) == {"t, s"}

@@ -39,6 +39,14 @@ function coarser([at, ...columns], most) {
   return [mean(at), ...columns.map(mean)];
 }
 
+/** A line of a curve as a background of its mark in the legend, px: its colour, in its own dash. */
+function dashes({ stroke, dash }, colour = typeof stroke === "function" ? stroke() : stroke) {
+  if (!dash?.length) return colour;
+  let at = 0;
+  const stops = dash.map((length, part) => `${part % 2 ? "transparent" : colour} ${at}px ${(at += length)}px`);
+  return `repeating-linear-gradient(90deg, ${stops.join(", ")})`;
+}
+
 /** What a panel shows: `data` for uPlot and the `lines` with their looks. */
 function content(id, take, plug, looks, links) {
   if (id === "rate") {
@@ -95,12 +103,12 @@ export class Curves {
     const options = {
       title: panel.title,
       width: Math.max(200, this.box.clientWidth - 2),
-      height: panel.id === "rate" ? 190 : 130,
+      height: panel.id === "rate" ? 200 : 140,
       cursor: { sync: { key: this.sync.key, setSeries: false }, drag: { x: false, y: false }, points: { size: 5 } },
-      legend: { live: true },
+      legend: { live: true, markers: { width: 0, fill: (own, series) => dashes(own.series[series]) } },
       scales: { x: { time: false, range: () => this.range() }, y: { range: (_, low, high) => [0, panel.max || (high || 1) * 1.1] } },
       axes: [
-        { size: 24, values: (_, ticks) => ticks.map((t) => `${+t.toPrecision(4)}`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
+        { size: 22, label: "t, s", labelSize: 12, labelGap: -4, labelFont: "11px system-ui", values: (_, ticks) => ticks.map((t) => `${+t.toPrecision(4)}`), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
         { size: 84, values: (_, ticks) => ticks.map(panel.unit), font: "11px system-ui", grid: { stroke: "#eef1f4" } },
       ],
       series: [

@@ -45,7 +45,7 @@ function Replay({ index }) {
 /** Everything below the head, over takes that are recorded or grow. `grown`: a number that changes as they do. */
 export function Page({ head, views, error, live = false, grown = 0, sampled = 0, hands = null }) {
   const [, redraw] = useState(0), drawings = useRef(new Set()), clock = useRef(null), dirty = useRef(true), said = useRef(false);
-  const [note, setNote] = useState("");
+  const [note, setNote] = useState(""), [jumps, setJumps] = useState(0);
   if (!clock.current) {
     clock.current = new Clock(() => { dirty.current = true; said.current = true; });
     clock.current.following = live;
@@ -97,8 +97,10 @@ export function Page({ head, views, error, live = false, grown = 0, sampled = 0,
     };
     const jump = (way) => {
       const times = views.flatMap((v) => v.take.events.filter((event) => event.event !== "flow").map((event) => event.t)).sort((a, b) => a - b);
-      const next = way > 0 ? times.find((t) => t > now.t + 1e-6) : times.filter((t) => t < now.t - 1e-6).pop();
-      if (next != null) now.seek(next);
+      const next = way > 0 ? times.find((t) => t > now.t) : times.filter((t) => t < now.t).pop();
+      if (next == null) return;
+      now.seek(next);
+      setJumps((n) => n + 1);
     };
     document.addEventListener("keydown", pressed);
     return () => document.removeEventListener("keydown", pressed);
@@ -110,7 +112,7 @@ export function Page({ head, views, error, live = false, grown = 0, sampled = 0,
     window.ringlight = { clock: now, drawings: drawings.current };
   };
   const chosen = (found, drawing) => { setNote(described(found, drawing)); };
-  const events = views.length > 0 && html`<${Events} views=${views} t=${now.shown} count=${grown} clock=${now} />`;
+  const events = views.length > 0 && html`<${Events} views=${views} t=${now.shown} count=${grown} clock=${now} jumps=${jumps} />`;
   const alone = views.length === 1;
   return html`${head}
     ${error && html`<p class="error" role="alert">${error}</p>`}

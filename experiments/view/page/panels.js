@@ -32,8 +32,9 @@ function Choice({ name, of, value, set }) {
   </select></label>`;
 }
 
-/** What happened, as sentences, the latest that is past marked; a click takes the whole page there. */
-export function Events({ views, t, count, clock }) {
+/** What happened, as sentences, the latest that is past marked; a click takes the whole page there.
+ *  `jumps`: a number that changes as a key goes from event to event. */
+export function Events({ views, t, count, clock, jumps }) {
   const [job, setJob] = useState(""), [where, setWhere] = useState(""), [who, setWho] = useState("");
   const all = useMemo(
     () =>
@@ -58,6 +59,12 @@ export function Events({ views, t, count, clock }) {
     const top = at.offsetTop - box.offsetTop;
     if (top < box.scrollTop || top + at.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = top - box.clientHeight / 2;
   }, [now, found.length]);
+  useEffect(() => {
+    const box = list.current, marked = box.querySelector("[aria-current]");
+    if (!jumps || !marked) return;
+    if (box.contains(document.activeElement)) marked.focus({ preventScroll: true });
+    marked.scrollIntoView({ block: "nearest" });
+  }, [jumps]);
   return html`<section class="events" aria-label="What happened">
     <h2>What happened <small>${found.length} events</small></h2>
     <div class="filter">

@@ -5,6 +5,7 @@ import { Curves } from "./curves.js";
 import { Picture } from "./fabric.js";
 import { loadAt } from "./measures.js";
 import { rate } from "./sentences.js";
+import { DASH } from "./style.js";
 
 /** Draws a take in the boxes of a stage, a frame at a time. */
 export class Drawing {
@@ -31,6 +32,9 @@ export class Drawing {
   }
 }
 
+/** A link of the picture, as a sample of the key. */
+const sample = (kind, look = {}) => html`<svg width="38" height="10" aria-hidden="true"><line x1="0" y1="5" x2="38" y2="5" class=${`k-${kind}`} stroke-dasharray=${DASH[kind]?.join(" ")} ...${look} /></svg>`;
+
 function Key({ view, show, drawing }) {
   const [power, setPower] = useState(false);
   const [choices, choose] = useState([]), [looked, look] = useState(""), [, again] = useState(0);
@@ -44,13 +48,12 @@ function Key({ view, show, drawing }) {
     ${view.take.live && view.take.fabric.optical_switches.length > 0 && html`<li><label><input type="checkbox" checked=${power} onChange=${(e) => { setPower(e.target.checked); show(e.target.checked); }} /> power, dBm</label></li>`}
     ${view.take.jobs.map(
       (job) => html`<li>
-        <svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" stroke=${view.looks.get(job.id).colour} stroke-width="4" stroke-dasharray=${view.looks.get(job.id).dash.join(" ")} /></svg>
-        job ${job.name}: ${job.gpus.length} GPUs
+        ${sample("lit", { stroke: view.looks.get(job.id).colour })} job ${job.name}: ${job.gpus.length} GPUs
       </li>`,
     )}
-    <li><svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" class="k-moved" /></svg> just moved</li>
-    <li><svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" class="k-dark" /></svg> dark</li>
-    <li><svg width="30" height="10" aria-hidden="true"><line x1="0" y1="5" x2="30" y2="5" class="k-unlit" /></svg> no light</li>
+    <li>${sample("moving")} just moved</li>
+    <li>${sample("dark")} dark</li>
+    <li>${sample("unlit")} no light</li>
     <li>width: load</li>
   </ul>`;
 }

@@ -2,6 +2,9 @@
 
 const INK = "#1c2733", QUIET = "#8a97a5", PAPER = "#ffffff", WRONG = "#b3001b";
 const text = { "font-family": "system-ui, sans-serif", "font-size": 11, "min-zoomed-font-size": 6, color: INK, "text-wrap": "wrap" };
+/** Dashes of links: what has just moved, what is dark, and fibres without light. Lit light has none. */
+export const DASH = { moving: [14, 10], dark: [4, 6], unlit: [1, 2] };
+const dashed = (dash) => ({ "line-style": "dashed", "line-dash-pattern": dash });
 const centred = { "text-valign": "center", "text-halign": "center" };
 
 export const STYLE = [
@@ -46,11 +49,11 @@ export const STYLE = [
   { selector: ".level", style: { "curve-style": "unbundled-bezier", "control-point-distances": 46, "control-point-weights": 0.5 } },
   { selector: ".wire", style: { "line-color": "#5f6f7f" } },
   { selector: ".full", style: { "line-color": "#5f6f7f", "line-outline-width": 1.5, "line-outline-color": "#e69f00" } },
-  { selector: ".unlit", style: { "line-color": "#b3bfca", "line-style": "dotted" } },
+  { selector: ".unlit", style: { "line-color": "#b3bfca", ...dashed(DASH.unlit) } },
   { selector: ".lit", style: { "line-color": "data(colour)", "z-index": 10 } },
   { selector: ".lit.unowned", style: { "line-color": "#7c8894" } },
-  { selector: ".moving", style: { "line-style": "dashed", "line-dash-pattern": [14, 10], "underlay-color": "#ffc800", "underlay-opacity": 0.6, "underlay-padding": 4, "underlay-shape": "ellipse", "z-index": 15 } },
-  { selector: ".dark", style: { "line-color": "data(colour)", "line-style": "dashed", "line-dash-pattern": [4, 6], "line-opacity": 0.85, "z-index": 12 } },
+  { selector: ".moving", style: { ...dashed(DASH.moving), "underlay-color": "#ffc800", "underlay-opacity": 0.6, "underlay-padding": 4, "underlay-shape": "ellipse", "z-index": 15 } },
+  { selector: ".dark", style: { "line-color": "data(colour)", ...dashed(DASH.dark), "line-opacity": 0.85, "z-index": 12 } },
   { selector: ".oneway", style: { "target-arrow-shape": "triangle", "target-arrow-color": "data(colour)", "arrow-scale": 0.8 } },
   {
     selector: ".cut",
