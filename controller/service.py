@@ -125,7 +125,11 @@ class Controller:
         self.intents = IntentDatabase(state / "controller" / "circuits.sqlite")
         if policy is not None:
             self.intents.set_policy(None, policy)
-        self.site = OpticalSite(drivers, inventory.optical_switches, self.bus, self.intents.try_note)
+        #: How often this state's controller has been started again.
+        self.restarts = self._count_start()
+        self.site = OpticalSite(
+            drivers, inventory.optical_switches, self.bus, self.intents.try_note, anew=self.restarts == 0
+        )
         self.forwarding = Forwarding(fabric, plane)
         self.agent = agent = AgentClient(inventory.agent) if inventory.agent else None
         self.announcer = Announcer(agent, self.bus)
@@ -178,8 +182,6 @@ class Controller:
         #: Lines of health about what is none of the controller's own parts, None where all is well.
         self.complaints: list[Callable[[], str | None]] = [lambda: plane.complaint]
         self.started_at = time.monotonic()
-        #: How often this state's controller has been started again.
-        self.restarts = self._count_start()
 
     def start(self, switches_timeout_s: float) -> None:
         """Wait for the switches, take over what they carry, follow the jobs.

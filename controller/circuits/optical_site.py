@@ -46,7 +46,8 @@ class SwitchView:
 
     ``snapshot`` is the last good reading: circuits stay lit while their switch cannot be reached.
     ``complaint``: why its cross-connects are not what they should be; ``remark``: what others made on it,
-    where that may stay. ``power_dbm``: as last measured, by port; ports without a meter are left out.
+    where that may stay. ``raised``: those of the alarms that were published as events; the others are ports
+    that never had light. ``power_dbm``: as last measured, by port; ports without a meter are left out.
     """
 
     reachable: bool = False
@@ -54,6 +55,7 @@ class SwitchView:
     identity: Identity | None = None
     snapshot: Snapshot | None = None
     alarms: tuple[Alarm, ...] = ()
+    raised: frozenset[Alarm] = frozenset()
     complaint: str | None = None
     remark: str | None = None
     power_dbm: Mapping[int, float] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class OpticalSite:
     """Drivers by switch name, and the newest view of each. Safe from any thread.
 
     ``note``: takes down who did what, as :meth:`controller.circuits.intent.IntentDatabase.note`.
+    ``anew``: the lab begins now. A port that has had no light since then raises no alarm; of a lab that stood
+    before, any may have had.
     """
 
     drivers: Mapping[str, OpticalSwitchDriver]
@@ -75,13 +79,17 @@ class OpticalSite:
     bus: EventBus
     note: Callable[..., None] = _nothing
     meters: Meters = field(default_factory=Meters)
+    anew: bool = True
     _views: dict[str, SwitchView] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _revision: int = 0
+    #: Ports of each switch at which light has come in.
+    _shone: dict[str, set[int]] = field(default_factory=dict)
     _holders: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._views = {name: SwitchView() for name in self.drivers}
+        self._shone = {name: set() for name in self.drivers}
 
     def driver(self, name: str) -> OpticalSwitchDriver:
         """Raises NotFoundError."""
@@ -146,7 +154,7 @@ class OpticalSite:
             if not view.reachable:
                 identity = driver.open(timeout_s=timeout_s)
             snapshot = driver.snapshot(timeout_s=timeout_s)
-            alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else view.alarms
+            alarms = driver.alarms(snapshot=snapshot, timeout_s=timeout_s) if with_alarms else None
         except Busy as error:
             # This says nothing about the switch: the request under way will.
             raise UnavailableError(f"optical switch {name}: {error}") from error
@@ -220,7 +228,7 @@ class OpticalSite:
     def remember(self, name: str, snapshot: Snapshot) -> None:
         """Take over a reading that a driver made by itself."""
         view = self.view(name)
-        self._seen(name, snapshot, view.identity, view.alarms)
+        self._seen(name, snapshot, view.identity, None)
 
     def complain(self, name: str, complaint: str | None) -> None:
         """Say why a switch's cross-connects are not what they should be; None when they are."""
@@ -262,8 +270,9 @@ class OpticalSite:
             driver.close()
 
     def _seen(
-        self, name: str, snapshot: Snapshot, identity: Identity | None, alarms: tuple[Alarm, ...]
+        self, name: str, snapshot: Snapshot, identity: Identity | None, alarms: tuple[Alarm, ...] | None
     ) -> None:
+        """Take over a reading. ``alarms``: None where only the ports were read."""
         with self._lock:
             before = self._views[name]
             if before.snapshot is not None and snapshot.taken_at < before.snapshot.taken_at:
@@ -271,15 +280,32 @@ class OpticalSite:
                 return
             if lit(before.snapshot) != lit(snapshot) or before.snapshot is None:
                 self._revision += 1
+            raised = before.raised
+            if alarms is not None:
+                raised = frozenset(alarms) - self._never_lit(name, snapshot, alarms)
             self._views[name] = replace(
-                before, reachable=True, error=None, identity=identity, snapshot=snapshot, alarms=alarms
+                before,
+                reachable=True,
+                error=None,
+                identity=identity,
+                snapshot=snapshot,
+                alarms=before.alarms if alarms is None else alarms,
+                raised=raised,
             )
         if not before.reachable:
             self.bus.publish("optical_switch", switch=name, state="up")
-        for alarm in sorted(set(alarms) - set(before.alarms), key=_alarm_order):
+        for alarm in sorted(raised - before.raised, key=_alarm_order):
             self.bus.publish("optical_alarm", switch=name, kind=alarm.kind, port=alarm.port, text=alarm.text)
-        for alarm in sorted(set(before.alarms) - set(alarms), key=_alarm_order):
+        for alarm in sorted(before.raised - raised, key=_alarm_order):
             self.bus.publish("optical_alarm_cleared", switch=name, kind=alarm.kind, port=alarm.port)
+
+    def _never_lit(self, name: str, snapshot: Snapshot, alarms: Collection[Alarm]) -> frozenset[Alarm]:
+        """Alarms of ports where light has yet to come in; takes down where it has by now."""
+        ingresses = {xc.ingress for xc in snapshot.cross_connects}
+        dark = {alarm for alarm in alarms if alarm.kind == "LOS" and alarm.port in ingresses}
+        shone = self._shone[name]
+        shone |= ingresses - {alarm.port for alarm in dark}
+        return frozenset(alarm for alarm in dark if self.anew and alarm.port not in shone)
 
     def _lost(self, name: str, error: str) -> None:
         with self._lock:

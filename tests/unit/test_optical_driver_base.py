@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,7 @@ from ringlight.controller.circuits.optical_site import OpticalSite
 from ringlight.controller.errors import RefusedError, UnavailableError
 from ringlight.controller.optical import base
 from ringlight.controller.optical.base import (
+    Alarm,
     Bounds,
     Capabilities,
     Deadline,
@@ -30,6 +31,7 @@ from ringlight.controller.optical.base import (
     Timing,
     Verb,
     dual_sided,
+    los_alarms,
     make_plan,
 )
 from ringlight.controller.optical.errors import (
@@ -503,6 +505,73 @@ def test_a_port_that_a_switch_leaves_as_it_is_is_not_a_switch_out_of_reach(
     site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, EventBus())
     with pytest.raises(RefusedError, match="optical switch ocs0: "):
         site.set_port_enabled("ocs0", 9, False, who="ann")
+
+
+class Metered(MemoryDriver):
+    """Has a meter at every port; light comes in at ``sending`` and goes out over cross-connects."""
+
+    sending: frozenset[int] = frozenset()
+
+    def _alarms(self, snapshot: Snapshot, deadline: Deadline) -> Iterable[Alarm]:
+        out = {xc.egress for xc in snapshot.cross_connects if xc.ingress in self.sending}
+        ports = snapshot.ports
+        return los_alarms(snapshot, {port: -3.0 if port in self.sending | out else -60.0 for port in ports})
+
+
+def alarms_published(bus: EventBus) -> list[tuple[str, int]]:
+    events: list[Any] = bus.subscribe(after=0).take()
+    return [(event["event"], event["port"]) for event in events if "alarm" in event["event"]]
+
+
+def test_a_port_that_never_had_light_does_not_raise_an_alarm(switch: Switch) -> None:
+    driver, bus = Metered(switch), EventBus()
+    site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, bus)
+    converge(driver, straight(1, 2))
+    site.look("ocs0", with_alarms=True)
+    # A lab in which no worker is up yet: the switch says so, but nothing has gone wrong.
+    assert {alarm.port for alarm in site.alarms("ocs0")} == {1, 2}
+    assert alarms_published(bus) == []
+    driver.sending = frozenset({1})
+    # Only the ports are read here; what the meters say is as old as before.
+    site.look("ocs0")
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus) == []
+    driver.sending = frozenset()
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus) == [("optical_alarm", 1)]
+    driver.sending = frozenset({1, 2})
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus) == [("optical_alarm", 1), ("optical_alarm_cleared", 1)]
+    driver.sending = frozenset({1})
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus)[2:] == [("optical_alarm", 2)]
+
+
+def test_a_port_that_is_set_to_another_that_never_had_light_is_not_taken_to_have_lost_it(
+    switch: Switch,
+) -> None:
+    driver, bus = Metered(switch), EventBus()
+    site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, bus)
+    converge(driver, straight(1))
+    driver.sending = frozenset({1})
+    site.look("ocs0", with_alarms=True)
+    converge(driver, straight(1, 2))
+    site.look("ocs0")
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus) == []
+    switch.failed.add(2)
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus) == [("optical_alarm", 2)]
+
+
+def test_a_controller_that_is_started_again_takes_no_dark_port_for_one_that_never_had_light(
+    switch: Switch,
+) -> None:
+    driver, bus = Metered(switch), EventBus()
+    site = OpticalSite({"ocs0": driver}, {"ocs0": {}}, bus, anew=False)
+    converge(driver, straight(1))
+    site.look("ocs0", with_alarms=True)
+    assert alarms_published(bus) == [("optical_alarm", 1)]
 
 
 def test_reply_lost_after_effect(switch: Switch, driver: MemoryDriver) -> None:
