@@ -28,7 +28,7 @@ os.environ["RINGLIGHT_CALIBRATION"] = (
 collect_ignore = ["data"]
 #: Files that take longest are begun first, so that no process has one left when the others have ended.
 LONGEST = (
-    *("test_container_jobs", "test_hosts", "test_examples", "test_openapi"),
+    *("test_container_jobs", "test_hosts", "test_examples", "test_openapi", "test_random_light"),
     *("test_emulation_backend", "test_averaged_jobs", "test_other_controllers", "test_run"),
     *("test_matrix", "test_collectives", "test_worker_flows", "test_cluster_scenario", "test_cli"),
     *("test_cluster_replay", "test_transport", "test_optical_soak", "test_sweeps"),
@@ -48,6 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--long",
         action="store_true",
         help="whole sweeps and more random cases, for which the suite has a shorter form",
+    )
+    parser.addoption(
+        "--light-seed", type=int, metavar="N", help="seed of the random test of light; else one is drawn"
+    )
+    parser.addoption(
+        "--light-operations",
+        type=int,
+        metavar="N",
+        help="operations of the random test of light; 300, with --fuzz 2000, unless it is given",
     )
 
 
