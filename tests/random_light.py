@@ -221,15 +221,13 @@ class Walk:
         self._doubts: dict[str, Doubt] = {}
         self.report = Report()
 
-    def run(self, operations: int, until: float = float("inf")) -> Report:
-        """Run so many operations, or until that moment of the monotonic clock, or the first divergence."""
-        while (
-            self.report.operations < operations and time.monotonic() < until and not self.report.divergences
-        ):
-            for _ in range(self._dice.randint(ROUNDS // 2, ROUNDS)):
+    def run(self, operations: int) -> Report:
+        """Run so many operations, or until the first divergence."""
+        while self.report.operations < operations and not self.report.divergences:
+            steps = [self._round] * self._dice.randint(ROUNDS // 2, ROUNDS)
+            for step in (*steps, self._rest):
                 if not self.report.divergences:
-                    self._round()
-            self._rest()
+                    step()
         return self.report
 
     def close(self) -> None:
