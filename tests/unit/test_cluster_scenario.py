@@ -382,3 +382,11 @@ def test_a_ring_port_by_port_carries_one_job() -> None:
     with pytest.raises(ScenarioError) as error:
         _parsed(SMALL.replace(FABRIC, ring))
     assert "fabric: ring r carries one job on all its nodes" in str(error.value)
+
+
+def test_a_sweep_without_a_title_draws_what_the_whole_trace_came_to(tmp_path: Path) -> None:
+    swept = "sweep: {jobs.trace.sends: [0.2, 0.4, 0.6]}\n"
+    path, _ = _run(_parsed(SMALL.partition("compare:")[0].replace("150", "40") + swept), tmp_path)
+    assert (path / "plots" / "sweep-1.svg").exists()
+    report = (path / "report.html").read_text()
+    assert 'id="sweep"' in report

@@ -294,6 +294,34 @@ def test_sweeps_beside_each_other_have_a_picture_each(tmp_path: Path) -> None:
     assert "nan" not in first + second
 
 
+REDUCED = """
+jobs: {red: {ranks: [g0, g3, g1, g4], workload: {collective: all-reduce, size: 10 MB, iterations: 2}}}
+arms:
+  ring: {title: Ring}
+  halving: {title: Halves, jobs.red.workload.algorithm: halving-doubling}
+sweep: {jobs.red.workload.size: [10 MB, 100 MB]}
+compare: {baseline: ring, metrics: [allreduce, iteration]}
+"""
+
+
+def test_a_sweep_draws_what_there_is_of_what_is_compared(tmp_path: Path) -> None:
+    view = simulated(REDUCED)
+    assert "Iteration over that of ring" in _page(view, tmp_path)
+    assert (tmp_path / "sweep-1.svg").exists()
+
+
+def test_a_sweep_beside_one_with_a_title_draws_too(tmp_path: Path) -> None:
+    beside = "sweep:\n  - {title: Gradients, over: {training.gradient: [10 MB, 20 MB]}}\n"
+    beside += "  - {over: {training.compute: [5 ms, 10 ms, 15 ms]}}\n"
+    view = simulated(re.sub("sweep: .*\nrepeat: 2\n", beside, SWEEP))
+    shown = _page(view, tmp_path)
+    assert "Gradients" in shown
+    assert (tmp_path / "series-1.svg").exists()
+    assert "compute, ms" in (tmp_path / "sweep-1.svg").read_text()
+    assert "20 MB" not in shown.partition("Sweep\n")[2].partition("Halving and doubling\n")[0]
+    assert not (tmp_path / "sweep-2.svg").exists()
+
+
 def test_a_sweep_of_two_paths_is_a_map(tmp_path: Path) -> None:
     four = "{training.gradient: [10 MB, 20 MB, 50 MB, 100 MB], training.compute: [5 ms, 10 ms, 15 ms, 20 ms]}"
     view = simulated(re.sub("sweep: .*\nrepeat: 2\n", f"sweep: {four}\n", SWEEP))

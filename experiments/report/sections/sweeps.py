@@ -54,6 +54,8 @@ _MUCH = 15
 _BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
 _FEW = 2
 _DEFAULT = ("jct", "iteration", "allreduce")
+#: Of a trace, whose jobs have no figures of their own.
+_OF_RUN = ("completion_mean", "makespan")
 _UNITS = {"s": "seconds", "bit/s": "bit/s", "bytes": "bytes", "%": "%"}
 
 
@@ -250,18 +252,34 @@ def sweep(view: View, draw: Draw) -> str:
 
 
 def _untitled(view: View) -> Sequence[str]:
-    """Arms that ran at several points, but for those of sweeps that have a title."""
-    titled = [sweep.arms or view.arms for sweep in view.experiment.spec.sweep if sweep.title]
-    return [arm for arm in view.arms if len(view.points(arm)) > 1 and not any(arm in of for of in titled)]
+    """Arms that ran at several points that are not of sweeps that have a title."""
+    return [arm for arm in view.arms if len(_own_points(view, arm)) > 1]
+
+
+def _own_points(view: View, arm: str) -> Sequence[Point]:
+    """Points of an arm but for those of sweeps that have a title."""
+    titled = [spec for spec in view.experiment.spec.sweep if spec.title and arm in (spec.arms or view.arms)]
+    return [point for point in view.points(arm) if not any(_has(spec, point) for spec in titled)]
+
+
+def _has(spec: SweepSpec, point: Point) -> bool:
+    return point.keys() == spec.over.keys() and all(point[path] in spec.over[path] for path in point)
+
+
+def _subjects(view: View, arm: str) -> list[str]:
+    """What an arm's figures are of: its jobs, or the run."""
+    return [at.subject for at in view.each("job", [arm])] or ["run"]
 
 
 def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
-    """The curves of each: the ratios of each comparison, or the first metric where nothing is compared."""
+    """The curves of each: the ratios of each comparison, or a metric where nothing is compared."""
     spec, shown = view.experiment.spec, set[str]()
+    own = {arm: _own_points(view, arm) for arm in arms}
     for compare in spec.compare:
-        ratio = f"{compare.metrics[0]}_ratio"
-        axis = f"{called(compare.metrics[0])} over that of {compare.baseline}"
-        found = list(_curves(axis, ratio, view.compared(compare)))
+        compared = [one for one in view.compared(compare) if one.point in own.get(one.arm, ())]
+        metric = next((m for m in compare.metrics if any(one.row(f"{m}_ratio") for one in compared)), "")
+        axis = f"{called(metric)} over that of {compare.baseline}"
+        found = list(_curves(axis, f"{metric}_ratio", compared))
         shown |= {compare.baseline, *(curve.arm for curve in found)} if found else set()
         for paths in dict.fromkeys(curve.paths for curve in found):
             yield [curve for curve in found if curve.paths == paths]
@@ -273,8 +291,8 @@ def _pictures(view: View, arms: Sequence[str]) -> Iterator[list[_Curve]]:
     axis = f"{called(metric)}{f', {unit}' if unit else ''}"
     alone: dict[tuple[str, frozenset[str]], list[_Curve]] = {}
     for arm in [arm for arm in arms if arm not in shown]:
-        jobs = [view.at(arm, at.subject, p) for at in view.each("job", [arm]) for p in view.points(arm)]
-        for curve in _curves(axis, metric, jobs):
+        at = [view.at(arm, subject, point) for subject in _subjects(view, arm) for point in own[arm]]
+        for curve in _curves(axis, metric, at):
             alone.setdefault((curve.name, curve.paths), []).append(curve)
     yield from alone.values()
 
@@ -288,22 +306,24 @@ def _curves(axis: str, metric: str, found: Iterator[Figures] | Sequence[Figures]
 
 
 def _metric(view: View) -> str:
-    """What is shown of arms that are not compared."""
+    """What is shown of arms that are not compared: the first that anything has a figure of."""
     spec = view.experiment.spec
+    asked = [metric for compare in spec.compare for metric in compare.metrics]
     if spec.break_even is not None:
-        return spec.break_even.metric
-    return spec.compare[0].metrics[0] if spec.compare else _DEFAULT[0]
+        asked.insert(0, spec.break_even.metric)
+    return next((metric for metric in (*asked, *_DEFAULT, *_OF_RUN) if metric in view.metrics), _DEFAULT[0])
 
 
 def _table(view: View, arm: str, many: bool) -> str:
-    points, paths, jobs = view.points(arm), swept(view.points(arm)), list(view.each("job", [arm]))
+    points, subjects = _own_points(view, arm), _subjects(view, arm)
+    paths = swept(points)
     compares = view.experiment.spec.compare
     asked = [metric for compare in compares for metric in compare.metrics] or list(_DEFAULT)
-    words = [*swept_columns(paths), *([JOB] if len(jobs) > 1 else [])]
+    words = [*swept_columns(paths), *([JOB] if len(subjects) > 1 else [])]
     columns = [*words, *((called(m), m) for m in dict.fromkeys([*asked, _metric(view)]))]
     for compare in compares:
         columns += [(f"{called(m)}, ratio", _ratio(m, compare)) for m in compare.metrics]
-    items = [view.at(arm, job.subject, point) for point in points for job in jobs]
+    items = [view.at(arm, subject, point) for point in points for subject in subjects]
     shown = figures(items, columns, len(words)) + quiet(f"All {tag(view.label)}, times as emulated.")
     if len(items) > _MOST_ROWS or many:
         return folded(f"All {len(points):,} points of {text(view.title(arm))}", shown)
