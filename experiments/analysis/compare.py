@@ -32,9 +32,7 @@ UTILISATION = "gpu_utilisation"
 def _pairs(spec: CompareSpec, table: Table) -> Iterator[tuple[At, At]]:
     """Each arm of a comparison at each of its points, with the baseline."""
     for mine in table:
-        # What links gave is of no arm.
-        wanted = mine.arm not in ("", spec.baseline) if spec.arms is None else mine.arm in spec.arms
-        if wanted and (base := table.under(spec.baseline, mine.point)) is not None:
+        if _is_other(spec, mine) and (base := table.under(spec.baseline, mine.point)) is not None:
             yield mine, base
 
 
@@ -42,11 +40,56 @@ def comparison_rows(spec: CompareSpec, table: Table) -> Iterator[Row]:
     """All rows of a comparison. ``table``: rows of one label's runs, or published."""
     for mine, base in _pairs(spec, table):
         for number, metric in enumerate(spec.metrics):
-            for row in mine.defined(metric):
-                if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job ")):
-                    yield from _ratio(row, mine, base, limit=spec.limit if number == 0 else None)
-                    if row.metric == f"{UTILISATION}.compute" and metric == UTILISATION:
-                        yield from _window(row, mine, base)
+            for row in _figures(spec, metric, mine):
+                yield from _ratio(row, mine, base, limit=spec.limit if number == 0 else None)
+                if row.metric == f"{UTILISATION}.compute" and metric == UTILISATION:
+                    yield from _window(row, mine, base)
+
+
+def _figures(spec: CompareSpec, metric: str, at: At) -> list[Row]:
+    """What a comparison takes of a metric: of the one job, where it names one."""
+    return [
+        row
+        for row in at.defined(metric)
+        if not row.subject.startswith("job ") or spec.job in (None, row.subject.removeprefix("job "))
+    ]
+
+
+def not_compared(spec: CompareSpec, table: Table) -> Iterator[str]:
+    """A line for each metric of a comparison of which there is no row, and why. Nothing where only one side
+    ran."""
+    pairs = list(_pairs(spec, table))
+    if (
+        not pairs
+        and any(at.arm == spec.baseline for at in table)
+        and any(_is_other(spec, at) for at in table)
+    ):
+        yield f"with {spec.baseline}: no arm ran at a point at which {spec.baseline} ran, too"
+    for metric in spec.metrics if pairs else ():
+        mine = [row for at, _ in pairs for row in _figures(spec, metric, at)]
+        base = [row for _, at in pairs for row in _figures(spec, metric, at)]
+        ratios = (_ratio(row, at, under, None) for at, under in pairs for row in _figures(spec, metric, at))
+        if not any(list(one) for one in ratios):
+            yield f"{metric} with {spec.baseline}: {_why_not(spec, mine, base)}{_instead(spec, pairs)}"
+
+
+def _is_other(spec: CompareSpec, at: At) -> bool:
+    # What links gave is of no arm.
+    return at.arm not in ("", spec.baseline) if spec.arms is None else at.arm in spec.arms
+
+
+def _why_not(spec: CompareSpec, mine: Sequence[Row], base: Sequence[Row]) -> str:
+    if not mine and not base:
+        return "no arm has a figure" + ("" if spec.job is None else f" of job {spec.job}")
+    if not mine or not base:
+        return f"only {', '.join(dict.fromkeys(row.arm for row in mine or base))} has a figure"
+    return f"a figure is no number, or that of {spec.baseline} is 0 or of another job"
+
+
+def _instead(spec: CompareSpec, pairs: Iterable[tuple[At, At]]) -> str:
+    """What jobs of workloads have, which have no all-reduce of a gradient."""
+    of_workloads = any(_figures(spec, "exposed", at) for pair in pairs for at in pair)
+    return "; jobs with a workload have iteration, jct and exposed" if of_workloads else ""
 
 
 def _ratio(row: Row, mine: At, base: At, limit: float | None) -> Iterator[Row]:

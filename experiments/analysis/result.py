@@ -12,6 +12,7 @@ from ringlight.experiments.analysis.compare import (
     break_even_rows,
     comparison_rows,
     equality_rows,
+    not_compared,
     told_apart_rows,
 )
 from ringlight.experiments.analysis.crossover import crossover_rows
@@ -38,13 +39,17 @@ _FACTS = ("code", "started", "duration_s", "processor", "processors", "kernel", 
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that is known of an experiment that was run. ``label``: how its figures are known."""
+    """All that is known of an experiment that was run. ``label``: how its figures are known.
+
+    ``not_compared``: a line for each metric of a comparison of which there is no row.
+    """
 
     experiment: Experiment
     runs: tuple[Run, ...]
     rows: tuple[Row, ...]
     fidelity: Mapping[str, Any]
     label: Label
+    not_compared: tuple[str, ...] = ()
 
 
 def analyse(
@@ -74,7 +79,9 @@ def analyse(
         short = {spec.break_even.arm, spec.break_even.baseline} if spec.break_even else set()
         timed = baselines.union(*(compare.arms or () for compare in spec.compare))
         fidelity = judged(contexts, records, rates, baselines=baselines, untimed=short - timed)
-    return Analysis(experiment, runs, tuple(rows), fidelity, label)
+    table = Table(row for row in rows if row.label == label)
+    missing = tuple(line for compare in spec.compare for line in not_compared(compare, table))
+    return Analysis(experiment, runs, tuple(rows), fidelity, label, missing)
 
 
 def _with_comparisons(
@@ -159,6 +166,7 @@ def document(found: Analysis, records: Iterable[Record], environment: Mapping[st
         **as_json(found.rows),
         "not_run": [{"arm": arm, "why": why} for arm, why in (environment.get("not_run") or {}).items()],
         "failed": [{"run": record.run, "why": record.reason} for record in failed],
+        "not_compared": list(found.not_compared),
         "fidelity": found.fidelity,
         "environment": {key: environment[key] for key in _FACTS if key in environment},
     }

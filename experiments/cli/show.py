@@ -392,6 +392,8 @@ def show_result(result: Mapping[str, Any]) -> None:
     rows = from_json(result)
     _show_jobs(rows)
     _show_comparisons(rows)
+    for line in result["not_compared"]:
+        echo(f"Not compared: {line}.")
     for entry in result["not_run"]:
         echo(f"Left out: arm {entry['arm']}: {entry['why']}")
     for entry in result["failed"]:

@@ -306,8 +306,31 @@ compare: {baseline: ring, metrics: [allreduce, iteration]}
 
 def test_a_sweep_draws_what_there_is_of_what_is_compared(tmp_path: Path) -> None:
     view = simulated(REDUCED)
-    assert "Iteration over that of ring" in _page(view, tmp_path)
-    assert (tmp_path / "sweep-1.svg").exists()
+    shown = _page(view, tmp_path)
+    assert "Iteration over that of ring, of red in Halves" in shown
+    # Equal figures are a level line, and nobody zooms in on what rounding leaves of them.
+    labels = re.findall(r">([^<>]+)</text>", (tmp_path / "sweep-1.svg").read_text())
+    assert {"0.0", "1.0", "1.5"} <= set(labels)
+    why = "allreduce with ring: no arm has a figure; jobs with a workload have iteration, jct and exposed"
+    assert list(view.not_compared) == [why]
+    assert why in shown
+
+
+def test_a_comparison_of_what_one_side_has_says_which() -> None:
+    mixed = REDUCED.replace("workload: {collective: all-reduce, size: 10 MB, iterations: 2}", "").replace(
+        "g4], }", "g4]}"
+    )
+    mixed = (
+        mixed.partition("arms:")[0]
+        + """
+arms:
+  ring: {title: Ring}
+  own: {title: Own, jobs.red.workload: {collective: all-reduce, size: 10 MB, iterations: 2}}
+compare: {baseline: ring, metrics: [iteration, allreduce]}
+"""
+    )
+    (line,) = simulated(mixed).not_compared
+    assert line.startswith("allreduce with ring: only ring has a figure; ")
 
 
 def test_a_sweep_beside_one_with_a_title_draws_too(tmp_path: Path) -> None:

@@ -34,13 +34,14 @@ def simulation(view: View, draw: Draw) -> str:
     )
 
 
-@section(92, "Not run")
+@section(92, "Not run, or not compared")
 def left_out(view: View, draw: Draw) -> str:
-    """Arms that the backend cannot run and runs that could not be made."""
+    """Arms that the backend cannot run, runs that could not be made, and comparisons without a figure."""
     backend = "simulation" if view.simulated else "emulation"
     refused = [(view.title(entry["arm"]), f"the {backend} refuses {entry['why']}") for entry in view.not_run]
     failed = [(entry["run"], entry["why"]) for entry in view.failed]
-    return listing(f"<b>{text(what)}</b>: {text(why)}" for what, why in (*refused, *failed))
+    entries = [f"<b>{text(what)}</b>: {text(why)}" for what, why in (*refused, *failed)]
+    return listing([*entries, *(f"<b>Not compared</b>: {text(line)}" for line in view.not_compared)])
 
 
 @section(93, "What cannot be claimed")

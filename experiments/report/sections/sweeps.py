@@ -50,6 +50,8 @@ _MOST_ROWS, _MOST_LINES, _MAP, _MOST_PANELS = 12, 12, 4, 4
 _MOST_TABLES = 3
 #: Where the largest value is more than so many times the smallest, the y axis is logarithmic.
 _MUCH = 15
+#: Figures that differ by no more than this part are the same.
+_ALIKE = 1e-6
 #: Beside the metric there is room for these where there are few arms; few panels have room for more ticks.
 _BESIDE = ("steps", "wavelengths_lit", "longest_lightpath", "received_at_once")
 _FEW = 2
@@ -243,12 +245,18 @@ def sweep(view: View, draw: Draw) -> str:
     pictures = []
     for number, found in enumerate(_pictures(view, arms), start=1):
         caption = (
-            f"{upper_first(found[0].axis)}, of {found[0].name}, over the swept values. "
+            f"{upper_first(found[0].axis)}, of {_of(view, found)}, over the swept values. "
             f"{view.label.capitalize()}, as emulated; swept values are those of the real fabric."
         )
         pictures.append(draw(f"sweep-{number}", caption, _figure, found))
     tables = (_table(view, arm, len(arms) > _MOST_TABLES) for arm in arms)
     return "".join([view.paragraph("sweep"), *pictures, *tables])
+
+
+def _of(view: View, curves: Sequence[_Curve]) -> str:
+    """Whose figures a picture shows: with the arm, where there is one only and no legend names it."""
+    arms = {curve.arm for curve in curves}
+    return f"{curves[0].name} in {view.title(*arms)}" if len(arms) == 1 else curves[0].name
 
 
 def _untitled(view: View) -> Sequence[str]:
@@ -370,6 +378,12 @@ def _lines(lines: Sequence[_Curve], path: str, others: Sequence[str]) -> Figure:
         bars = spread if any(spread) else None
         axis.errorbar(xs, ys, yerr=bars, capsize=2, color=colour, linestyle=dash, marker="o", label=label)
     axis.set_ylabel(lines[0].axis)
+    axis.ticklabel_format(axis="y", useOffset=False)
+    heights = [y for mine in groups.values() for _, y, _ in mine]
+    if heights and max(heights) - min(heights) <= _ALIKE * abs(max(heights)):
+        # What is left of equal figures is no difference to zoom in on.
+        axis.margins(y=0)
+        axis.set_ylim(0, 1.5 * max(heights) or 1)
     if len(groups) > 1:
         legend(figure, _told_apart(lines, paths, others), columns=4)
     return figure
