@@ -196,7 +196,7 @@ def _compute_s(job: JobPlan) -> float:
 def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, light: CrossConnects) -> float:
     """Emulated seconds that the model gives an all-reduce as if nothing else were there."""
     factor = plan.setting.scale.rate
-    real = Latencies(plan.costs.latency_s / factor, plan.setting.scale.time / factor)
+    real = Latencies(plan.latency_s(plane) / factor, plan.setting.scale.time / factor)
     return plane.alone_s(gpus, loop.collective, loop.gradient_bytes, light, real) * factor
 
 
@@ -207,7 +207,10 @@ def _sharing(
     the others are predicted anew. Jobs that share a link may take less than this (they do not send all the
     time) or more (headers, losses)."""
     setting = plan.setting
-    latencies = Latencies(plan.costs.latency_s, setting.scale.time)
+    each_s = max(
+        (plan.latency_s(job.plane(setting.fabric, gpus[name])) for name, job in jobs.items()), default=0.0
+    )
+    latencies = Latencies(each_s, setting.scale.time)
     left = {name: float(job.iterations) for name, job in jobs.items()}
     first: dict[str, float] = {}
     ends: dict[str, float] = {}

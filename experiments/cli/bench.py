@@ -61,16 +61,19 @@ def bench(
     from contextlib import nullcontext
     from dataclasses import asdict
 
+    from ringlight.experiments.analysis.latency import latency_words
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.experiments.runner import bench as benching
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.experiment import made_alone
+    from ringlight.experiments.runner.machine import real_scale
 
     try:
         chosen = benching.parse_sizes(sizes, factor)
     except ValueError as error:
         fail(f"--sizes: {error}", 2)
-    experiment = load_checked(scenario, sets=place.sets or (), scale_for=options.machine(lab), auto=True)
+    scale_for = real_scale if simulate else options.machine(lab)
+    experiment = load_checked(scenario, sets=place.sets or (), scale_for=scale_for, auto=True)
     arms, points = ([name] if name else [] for name in (place.arm, place.point))
     first = experiment.plans_of(arms, points)[0]
     gpus = [word.strip() for word in ranks.split(",")] if ranks else None
@@ -104,6 +107,8 @@ def bench(
     else:
         for line in benching.words_on(first, plan, experiment, whose=not ranks):
             echo(line)
+        if simulate:
+            echo(f"Latency of a transfer: {latency_words([plan], backend.facts())}")
         heads = ("size", "time", "algorithm bandwidth", "bus bandwidth", "result")
         table(heads, benching.lines_of(found, checked))
     for one in slow:

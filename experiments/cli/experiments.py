@@ -26,7 +26,11 @@ Mtu = Annotated[
     typer.Option("--mtu", min=576, max=65535, help="Bytes of a simulated packet; default: as emulated."),
 ]
 Latency = Annotated[
-    str, typer.Option("--latency", help="Latency of a simulated transfer's first byte, emulated time.")
+    str,
+    typer.Option(
+        "--latency",
+        help="Latency of a simulated transfer's first byte besides the file's or the default, emulated time.",
+    ),
 ]
 
 
@@ -118,13 +122,15 @@ def simulate(
 def _carry_out(
     experiment: Experiment, backend: Backend, which: options.Runs, runs: Path, as_json: bool, **more: Any
 ) -> None:
+    from ringlight.experiments.analysis.latency import latency_words
     from ringlight.experiments.runner.command import carry_out_experiment
 
     arms, points = which.arm or (), which.point or ()
     done, result = carry_out_experiment(
         experiment, backend, runs, arms=arms, points=points, resume=which.resume, watched=True, **more
     )
-    _show(result, done, as_json)
+    latency = latency_words(experiment.plans, backend.facts()) if backend.label == "simulated" else ""
+    _show(result, done, as_json, latency)
 
 
 def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
@@ -293,14 +299,19 @@ def results(
         echo(as_csv(rows), nl=False)
 
 
-def _show(result: dict[str, Any], done: Done, as_json: bool) -> None:
+def _show(result: dict[str, Any], done: Done, as_json: bool, latency: str = "") -> None:
+    """``latency``: what a simulation counted, in words."""
     from ringlight.experiments.cli.show import show_result
 
     report_path = (done.path / "report.html").resolve()
     if as_json:
+        if latency:
+            say(f"latency of a transfer: {latency}")
         say(f"report: {report_path}")
         show_json(result)
     else:
+        if latency:
+            echo(f"Latency of a transfer: {latency}")
         show_result(result)
         echo(f"Report: {report_path}")
     if done.failures:

@@ -504,7 +504,7 @@ def _collective(name: str, fabric: Fabric, ranks: Sequence[str], world_size: int
 
 def _costs(found: CostsSpec, headers: bool, scale: Scale) -> Costs:
     return Costs(
-        found.latency * scale.time,
+        None if found.latency is None else found.latency * scale.time,
         found.segment * scale.time,
         None if found.addition is None else found.addition / scale.rate,
         headers,

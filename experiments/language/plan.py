@@ -236,12 +236,13 @@ class Target:
 class Costs:
     """What a simulation counts of each step besides set-ups and transfers.
 
-    ``latency_s`` (emulated seconds) before a transfer's first byte counts, ``segment_s`` for each segment of
+    ``latency_s`` (emulated seconds) before a transfer's first byte counts, None where a file does not say
+    (:meth:`RunPlan.latency_s`), ``segment_s`` for each segment of
     a ring that its light passes, ``add_bps``: emulated rate at which a rank adds what it received (None: in
     no time). ``headers``: whether packets' headers take their part of a link's rate.
     """
 
-    latency_s: float = 0.0
+    latency_s: float | None = None
     segment_s: float = 0.0
     add_bps: float | None = None
     headers: bool = True
@@ -369,6 +370,16 @@ class RunPlan:
         """The plane of such a kind that one of its jobs is on, if any is."""
         planes = (job.plane(self.setting.fabric) for job in self.jobs)
         return next((plane for plane in planes if isinstance(plane, kind)), None)
+
+    def latency_s(self, plane: Plane) -> float:
+        """Return the emulated seconds before the first byte of a transfer on a plane counts in a simulation.
+
+        It is the file's, else the plane's. A run that is scaled for an emulation has none by default: its
+        messages have the latency of workers and software switches there, which does not grow with D.
+        """
+        if self.costs.latency_s is not None:
+            return self.costs.latency_s
+        return plane.latency_s if self.setting.scale == Scale() else 0.0
 
     def job(self, name: str) -> JobPlan:
         """Raises KeyError."""

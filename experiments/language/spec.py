@@ -127,10 +127,10 @@ class LinkTestSpec(Strict):
 
 class CostsSpec(Strict):
     """What a simulation counts of each step besides its transfers, and an emulation has by nature:
-    ``latency`` before a transfer's first byte counts, ``segment`` of a ring that its light passes,
-    ``addition``: the rate at which a rank adds what it received."""
+    ``latency`` before a transfer's first byte counts (by default the plane's), ``segment`` of a ring that its
+    light passes, ``addition``: the rate at which a rank adds what it received."""
 
-    latency: Duration = 0.0
+    latency: Duration | None = None
     segment: Duration = 0.0
     addition: Rate | None = None
 

@@ -72,7 +72,7 @@ def _time_s(at: RunPlan, form: ClosedForm, latency_s: float) -> float:
     set_ups = form.new if plane is not None and plane.ring.reconfigure == "changed-only" else form.steps
     # An electrical step has no light to set; it has the latency of its messages.
     set_up_s = plane.declared_s(at.setting.scale.time) if plane is not None else 0.0
-    waiting_s = set_ups * set_up_s + form.steps * (at.costs.latency_s + latency_s)
+    waiting_s = set_ups * set_up_s + form.steps * (at.latency_s(job.plane(fabric)) + latency_s)
     adding = 0.0 if at.costs.add_bps is None else form.added / at.costs.add_bps
     return (
         waiting_s + (form.vectors / (rate_bps / at.setting.scale.rate) + adding) * 8 * job.loop.gradient_bytes

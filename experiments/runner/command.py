@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ringlight.experiments.analysis.latency import as_simulated
 from ringlight.experiments.analysis.metrics import metrics
 from ringlight.experiments.analysis.result import analyse, document, label_of, read_result
 from ringlight.experiments.analysis.rows import Row, as_csv, from_json
@@ -281,7 +282,7 @@ def view_of_folder(
     the file, when one of these is missing or broken.
     """
     environment = environment_of(path)
-    experiment = experiment or experiment_of(path)
+    experiment = as_simulated(experiment or experiment_of(path), environment)
     records = read_records(path / "events.jsonl")
     rates = read_port_rates(path / "throughput.csv")
     latency_s = environment.get("latency_s", 0.0)

@@ -21,6 +21,11 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import CrossConnects, Fabric
 
+#: Latency of a step of a ring between servers, over InfiniBand or RoCE, in NCCL's model of its protocol for
+#: small messages (NVIDIA/nccl@01afd20 src/graph/tuning.cc, hwLat: network, ring, LL), seconds. Transfers
+#: inside servers have the same here; that table has 0.47 µs over NVLink.
+NETWORK_S = 2.7e-6
+
 
 class Misfit(ValueError):
     """A job that a plane cannot carry. ``key``: what of the job is wrong: ranks, gpus or collective."""
@@ -58,6 +63,9 @@ class Plane:
     parts: ClassVar[bool] = True
     #: Whether there is a model of its times.
     modelled: ClassVar[bool] = True
+    #: Seconds before a transfer's first byte counts, on real hardware, by default; 0 where light is asked for
+    #: or set for transfers, as those set-ups are counted.
+    latency_s: ClassVar[float] = 0.0
     #: Why a program that tells nobody what it sends cannot run here; empty where it can.
     untold: ClassVar[str] = ""
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ringlight.fabric.clusters import Cluster, cluster_of
 from ringlight.fabric.cost import Latencies, steps_time
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import CrossConnects, Fabric
 
@@ -18,6 +18,7 @@ class PacketPlane(Plane):
     kind: ClassVar[str] = "packets"
     standing: ClassVar[bool] = True
     shared: ClassVar[bool] = True
+    latency_s: ClassVar[float] = NETWORK_S
 
     def __str__(self) -> str:
         return "packet switches and circuits"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.base import AtBase
 from ringlight.experiments.analysis.crossover import crossing
+from ringlight.experiments.analysis.latency import as_simulated, latency_words
 from ringlight.experiments.analysis.published import means
 from ringlight.experiments.analysis.result import Analysis, analyse, document
 from ringlight.experiments.analysis.rows import Row, where
@@ -34,9 +35,10 @@ from ringlight.experiments.report.sections import published
 from ringlight.experiments.report.sections.maps import fastest
 from ringlight.experiments.report.sections.sweeps import series
 from ringlight.experiments.report.view import view_of
-from ringlight.experiments.runner.command import carry_out_experiment, load_checked
+from ringlight.experiments.runner.command import carry_out_experiment, load_checked, view_of_folder
 from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.fabric.planes.base import NETWORK_S
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.planes.ring.wdm import collective_on_ring, stripes
 from ringlight.fabric.planes.ring.wrht import plan
@@ -48,6 +50,7 @@ from ringlight.testbed.simulation.networks import Network, PacketNetwork, RingNe
 from ringlight.testbed.simulation.phases import Phases, StepCost, needs_new_light, synchronous
 from tests.simulated import bundled
 from tests.unit.page import Page, check_alone, text_of
+from tests.unit.test_cli import ringlight
 from tests.unit.test_schedules import sums_once
 
 ON_RING = (
@@ -756,6 +759,7 @@ def shuffled(collective: str = "ring", **changes: Any) -> dict[str, Any]:
         },
     )  # fmt: skip
     del raw["fabrics"], raw["paper"]
+    raw["costs"] = {"latency": "0 s"}
     raw["training"]["collective"] = collective
     raw["jobs"] = {"job": {"ranks": [f"g{k}" for k in (0, 4, 1, 5, 2, 6, 3, 7)]}}
     return raw | changes
@@ -828,3 +832,87 @@ def test_the_closed_form_is_silent_of_another_order() -> None:
     assert closed_form(of(raw).plans[0]) is not None
     raw["jobs"] = {"job": {"ranks": gpus[::2] + gpus[1::2]}}
     assert closed_form(of(raw).plans[0]) is None
+
+
+# --- latency --------------------------------------------------------------------------------------
+
+
+def small_messages(algorithm: str, **changes: Any) -> dict[str, Any]:
+    """All-reduces of 8 kB in a workload of eight GPUs, at real rates."""
+    sent = {"collective": "all-reduce", "algorithm": algorithm, "size": "8 kB", "iterations": 2}
+    return {
+        "name": "small",
+        "description": "Small messages.",
+        "fabric": {"fat_tree": {"k": 4, "gpu": "a100", "rate": "100 Gbit/s"}},
+        "tcp": {"headers": False},
+        "jobs": {"reduce": {"ranks": [f"g{k}" for k in range(8)], "workload": sent}},
+        "arms": {"a": {}},
+    } | changes
+
+
+def iteration_s(raw: dict[str, Any]) -> float:
+    experiment, backend = of(raw), SimulationBackend()
+    records = [record for plan in experiment.plans for record in one_alone(backend, plan)[0]]
+    (row,) = where(analyse(experiment, records, "simulated").rows, metric="iteration")
+    return float(row.value)
+
+
+def test_small_messages_have_a_latency_unless_a_file_says_none() -> None:
+    """Steps of 1 kB take 80 ns of a link: a ring's fourteen have fourteen latencies, six exchanges six."""
+    ring_s, halving_s = iteration_s(small_messages("ring")), iteration_s(small_messages("halving-doubling"))
+    assert ring_s == pytest.approx(14 * NETWORK_S, rel=0.02)
+    assert halving_s == pytest.approx(6 * NETWORK_S, rel=0.1)
+    none = {"costs": {"latency": "0 s"}}
+    bytes_s = 2 * 7 / 8 * 8e3 * 8 / 100e9
+    assert iteration_s(small_messages("ring", **none)) == pytest.approx(bytes_s)
+    # As emulated, messages have another latency, which is not the real one times D.
+    scaled = {"scale": {"time": 4, "payload": 1}}
+    assert iteration_s(small_messages("ring", **scaled)) == pytest.approx(4 * bytes_s)
+
+
+def test_what_is_said_of_latency() -> None:
+    facts, older = SimulationBackend().facts(), {"latency_s": 0.0}
+
+    def words(environment: Mapping[str, Any] = facts, **changes: Any) -> str:
+        return latency_words(of(small_messages("ring", **changes)).plans, environment)
+
+    assert words() == "2.7 µs (default, of NCCL's model of a step between servers)"
+    assert words(costs={"latency": "1 µs"}) == "1 µs (costs.latency)"
+    none = "small messages are not modelled"
+    assert words(costs={"latency": "0 s"}) == f"0 s (costs.latency; {none})"
+    assert words(scale={"time": 4}) == f"0 s (default of runs scaled for an emulation; {none})"
+    late = SimulationBackend(latency_s=1e-6).facts()
+    assert words(late) == "3.7 µs (default and --latency)"
+    assert words(late, scale={"time": 4}) == "1 µs (--latency)"
+    old = as_simulated(of(small_messages("ring")), older)
+    assert latency_words(old.plans, older) == f"0 s (of before there was a default; {none})"
+    assert words(older, costs={"latency": "1 µs"}) == "1 µs (costs.latency)"
+
+
+def test_the_latency_is_in_the_first_lines_of_a_simulation_and_of_its_page(tmp_path: Path) -> None:
+    file, runs = tmp_path / "small.yaml", tmp_path / "runs"
+    file.write_text(yaml.safe_dump(small_messages("ring")))
+    done = ringlight("simulate", str(file), "--runs", str(runs))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("Latency of a transfer: 2.7 µs (default, ")
+    (folder,) = runs.iterdir()
+    head, _, _ = (folder / "report.html").read_text().partition("</header>")
+    assert "2.7 µs (default, " in head
+    bench = ringlight("bench", str(file), "--simulate", "--sizes", "8kB")
+    assert "Latency of a transfer: 2.7 µs (default, " in bench.stdout
+
+
+def test_a_run_folder_of_before_is_read_as_it_was_simulated(tmp_path: Path) -> None:
+    """Its transfers had no latency, which its environment does not give as a default."""
+    none = of(small_messages("ring", costs={"latency": "0 s"}))
+    done, _ = carry_out_experiment(none, SimulationBackend(), tmp_path)
+    file = done.path / "scenario.yaml"
+    file.write_text(yaml.safe_dump(small_messages("ring")))
+    new, _ = view_of_folder(done.path)
+    assert new.experiment.plans[0].costs.latency_s is None
+    environment = json.loads((done.path / "environment.json").read_text())
+    del environment["network_latency_s"]
+    (done.path / "environment.json").write_text(json.dumps(environment))
+    old, _ = view_of_folder(done.path)
+    assert old.experiment.plans[0].costs.latency_s == 0.0
+    assert latency_words(old.experiment.plans, environment).startswith("0 s (of before ")

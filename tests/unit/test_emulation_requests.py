@@ -20,6 +20,7 @@ from ringlight.experiments.backends.emulation.requests import (
     MOST_LEARNING_RATE,
     MOST_SEED,
     job_request,
+    only_simulated,
     peer_timeout_s,
 )
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -198,3 +199,11 @@ def test_a_recovery_is_told_once_that_ends_between_state_and_events() -> None:
         lab._look_at(job)
     told = [record.state for record in lab._found if isinstance(record, JobState)]
     assert told == ["RUNNING", "RECOVERING", "RUNNING", "SUCCEEDED"]
+
+
+@pytest.mark.parametrize(("latency", "refused"), [("0 s", False), ("1 us", True)])
+def test_a_latency_of_none_is_emulated_as_if_it_were_not_given(latency: str, refused: bool) -> None:
+    why = "costs: only a simulation counts them; here a step costs what it costs" if refused else None
+    jobs = "jobs: {red: {gpus: 4}}\narms: {a: {}}\n"
+    (plan,) = parse(f"{HEAD}{SWITCH}{jobs}costs: {{latency: {latency}}}\n", "small.yaml").plans
+    assert only_simulated(plan) == why

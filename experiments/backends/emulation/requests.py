@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ringlight.experiments.analysis.prediction import light_wait_s, longest_iteration_s, slowest_bps
@@ -167,7 +167,8 @@ def only_simulated(plan: RunPlan) -> str | None:
         return f"jobs: {len(plan.jobs)} jobs; the light of an interconnect is emulated for one"
     if not plan.costs.headers:
         return "tcp.headers: only a simulation leaves packets' headers out; here they are on the wire"
-    if plan.costs != Costs():
+    # No latency is what an emulation counts, too: nothing besides its own.
+    if replace(plan.costs, latency_s=plan.costs.latency_s or None) != Costs():
         return "costs: only a simulation counts them; here a step costs what it costs"
     for plane in planes:
         if plane.division is not None and (why := _too_fast(plan.setting, plane.division)) is not None:

@@ -25,7 +25,7 @@ from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES, payload_sha
 from ringlight.fabric.full_load import MEASURED
 from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.light import bit_errors
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.topology import circuit_cross_connects, electrical_graph, path_dbm
 from ringlight.fabric.units import format_time
 from ringlight.testbed.simulation.networks import MOST_LOSS, MOST_LOSSY, Segments
@@ -156,6 +156,7 @@ class SimulationBackend:
             "left_out": list(_LEFT_OUT),
             "simulated_events": self.events,
             "latency_s": self.latency_s,
+            "network_latency_s": NETWORK_S,
             "mtu_bytes": self.mtu_bytes,
             "payload_share": None if self.mtu_bytes is None else payload_share(self.mtu_bytes),
         }
@@ -173,7 +174,12 @@ class SimulationBackend:
             (
                 "latency of a transfer",
                 format_time(self.latency_s),
-                "before its first byte counts; emulated time",
+                "before its first byte counts, besides costs.latency. Without that key: "
+                f"{format_time(NETWORK_S)} over packet switches, interconnects and each hop of averagers, "
+                "which NCCL's model has for a step of a ring between servers in its protocol for small "
+                "messages (hwLat, network, ring, LL, in NVIDIA/nccl@01afd20 src/graph/tuning.cc), inside "
+                "servers too; none on grids and rings of wavelengths, whose set-ups are counted, and none "
+                "where times, rates or bytes are scaled for an emulation",
             ),
             (
                 "sharing of a link",

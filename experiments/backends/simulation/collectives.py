@@ -152,7 +152,7 @@ def _all_reduce(plan: RunPlan, cost: StepCost, share: float, latency_s: float) -
         job.name,
         job.loop.gradient_bytes,
         cost,
-        latency_s + costs.latency_s,
+        latency_s + plan.latency_s(job.plane(plan.setting.fabric)),
         costs.segment_s,
         payload_part(plan, share),
     )

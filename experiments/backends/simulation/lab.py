@@ -159,14 +159,14 @@ class SimulatedLab:
         return None
 
     def _carrier_of(self, plane: Plane) -> Carrier:
-        key, costs = (plane.kind, plane.name), self._plan.costs
+        key = (plane.kind, plane.name)
         if key not in self._carriers:
             self._carriers[key] = CARRIERS[plane.kind](
                 plane,
                 self._plan,
                 self._engine,
                 payload_part(self._plan, self._share),
-                self._latency_s + costs.latency_s,
+                self._latency_s + self._plan.latency_s(plane),
                 self._note,
                 self._keep,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from ringlight.experiments.analysis.latency import latency_words
 from ringlight.experiments.report.page import NO_RESULT, hero, mark, text
 from ringlight.experiments.report.page import header as head_of
 from ringlight.experiments.report.sections import DOUBTS, section
@@ -54,7 +55,9 @@ def _chips(view: View) -> Iterator[tuple[str, object]]:
     scales = {plan.setting.scale for plan in view.experiment.plans}
     yield "time × ", ", ".join(f"{time:g}" for time in sorted({scale.time for scale in scales}))
     yield "payload ÷ ", ", ".join(f"{size:g}" for size in sorted({scale.payload for scale in scales}))
-    if not view.simulated:
+    if view.simulated:
+        yield "latency of a transfer", latency_words(view.experiment.plans, view.environment)
+    else:
         verdict, arms = view.fidelity["verdict"], view.fidelity.get("arms", {})
         those = [arm for arm in arms if arms[arm] == verdict]
         some = f", {len(those)} of {len(arms)} arms" if 0 < len(those) < len(arms) else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ringlight.fabric.clusters import Cluster
-from ringlight.fabric.planes.base import Plane
+from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, Interconnect, PhaseLight
 from ringlight.fabric.steps import Steps, pairs_of
 from ringlight.fabric.topology import Fabric
@@ -22,6 +22,7 @@ class WholePlane(Plane):
     kind: ClassVar[str] = "interconnect"
     standing: ClassVar[bool] = True
     modelled: ClassVar[bool] = False
+    latency_s: ClassVar[float] = NETWORK_S
     parts: ClassVar[bool] = False
     untold: ClassVar[str] = "is lit for what jobs say that they send"
 
