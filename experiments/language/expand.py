@@ -201,8 +201,9 @@ def parse(
 
 def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
     """Whether a file says nothing of jobs, so that it can be built and not run."""
-    paths = [*raw, *sets]
-    paths += [path for arm in (raw.get("arms") or {}).values() if isinstance(arm, Mapping) for path in arm]
+    arms = raw.get("arms")
+    changes = arms.values() if isinstance(arms, Mapping) else ()
+    paths = [*raw, *sets, *(path for arm in changes if isinstance(arm, Mapping) for path in arm)]
     return not {"jobs", "training"} & set(map(_section_of, map(str, paths)))
 
 

@@ -59,10 +59,11 @@ class RankByRank:
 
     def __init__(
         self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, calls: Calls,
-        cost: StepCost, *, alike: bool = False,
+        cost: StepCost, *, alike: bool = False, standing: bool = True,
     ) -> None:  # fmt: skip
-        """``alike``: all ranks do the same, at the same time where their links allow it."""
-        self._alike = alike
+        """``alike``: all ranks do the same, at the same time if their links allow it. ``standing``: no light
+        is asked for or set anew meanwhile."""
+        self._alike, self._standing = alike, standing
         self.operations: Operations
         self._engine, self._network, self._gpus = engine, network, gpus
         self._workload, self._calls, self._cost = workload, calls, cost
@@ -164,10 +165,10 @@ class RankByRank:
         if plan is None:
             ranks = len(self._place[group])
             call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
-            if self._cost.set_up_s:
-                steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
-            else:
+            if self._passes_on(call.steps):
                 steps = travelling(call.steps)
+            else:
+                steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
             found = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
             for step in found:
                 step.route()
@@ -176,8 +177,15 @@ class RankByRank:
                 self._plans[key] = plan
         return plan
 
-    def _passing(self, steps: Steps, plan: list[StepPlan], ranks: int) -> _Plan:
+    def _passes_on(self, steps: Steps) -> bool:
+        """Return whether ranks pass on what comes; if not they wait for all of a step, as rings do whose light
+        moves."""
         if self._cost.set_up_s:
+            return False
+        return self._standing or steps.step_by_step or passes_on(steps)
+
+    def _passing(self, steps: Steps, plan: list[StepPlan], ranks: int) -> _Plan:
+        if not self._passes_on(steps):
             return _Plan(plan, None, None)
         if steps.step_by_step or passes_on(steps):
             return _Plan(plan, Passing(plan, ranks, step_by_step=steps.step_by_step), None)

@@ -146,7 +146,8 @@ class Execution:
     """A workload on an engine that the caller runs, which may carry other flows too; nothing of it has begun.
 
     ``slower``: rank to the factor by which its computing takes longer. ``progress`` is called with a row (a
-    rank, or a class) and an iteration at the end of each. ``disturbed``: others use its links.
+    rank, or a class) and an iteration at the end of each. ``disturbed``: others use its links. ``standing``:
+    no light is asked for or set anew meanwhile; otherwise a rank waits for all of a step before the next.
     Otherwise and for what is raised as :func:`simulate_workload`. The engine's links must have the network's
     numbers.
     """
@@ -155,7 +156,7 @@ class Execution:
         self, engine: Engine, network: Network, gpus: Sequence[str], workload: Workload, *,
         iterations: int = 1, fidelity: Fidelity = "exact", cost: StepCost | None = None, splits: int = 1,
         operations: bool = False, traffic: bool = False, slower: Mapping[int, float] | None = None,
-        progress: Callable[[int, int], None] | None = None, disturbed: bool = False,
+        progress: Callable[[int, int], None] | None = None, disturbed: bool = False, standing: bool = True,
     ) -> None:  # fmt: skip
         _check(network, gpus, workload, iterations, fidelity, splits)
         cost = cost or StepCost()
@@ -174,7 +175,7 @@ class Execution:
         if fidelity == "exact":
             alike = len(workload.programs) == 1 and not slower and not disturbed
             self._carrier = self._moving = RankByRank(
-                engine, network, gpus, workload, calls, cost, alike=alike
+                engine, network, gpus, workload, calls, cost, alike=alike, standing=standing
             )
             self.row_of, self._firsts = np.arange(workload.ranks), np.arange(workload.ranks)
         else:

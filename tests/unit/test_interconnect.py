@@ -461,7 +461,7 @@ def test_what_passes_each_lightpath_is_what_the_pair_sends(one: Interconnect, ho
     engine = Engine(trace=True)
     for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
         engine.link(network.key(link), capacity)
-    execution = Execution(engine, network, names, workload, iterations=2, fidelity=how)
+    execution = Execution(engine, network, names, workload, iterations=2, fidelity=how, standing=False)
     if (when := one.division) is not None:
         division = LightDivision(one, network)
         first = division.of(demand_of_workload(workload, np.arange(8), 8).total)

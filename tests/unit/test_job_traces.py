@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_counted() -> None:
     assert (cut.gpus.tolist(), cut.counts) == ([1, 8, 32, 2], {"cut": 1})
     assert fitted(trace, 128, Fit(sizes=1.5), 0).gpus.tolist() == [2, 12, 96, 3]
     assert fitted(trace, 128, Fit(days=15 / 86_400), 0).counts == {"after_days": 2}
-    with pytest.raises(ValueError, match="no job is left for 1 GPUs"):
+    with pytest.raises(ValueError, match="no job of the trace is left for 1 GPUs"):
         fitted(_trace([2, 3]), 1, Fit(), 0)
 
 

@@ -116,8 +116,16 @@ def unknown_keys(raw: dict[str, Any]) -> Iterator[Mistake]:
             yield changed(raw, (*path, "quite_new"), 1), "quite_new"
 
 
+def swept(raw: dict[str, Any]) -> set[str]:
+    """Return the dotted paths whose values in the file no run has."""
+    sweeps = raw.get("sweep") or []
+    return {path for sweep in (sweeps if isinstance(sweeps, list) else [sweeps]) for path in sweep["over"]}
+
+
 def wrong_types(raw: dict[str, Any]) -> Iterator[Mistake]:
     for path, value in places(raw):
+        if ".".join(map(str, path)) in swept(raw):
+            continue
         if path and not isinstance(value, dict) and path[-1] != "like":
             names = [str(step) for step in path if isinstance(step, str)]
             if not (path[0] == "parameters" and path[-1] == "value"):
@@ -143,8 +151,7 @@ def wrong_units(raw: dict[str, Any]) -> Iterator[Mistake]:
 
 
 def lacking(raw: dict[str, Any]) -> Iterator[Mistake]:
-    for key in ("name", "description"):
-        yield {other: value for other, value in raw.items() if other != key}, key
+    yield {other: value for other, value in raw.items() if other != "name"}, "name"
     if "training" in raw:
         yield {other: value for other, value in raw.items() if other != "training"}, "training"
         for key in ("model", "batch"):

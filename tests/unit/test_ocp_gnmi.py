@@ -637,7 +637,7 @@ def test_a_port_that_is_disabled_or_broken(client: Any, switch: ModelSwitch) -> 
     ],
 )
 def test_what_json_can_write_and_no_text_is_refused(client: Any, value: dict[str, Any]) -> None:
-    with pytest.raises(gNMIException, match=r"cannot be set|inside|not one line of text"):
+    with pytest.raises(gNMIException, match="half of a character"):
         client.set(update=[("/components", value)])
     assert client.capabilities()["gnmi_version"] == "0.8.0"
 

@@ -291,10 +291,17 @@ def test_a_circuit_that_the_device_refuses_at_its_turn_holds_nothing(
 
 
 @pytest.mark.parametrize("key", ["name", "group"])
-@pytest.mark.parametrize("text", ["a,b", "a:b", 'a"', "two\nlines", "\ud800", "x" * 81])
+@pytest.mark.parametrize("text", ["a,b", "a:b", 'a"', "two\nlines", "x" * 81])
 def test_a_name_that_would_spoil_a_row_of_tl1_is_refused(talk: Calient, key: str, text: str) -> None:
     answer = talk.ask("POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: text})
     assert answer["response"]["status"] == "0"
+    assert talk.conns() == {}
+
+
+@pytest.mark.parametrize("key", ["name", "group"])
+def test_half_a_character_is_refused(talk: Calient, key: str) -> None:
+    talk.send("POST", "/rest/crossconnects/?id=add", {"in": "1", "out": "2", key: "\ud800"})
+    assert talk.hear()[0] == 400
     assert talk.conns() == {}
 
 

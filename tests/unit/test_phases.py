@@ -68,7 +68,7 @@ def executed(
     for link, capacity in enumerate((network.capacity_bps / 8).tolist()):
         engine.link(network.key(link), capacity)
     execution = Execution(
-        engine, network, gpus, workload, iterations=iterations, fidelity=how, operations=True
+        engine, network, gpus, workload, iterations=iterations, fidelity=how, operations=True, standing=False
     )
     light = PhasedLight(
         engine, execution, network, phases_of(workload), iterations, range(len(gpus)),

@@ -68,7 +68,9 @@ def run(
     network = Pairs(workload.ranks, latency_s=latency_s)
     engine = Engine()
     gpus = [str(rank) for rank in range(workload.ranks)]
-    execution = Execution(engine, network, gpus, workload, fidelity=how, cost=cost or StepCost())
+    execution = Execution(
+        engine, network, gpus, workload, fidelity=how, cost=cost or StepCost(), standing=False
+    )
     given = network.capacity_bps if first is None else first
     made = Reallocation(engine, execution, given, *interval, decide, decision_s=decision_s)
     made.begin()

@@ -12,7 +12,7 @@ import numpy as np
 from ringlight.controller.onic.protocol import Finished, Times
 from ringlight.experiments.backends.simulation.regrouping import light
 from ringlight.experiments.backends.simulation.workloads import WorkloadRun, demand_of_jobs
-from ringlight.experiments.language.plan import RunPlan, Setting
+from ringlight.experiments.language.plan import JobPlan, RunPlan, Setting
 from ringlight.experiments.record.events import (
     Circuits,
     Flow,
@@ -125,6 +125,10 @@ class Carrier:
     def put(self, job: Job, network: Network) -> Job:
         """The job as it runs here. Raises ValueError where it cannot."""
         return job
+
+    def standing(self, job: JobPlan) -> bool:
+        """Return whether light is neither asked for nor set anew while a workload runs."""
+        return True
 
     def divide(self, run: WorkloadRun) -> None:
         """Where light is divided anew: for what a workload has yet to send, or for each of its phases."""
@@ -349,6 +353,10 @@ class WholeCarrier(Carrier):
     def cost(self) -> StepCost:
         found, set_up_s = super().cost(), self.plane.interconnect.set_up_s
         return replace(found, set_up_s=set_up_s, when="changed-only") if set_up_s else found
+
+    def standing(self, job: JobPlan) -> bool:
+        one = self.plane.interconnect
+        return not (one.asked or job.phases or self.plane.division is not None)
 
     def divide(self, run: WorkloadRun) -> None:
         if self.plane.division is not None:

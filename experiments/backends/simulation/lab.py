@@ -142,7 +142,7 @@ class SimulatedLab:
             if job.workload is not None:
                 run = WorkloadRun(
                     self._engine, self._sim.network, job, ranks, self._carrier.cost(), self._tell,
-                    disturbed=self._sim.disturbed,
+                    disturbed=self._sim.disturbed, standing=self._carrier.standing(job),
                 )  # fmt: skip
                 self._sim.runs[job.name] = run
                 self._carrier.divide(run)

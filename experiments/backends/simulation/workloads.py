@@ -79,9 +79,10 @@ class WorkloadRun:
         tell: Callable[..., None],
         *,
         disturbed: bool,
+        standing: bool,
     ) -> None:
         """``tell`` is given the kind of a record of this run, and what is in it. ``disturbed``: others use
-        its links."""
+        its links; ``standing``: its light is neither asked for nor set anew while it runs."""
         assert job.workload is not None
         self._engine, self._job, self._gpus = engine, job, gpus
         self._tell = partial(tell, job=job.name)
@@ -94,7 +95,7 @@ class WorkloadRun:
         self._execution = Execution(
             engine, network, gpus, job.workload, iterations=job.iterations, fidelity=fidelity_of(job),
             cost=cost, operations=True, slower=job.stragglers, progress=self._iteration_done,
-            disturbed=disturbed,
+            disturbed=disturbed, standing=standing,
         )  # fmt: skip
 
     @property

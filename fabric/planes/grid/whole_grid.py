@@ -21,6 +21,7 @@ class GridOfGpus(Interconnect):
     """
 
     kind: ClassVar[str] = "grid"
+    asked: ClassVar[bool] = True
 
     rows: int
     columns: int
