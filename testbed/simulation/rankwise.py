@@ -178,8 +178,7 @@ class RankByRank:
         return plan
 
     def _passes_on(self, steps: Steps) -> bool:
-        """Return whether ranks pass on what comes; if not they wait for all of a step, as rings do whose light
-        moves."""
+        """Return whether ranks pass on what comes; if not, they wait for all of a step."""
         if self._cost.set_up_s:
             return False
         return self._standing or steps.step_by_step or passes_on(steps)
