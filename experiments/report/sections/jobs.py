@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ringlight.experiments.record.outputs import Written
 from ringlight.experiments.record.runs import JobRun
 from ringlight.experiments.report.charts import chart, legend
-from ringlight.experiments.report.drawing import PALETTE, QUIET
+from ringlight.experiments.report.drawing import PALETTE, QUIET, job_colours
 from ringlight.experiments.report.page import (
     NOTHING,
     Columns,
@@ -208,10 +208,18 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
     figure, axis = chart(2.7, left=0.8)
     highest, lowest, most = 0.0, float("inf"), max(len(job.spans) for _, job in lines)
     styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
+    own = job_colours([name for name, _ in lines]) if title == "job" else {}
     for (name, job), (dash, colour) in zip(lines, styles, strict=False):
         took = [end - begin for begin, end in job.spans]
         dots = "o" if len(took) < 60 else ""
-        axis.plot(range(1, len(took) + 1), took, color=colour, linestyle=dash, marker=dots, label=name)
+        axis.plot(
+            range(1, len(took) + 1),
+            took,
+            color=own.get(name, colour),
+            linestyle=dash,
+            marker=dots,
+            label=name,
+        )
         highest, lowest = max(highest, *took), min(lowest, *took)
     computes = {job.plan.training.compute_s for _, job in lines if job.plan.training is not None}
     floor = min([lowest, *computes])
