@@ -36,7 +36,7 @@ from ringlight.experiments.report.report import render
 from ringlight.experiments.report.sections import header, sections
 from ringlight.experiments.report.sections.events import controllers
 from ringlight.experiments.report.sections.header import _cards
-from ringlight.experiments.report.sections.jobs import containers, jobs
+from ringlight.experiments.report.sections.jobs import _iterations, containers, jobs
 from ringlight.experiments.report.view import View
 from ringlight.experiments.report.words import seconds
 from ringlight.fabric.units import format_rate
@@ -383,3 +383,10 @@ def test_jobs_have_the_colours_that_the_page_gives_them() -> None:
     found = job_colours(["red", "fast", "slow"])
     assert found == {"red": "#d55e00", "fast": "#009e73", "slow": "#cc79a7"}
     assert len(set(job_colours([f"j{n}" for n in range(8)]).values())) == 8
+
+
+def test_iterations_of_jobs_are_drawn_in_their_colours() -> None:
+    job: Any = SimpleNamespace(spans=[(0.0, 1.0), (1.0, 2.5)], plan=SimpleNamespace(training=None))
+    figure = _iterations([("red", job), ("slow", job)], "job")
+    colours = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
+    assert colours == job_colours(["red", "slow"])

@@ -209,7 +209,8 @@ def _iterations(lines: Sequence[tuple[str, JobRun]], title: str) -> Figure:
     highest, lowest, most = 0.0, float("inf"), max(len(job.spans) for _, job in lines)
     styles = itertools.product(("-", (0, (4, 2))), PALETTE[1:] + PALETTE[:1])
     own = job_colours([name for name, _ in lines]) if title == "job" else {}
-    for (name, job), (dash, colour) in zip(lines, styles, strict=False):
+    for (name, job), (dash, other) in zip(lines, styles, strict=False):
+        colour = own.get(name, other)
         took = [end - begin for begin, end in job.spans]
         dots = "o" if len(took) < 60 else ""
         axis.plot(
