@@ -92,6 +92,28 @@ def cross_connect_of(flow: FlowEntry, size: int) -> CrossConnect | None:
     return CrossConnect(ingress, size + out)
 
 
+def cross_connects_of(
+    flows: Iterable[FlowEntry], size: int
+) -> tuple[dict[CrossConnect, CrossConnectState], frozenset[CrossConnect]]:
+    """Return the cross-connects that flows are with their states, and those of other owners.
+
+    A bridge may hold flows from two ingress ports to one egress port, which no optical switch has: then the
+    older one stands, and the other one is INVALID. Raises ProtocolError as :func:`cross_connect_of`.
+    """
+    states: dict[CrossConnect, CrossConnectState] = {}
+    foreign, taken = set[CrossConnect](), set[int]()
+    for flow in sorted(flows, key=lambda flow: -flow.duration_s):
+        cross_connect = cross_connect_of(flow, size)
+        if cross_connect is None:
+            continue
+        second = cross_connect.egress in taken
+        states[cross_connect] = CrossConnectState.INVALID if second else CrossConnectState.CONNECTED
+        taken.add(cross_connect.egress)
+        if flow.cookie != OWNER:
+            foreign.add(cross_connect)
+    return states, frozenset(foreign)
+
+
 # The driver
 
 
@@ -122,21 +144,13 @@ class OpenFlowDriver(OpticalSwitchDriver):
         with self._asking():
             flows = self._plane.flows(self._dpid, timeout_s=deadline.check())
         self._drop_seen = any(is_drop(flow) for flow in flows)
-        lit: dict[CrossConnect, CrossConnectState] = {}
-        foreign = set()
-        for flow in flows:
-            cross_connect = cross_connect_of(flow, self.size)
-            if cross_connect is None:
-                continue
-            lit[cross_connect] = CrossConnectState.CONNECTED
-            if flow.cookie != OWNER:
-                foreign.add(cross_connect)
+        lit, foreign = cross_connects_of(flows, self.size)
         used = {port for xc in lit for port in (xc.ingress, xc.egress)}
         ports = {
             port: PortStatus(PortState.TUNED if port in used else PortState.BLOCKED)
             for port in self._capabilities.ports
         }
-        return Snapshot(self.name, lit, ports, frozenset(foreign))
+        return Snapshot(self.name, lit, ports, foreign)
 
     def _remove(self, batch: Sequence[CrossConnect], deadline: Deadline) -> None:
         self._write([flow_of(xc, self.size, "delete_strict") for xc in batch], deadline)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.controller.openflow.messages import FlowEntry
+from ringlight.controller.optical.base import CrossConnectState
 from ringlight.controller.optical.errors import ProtocolError
-from ringlight.controller.optical.openflow import IN_PORT, OWNER, PRIORITY, cross_connect_of, flow_of, is_drop
+from ringlight.controller.optical.openflow import (
+    IN_PORT,
+    OWNER,
+    PRIORITY,
+    cross_connect_of,
+    cross_connects_of,
+    flow_of,
+    is_drop,
+)
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.crossconnect import CrossConnect
 
@@ -61,3 +72,13 @@ def test_it_needs_a_plane() -> None:
         make_driver("ocs0", {"driver": "openflow", "dpid": 257}, SIZE)
     with pytest.raises(ValueError, match="lacks 'dpid'"):
         make_driver("ocs0", {"driver": "openflow"}, SIZE, object())
+
+
+def test_of_two_flows_into_one_port_the_older_stands() -> None:
+    older, newer = entry({"in_port": 2}, (4,)), entry({"in_port": 5}, (4,))
+    states, foreign = cross_connects_of([newer, replace(older, duration_s=9.0, cookie=7)], 8)
+    assert states == {
+        CrossConnect(2, 12): CrossConnectState.CONNECTED,
+        CrossConnect(5, 12): CrossConnectState.INVALID,
+    }
+    assert foreign == {CrossConnect(2, 12)}
