@@ -142,8 +142,8 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     ("body", "said"),
     [
         ({"collective": "wrht-2"}, "collective wrht-2 on ring r: step 0: wavelength 1 does not fit"),
-        ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes in order, r0 to r4"),
-        ({"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]}, "rank 0 is r1: a job on ring r uses all"),
+        ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes, r0 to r4"),
+        ({"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]}, "ring r: step 0: no wavelength of 1 is free"),
         ({"plane": "q"}, "there is no plane q"),
         ({"on_loss": "swap"}, "on_loss swap: a job on ring r needs all its nodes; it can only fail"),
     ],

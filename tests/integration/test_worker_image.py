@@ -151,6 +151,7 @@ def test_worker_has_no_privileges_and_only_its_own_directory(bench: Bench) -> No
         "phases.py",
         "schedules.py",
         "steps.py",
+        "text.py",
         "verify.py",
     ]
 
