@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ringlight.controller.bus import EventBus
@@ -132,7 +133,7 @@ class RegroupManager:
                 entry = _checked(self._store.read(name))
                 if entry["state"] == "APPLYING":
                     entry = self._ended(entry)
-                    self._store.write_last(name, entry)
+                    self._store.write_last(name, _stored(entry))
                     self._publish(entry)
             except (ValueError, KeyError, TypeError) as error:
                 log.error("the stored %s cannot be used: %s", name, error)
@@ -208,7 +209,7 @@ class RegroupManager:
             "error": None,
         }
         # Before anybody knows of it, and before its light moves.
-        (self._store.write_last if dry_run else self._store.write)(entry["id"], entry)
+        (self._store.write_last if dry_run else self._store.write)(entry["id"], _stored(entry))
         with self._lock:
             self._regroups[entry["id"]] = entry
             ended = [one["id"] for one in self._regroups.values() if one["state"] != "APPLYING"]
@@ -342,7 +343,7 @@ class RegroupManager:
             }
             self._regroups[regroup_id] = entry
         try:
-            self._store.write_last(regroup_id, entry)
+            self._store.write_last(regroup_id, _stored(entry))
         except OSError as failure:
             # The next controller looks at the light.
             log.error("the end of %s is not kept: %s", regroup_id, failure)
@@ -377,15 +378,25 @@ def _number(name: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
+_DOCUMENT = TypeAdapter(RegroupDocument)
+
+
 def _checked(document: Any) -> RegroupDocument:
     """A stored regrouping. Raises ValueError."""
     if not isinstance(document, dict) or (lacking := RegroupDocument.__required_keys__ - document.keys()):
         raise ValueError(
             f"it lacks {', '.join(sorted(lacking))}" if isinstance(document, dict) else "no object"
         )
-    found: Any = document
-    entry: RegroupDocument = found
-    return entry
+    try:
+        return _DOCUMENT.validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _stored(entry: RegroupDocument) -> Any:
+    """Return what JSON says of a regrouping, as :func:`_checked` reads it."""
+    return _DOCUMENT.dump_python(entry, mode="json")
 
 
 def _pair(xc: CrossConnect) -> RegroupPair:

@@ -143,7 +143,10 @@ def test_a_job_steps_its_light_and_leaves_none(run: Run) -> None:
     [
         ({"collective": "wrht-2"}, "collective wrht-2 on ring r: step 0: wavelength 1 does not fit"),
         ({"gpus": 4}, "4 GPUs: a job on ring r uses all its 5 nodes, r0 to r4"),
-        ({"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]}, "ring r: step 0: no wavelength of 1 is free"),
+        (
+            {"gpus": None, "ranks": ["r1", "r0", "r2", "r3", "r4"]},
+            "step 0: no wavelength of 1 is free",
+        ),
         ({"plane": "q"}, "there is no plane q"),
         ({"on_loss": "swap"}, "on_loss swap: a job on ring r needs all its nodes; it can only fail"),
     ],

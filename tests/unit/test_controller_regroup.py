@@ -70,6 +70,22 @@ def test_a_regrouping_that_moves_nothing_is_done_at_once(regroups: RegroupManage
     regroups.stop()
 
 
+def test_the_end_of_a_regrouping_that_moved_light_is_published_and_kept(bench: Bench) -> None:
+    regroups = manager(bench, MovedJobs())
+    events = bench.bus.subscribe()
+    made = regroups.start(["red"], dry_run=False, who="ann")
+    regroups.stop()
+    states = [event["state"] for event in events.take() if event["event"] == "regroup"]
+    events.close()
+    assert states == ["APPLYING", "DONE"]
+    found = regroups.get(made["id"])
+    assert any(found["results"].values())
+    bench.restart()
+    again = manager(bench)
+    again.take_over()
+    assert again.get(made["id"]) == found
+
+
 def test_old_plans_are_forgotten(regroups: RegroupManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regroup, "KEPT", 3)
     made = [regroups.start(None, dry_run=True, who="ann")["id"] for _ in range(5)]

@@ -119,7 +119,8 @@ def unknown_keys(raw: dict[str, Any]) -> Iterator[Mistake]:
 def swept(raw: dict[str, Any]) -> set[str]:
     """Return the dotted paths whose values in the file no run has."""
     sweeps = raw.get("sweep") or []
-    return {path for sweep in (sweeps if isinstance(sweeps, list) else [sweeps]) for path in sweep.get("over", ())}
+    listed = sweeps if isinstance(sweeps, list) else [sweeps]
+    return {path for sweep in listed for path in sweep.get("over", ())}
 
 
 def wrong_types(raw: dict[str, Any]) -> Iterator[Mistake]:
