@@ -50,9 +50,9 @@ SAMPLES_MISSING = (0.05, 0.20)
 ALL_REDUCE_OVER_IDEAL = (1.10, 1.25)
 #: What is concluded from a baseline's time are ratios of this size; rings' collectives differ by factors.
 BASELINE_OVER_MODEL, BASELINE_OVER_MODEL_IN_STEPS = (1.01, 1.03), (1.05, 1.10)
-#: A job that took this much longer than simulated makes a run bad. Where more is made to happen than that
-#: jobs come and go it is doubtful only: the simulation assumes what a fault or a move of light costs.
-BAD_OVER_SIMULATED, COME_AND_GO = 1.25, ("start", "cancel")
+#: A job that took this much longer than simulated makes a run bad. With other events than `PLAIN_EVENTS` it
+#: is doubtful only, as the simulation assumes what a fault or a move of light costs.
+BAD_OVER_SIMULATED = 1.25
 # A run is made once more where it took longer by so much while others had the processors.
 RUN_OVER_MODEL = (1.10, 1.25)
 #: Share of all processors' time from which on what was missed meanwhile is the machine's fault.
@@ -534,7 +534,7 @@ def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[
         ]
         told = f"{', '.join(words)}; {'no cause is known' if cause is None else f'cause: {cause}'}"
         completion = job.figures["completion_s"]
-        quiet = all(action.plan.do in COME_AND_GO for action in run.later)
+        quiet = all(action.plan.do in PLAIN_EVENTS for action in run.later)
         longer = completion["emulated"] > BAD_OVER_SIMULATED * completion["simulated"]
         yield Reason(
             "unlike_simulation",

@@ -74,6 +74,9 @@ class Windows:
             for link, queue in self._queues.items()
             if link.a.node in switches or link.b.node in switches
         ]
+        if not queues:
+            # Over light alone a sender waits for its own queue, and nothing is lost.
+            return self.most()
         rate_bps = max(link.rate_bps for link in self._fabric.links)
         return self._by_traits(rate_bps, 2 * max(self._delay_s.values()), min(queues))
 

@@ -101,7 +101,7 @@ def test_an_experiment_without_a_paper(name: str, tmp_path: Path) -> None:
 
 
 def test_two_packet_switches_are_not_told_what_light_cannot_do(tmp_path: Path) -> None:
-    about = ("by light", "the light", "tuning", "handshake", "on the grid", "Acknowledgements", "WRHT")
+    about = ("by light", "the light", "tuning ", "handshake", "on the grid", "Acknowledgements", "WRHT")
     check_neutral(simulated(two_packet_switches(), tmp_path), *about)
 
 

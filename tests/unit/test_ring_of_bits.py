@@ -94,7 +94,11 @@ def test_the_simulation_takes_as_long_as_its_bytes(bits: int) -> None:
         "batch": 64,
     }
     raw = scenario(
-        packets_only(), training=training, jobs={"train": {"ranks": names(4)}}, tcp={"headers": False}
+        packets_only(),
+        training=training,
+        jobs={"train": {"ranks": names(4)}},
+        tcp={"headers": False},
+        costs={"latency": "0 s"},
     )
     (plan,) = plans_of(raw)
     values = plan.jobs[0].loop.gradient_bytes / 4

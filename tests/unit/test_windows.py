@@ -57,6 +57,21 @@ def test_a_window_fits_the_smallest_queue_of_a_packet_switch_on_its_path() -> No
     assert found == [0, 27 * PAYLOAD, 4 * PAYLOAD, 4 * PAYLOAD]
 
 
+def test_without_a_queue_of_a_packet_switch_a_window_is_the_largest() -> None:
+    nic = {"rate": "10 Gbit/s", "queue": "20 ms"}
+    fabric = build_fabric(
+        FabricSpec.model_validate(
+            {
+                "servers": {"s": {"gpus": {"g0": "gpu", "g1": "gpu"}}},
+                "packet_switches": {"unused": {"ports": 2}},
+                "optical_switches": {"ocs": {"size": 2, "driver": "scpi"}},
+                "links": [{"ends": ["g0", "ocs:1"], **nic}, {"ends": ["g1", "ocs:2"], **nic}],
+            }
+        )
+    )
+    assert windows(fabric) == [0, 27 * PAYLOAD]
+
+
 def test_a_window_holds_what_is_on_the_way_over_links_that_delay() -> None:
     found = windows(leaves({"rate": "3 Gbit/s", "queue": "12 ms", "delay": "10 ms"}))
     assert found == [0, 27 * PAYLOAD, *[4 * PAYLOAD + round(30e6 / 8 * 0.02)] * 2]

@@ -26,6 +26,7 @@ fabrics:
   ocs: {{interconnect: {{kind: parallel-ocs, {KIND}, switches: 7}}}}
   tree: {{leaf_spine: {{leaves: 2, spines: 2, gpus_per_leaf: 4, gpu: a100, rate: 400 Gbit/s}}}}
 tcp: {{headers: false}}
+costs: {{latency: 0 s}}
 workloads:
   ring: {{collective: all-reduce, algorithm: ring, size: 64 MB}}
   exchange: {{collective: all-to-all, size: 64 MB}}
