@@ -74,7 +74,7 @@ class WorkerSpec:
     batch: int = 28
     seed: int = 0
     learning_rate: float = 0.05
-    connect_timeout_s: float = 20.0
+    connect_timeout_s: float = 60.0
     peer_timeout_s: float = 15.0
     go_timeout_s: float = 600.0
     interface: str = "eth0"

@@ -44,8 +44,9 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
             ("pytest", others, "-m", "labs"),
             ("pytest", others, "-m", "drivers"),
         ),
-        # They wait longer than they compute: six side by side, each with labs of its own.
-        (("pytest", others, "-m", "not alone and not labs and not drivers", "-n", "6", *in_order),),
+        # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
+        # what waits for another process does so for half a minute.
+        (("pytest", others, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
         (("pytest", others, "-m", "alone"),),
     )
     second: list[str] = []

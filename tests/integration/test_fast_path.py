@@ -93,14 +93,15 @@ class Bridge:
     def send(self, number: int, frame: bytes) -> None:
         self.sockets[number].send(frame)
 
-    def received(self, markers: int) -> Counter[tuple[int, bytes]]:
-        """Frames by port, once so many markers have come, or 2 s later."""
+    def received(self, markers: int, frames: int = 0) -> Counter[tuple[int, bytes]]:
+        """Frames by port, once so many markers and other frames have come, or 20 s later."""
         found: Counter[tuple[int, bytes]] = Counter()
-        seen, deadline = 0, time.monotonic() + 2
+        seen, deadline = 0, time.monotonic() + 20
         while True:
             left = list(self.sockets.values())
-            ready = select.select(left, [], [], 0.02 if seen >= markers else 1.0)[0]
-            if (not ready and seen >= markers) or time.monotonic() > deadline:
+            enough = seen >= markers and found.total() >= frames
+            ready = select.select(left, [], [], 0.02 if enough else 1.0)[0]
+            if (not ready and enough) or time.monotonic() > deadline:
                 return found
             for number, end in self.sockets.items():
                 with suppress(BlockingIOError):
@@ -485,10 +486,13 @@ def test_random_tables_and_packets(rig: Rig, long: bool) -> None:
     assert carried > tables * 10, f"hardly anything was carried: {carried} of {tables * 50}"
 
 
-def out_ports(rig: Rig, number: int, frame: bytes) -> list[int]:
-    """Ports of the carried bridge at which a frame comes out that is sent in at one."""
+def out_ports(rig: Rig, number: int, frame: bytes, least: int = 0) -> list[int]:
+    """Ports of the carried bridge at which a frame comes out that is sent in at one.
+
+    ``least``: copies that are awaited, as Open vSwitch has no CPU at once on a busy machine.
+    """
     rig.carried.send(number, frame)
-    return sorted(port for port, _ in rig.carried.received(0))
+    return sorted(port for port, _ in rig.carried.received(0, least))
 
 
 def sent_until(rig: Rig, frame: bytes, ports: list[int]) -> int:
@@ -502,13 +506,13 @@ def sent_until(rig: Rig, frame: bytes, ports: list[int]) -> int:
 def test_a_changed_or_removed_rule_acts_at_once(rig: Rig) -> None:
     frame = ethernet(0x0800, ipv4(6, tcp(1, 2)))
     rig.write(["priority=5,ip,actions=output:2"], [])
-    assert out_ports(rig, 1, frame) == [2]
+    assert out_ports(rig, 1, frame, least=1) == [2]
     late = []
     for port in (3, 2, 4, 2, 3):
         ofctl("mod-flows", rig.carried.name, f"ip,actions=output:{port}")
         since = time.monotonic()
-        while out_ports(rig, 1, frame) != [port]:
-            assert time.monotonic() - since < 2
+        while out_ports(rig, 1, frame, least=1) != [port]:
+            assert time.monotonic() - since < 20
         late.append(time.monotonic() - since)
     # One look takes 20 ms; where it took one the rule was there at once.
     assert sorted(late)[len(late) // 2] < 0.1
@@ -555,7 +559,7 @@ def test_what_goes_out_by_a_port_that_is_left_is_open_vswitchs(rig: Rig) -> None
 
     for left, count in (((), 1), ((rig.carried.ports[2],), 1), ((rig.carried.ports[3],), 2)):
         rig.carrier.leave(left)
-        assert out_ports(rig, 1, frame) == [2]
+        assert out_ports(rig, 1, frame, least=1) == [2]
         assert carried() == count
     rig.carrier.leave(())
 
@@ -585,7 +589,7 @@ def test_captures_see_what_is_carried(rig: Rig) -> None:
         capture.bind((rig.carried.ports[number], 3))
         capture.settimeout(2)
         captures.append(capture)
-    assert out_ports(rig, 1, frame) == [2]
+    assert out_ports(rig, 1, frame, least=1) == [2]
     assert rig.ask("counts 1")["flows"][0][2] == 1
     for capture in captures:
         with capture:

@@ -20,7 +20,7 @@ from ringlight.experiments.record.runs import AGAIN
 from tests.integration.hosts_rig import ROOT, SCHEDULER, Hosts, NamespaceHost, hosts, kill
 
 pytest.importorskip("distributed")
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 #: Four GPUs on two packet switches; the same through the simulator.
 MINI = str(ROOT / "tests/data/mini.yaml")
@@ -55,7 +55,7 @@ def spread(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
         raise
     finally:
         kill(mortal)
-    _, err = command.communicate(timeout=120)
+    _, err = command.communicate(timeout=240)
     assert command.returncode == 0, err
     (folder,) = (path for path in runs.iterdir() if path.name.endswith("-mini"))
     return folder
@@ -180,7 +180,7 @@ def over(rig: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for host in rig.hosts:
         rig.start(host)
     signalled(rig, "CONT")
-    _, err = command.communicate(timeout=120)
+    _, err = command.communicate(timeout=240)
     assert command.returncode == 0, err
     (folder,) = (path for path in runs.iterdir() if path.name.endswith("-mini"))
     return folder
@@ -276,7 +276,7 @@ def test_a_lab_goes_on_without_the_scheduler(
     command = training(rig, "run", MINI, *words)
     names = labs(rig.hosts[0])
     rig.end_scheduler()
-    _, err = command.communicate(timeout=120)
+    _, err = command.communicate(timeout=240)
     assert command.returncode == 1
     (folder,) = tmp_path.iterdir()
     # One line, and nothing of Dask's own.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.slowing import ROUNDING, Case, own_links, shared_s
+from benchmarks.slowing import ROUNDING, Case, explained, own_links, shared_s
 from ringlight.experiments.analysis.prediction import model_s
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.language.expand import parse
@@ -99,3 +99,18 @@ def test_the_model_counts_delay(collective: str, gradient: str) -> None:
     # Of a tree the model knows the busiest link, not how long it waits for others.
     least = 0.75 if collective == "binary-tree" else 0.95
     assert least <= model_s(plan)["red"] / max(ends) <= 1.02
+
+
+def test_an_earlier_end_is_explained_by_sharing_only_if_it_goes_with_it() -> None:
+    random = np.random.default_rng(3)
+    shared = Case(
+        "ring", np.ones(6), np.full(6, 1e-4), (1.0,) * 4, 1e6, 0.0, 2, (0, 2, 1, 3), 4.0, ("rate", 4, 1.5)
+    )
+    own = shared.unshared
+    # Each hop crosses between leaves, two at a time over an uplink of half of a GPU's rate.
+    assert own.rate_bps[0, 1] == own.rate_bps[1, 2] == pytest.approx(0.5e9)
+    assert own.delay_s[0, 1] == pytest.approx(4e-4)
+    assert own.run().end_s == pytest.approx(shared.run().end_s / 2, rel=0.05)
+    before, after = shared.run(), shared.slowed.run()
+    assert explained(0, shared, before, after)["by_sharing"]
+    assert not explained(0, own_links(random, most=4), after, before)["by_sharing"]
