@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 2048
 #: Longest that a client may take for the head of a request, and for reading what it is sent, seconds.
 HEAD_S, UNREAD_S = 10.0, 30.0
-#: The same over TLS, which takes 60 kB for each, also of those that have not shown that they know it.
-MOST_TLS = 128
+#: The same over TLS, which takes 170 kB for each, also of those that have not shown that they know it.
+MOST_TLS = 96
 #: Longest head of a request, and longest trailers of a body, bytes; most fields of either.
 HEAD_BYTES, FIELDS = 64 << 10, 128
 #: Memory that a field takes besides its characters, bytes.

@@ -39,10 +39,14 @@ def processes(count: int | None = None) -> Iterator[Executor]:
     context.set_forkserver_preload(_PRELOADED)
     # Each has a processor: threads of its own would wait for those of the others more than they compute.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with _ended(ProcessPoolExecutor(count or os.cpu_count() or 1, context, _begin_worker)) as executor:
+        yield executor
+
+
+@contextmanager
+def _ended(executor: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
+    """End an executor's processes with the block; at once if an exception ends it, as by a signal."""
     before = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(
-        count or os.cpu_count() or 1, mp_context=context, initializer=_begin_worker
-    )
     try:
         yield executor
     except BaseException:
@@ -57,6 +61,9 @@ def processes(count: int | None = None) -> Iterator[Executor]:
 def _begin_worker() -> None:
     """Ctrl-C is the parent's to handle; a worker ends with its parent, however that ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # One that was forked has the parent's handlers, which raise an exception and do not end it.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -125,7 +132,7 @@ def in_forks(function: Callable[[int], R], count: int) -> list[R]:
     try:
         context = multiprocessing.get_context("fork")
         workers = len(os.sched_getaffinity(0))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
+        with _ended(ProcessPoolExecutor(workers, context, _begin_worker)) as pool:
             return list(pool.map(_call_shared, range(count)))
     finally:
         _shared = None

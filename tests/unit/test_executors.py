@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from ringlight.experiments.runner.executors import in_forks
 
 ALONE = """
 import os
+import signal
 from ringlight.experiments.runner.executors import in_forks
 made_here = object()
 def told(number):
@@ -95,3 +97,40 @@ def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch)
     finally:
         over.set()
         other.join(10)
+
+
+ENDED = """
+import os, pathlib, sys, time
+from ringlight.experiments.cli.app import heed_signals
+from ringlight.experiments.runner.executors import in_forks, processes
+os.sched_getaffinity = lambda _: {0, 1}
+os.getloadavg = lambda: (1.0, 0.0, 0.0)
+heed_signals()
+def sleep(number):
+    print(os.getpid(), flush=True)
+    time.sleep(100)
+if sys.argv[1] == "forks":
+    in_forks(sleep, 4)
+else:
+    with processes(2) as executor:
+        print(executor.submit(os.getpid).result(), flush=True)
+        print(executor.submit(os.getpid).result(), flush=True)
+        executor.submit(time.sleep, 100).result()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("how", ["forks", "processes"])
+def test_a_signal_ends_the_processes_too_and_at_once(how: str, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDED, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        workers = [int(command.stdout.readline()) for _ in range(2)]
+        command.send_signal(number)
+        _, err = command.communicate(timeout=30)
+    assert command.returncode != 0
+    assert "Interrupted" in err
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
