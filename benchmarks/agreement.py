@@ -7,6 +7,7 @@ itself good; else it is ``missed``.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -120,15 +121,21 @@ def agreement(
     iterations: int = 4,
     runtime: str = "namespace",
     page: Path | None = None,
+    rows_in: Path | None = None,
 ) -> dict[str, Any]:
-    """``file``: only these; ``page``: write the table into this one, between its marks."""
+    """``file``: only these; ``page``: write the table into this one, between its marks; ``rows_in``: a JSON
+    file with rows of earlier runs of this benchmark, to which those of this run are added, and from which the
+    table is then made."""
     need_root()
-    rows = []
+    kept = json.loads(rows_in.read_text()) if rows_in is not None and rows_in.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         for path in [one.resolve() for one in file] or files():
             row = checked(path, iterations, runtime, Path(folder))
             tell(f"{row['scenario']}: {said_of(row)}")
-            rows.append(row)
+            kept[row["scenario"]] = row
+            if rows_in is not None:
+                write_whole(rows_in, json.dumps(kept, indent=1))
+    rows = [kept[name] for name in sorted(kept)]
     show(HEADS, table_of(rows))
     if page is not None:
         write_whole(
