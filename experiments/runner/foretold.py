@@ -19,7 +19,7 @@ from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.frames import payload_share
 
 #: Events that the simulation of one run may take, about ten seconds of a processor, and that of all runs.
-MOST_EVENTS, MOST_IN_ALL = 100_000, 300_000
+MOST_EVENTS, MOST_IN_ALL = 500_000, 1_000_000
 
 
 class Foreteller:

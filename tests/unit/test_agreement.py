@@ -16,28 +16,44 @@ from tests.unit.test_blind import entry
 from tests.unit.test_cli import ROOT
 
 
-def found(verdict: str, *entries: dict[str, Any]) -> dict[str, Any]:
-    return {"entries": list(entries), "emulated": {"fidelity": verdict}}
+def fidelity(verdict: str, *named: dict[str, Any], runs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A verdict with a cause for each of the entries in ``named``; ``runs``: those that it compared."""
+    reasons = [
+        {"code": "unlike_simulation", "run": one["run"], "job": "red", "cause": cause_of(one)} for one in named
+    ]
+    figures = {"red": {"allreduce_s": {"difference_percent": 1.0}}}
+    return {"verdict": verdict, "reasons": reasons, "simulated": dict.fromkeys(runs, figures)}
+
+
+def worst(verdict: str, *entries: dict[str, Any], runs: tuple[str, ...] = ()) -> dict[str, Any]:
+    return worst_of({"entries": list(entries)}, fidelity(verdict, *entries, runs=runs))
 
 
 def test_what_differs_by_more_needs_a_cause_and_is_not_good() -> None:
     near, unknown = entry("near", -4.9), entry("unknown", 7.0)
     named = entry("named", -8.0, retransmits_per_rank_and_iteration=3.0)
     assert cause_of(named)
-    cases = [("good", [near], True), ("good", [near, named], False), ("doubtful", [near, named], True)]
-    cases.append(("doubtful", [named, unknown], False))
-    assert [worst_of(found(verdict, *entries))["named"] for verdict, entries, _ in cases] == [
-        wanted for _, _, wanted in cases
-    ]
-    row = worst_of(found("doubtful", near, named))
+    assert worst("good", near)["named"]
+    assert not worst("good", near, named)["named"]
+    assert worst("doubtful", near, named)["named"]
+    assert not worst("doubtful", named, unknown)["named"]
+    row = worst("doubtful", near, named)
     assert (row["of"], row["difference_percent"], row["beyond"]) == ("named, red", -8.0, 1)
     assert row["cause"] == cause_of(named)
+
+
+def test_a_run_is_taken_by_its_own_comparison_if_it_has_one() -> None:
+    far = entry("far", -20.0)
+    assert worst("good", far, runs=("far",)) == {
+        "jobs": 1, "difference_percent": 1.0, "of": "far, red", "verdict": "good", "cause": None, "beyond": 0,
+        "named": True,
+    }  # fmt: skip
 
 
 def test_the_table_replaces_the_block_of_a_page() -> None:
     page = f"before\n{BEGIN}old\n{END}after\n"
     rows = [
-        {"scenario": "a.yaml", **worst_of(found("good", entry("near", -4.9)))},
+        {"scenario": "a.yaml", **worst("good", entry("near", -4.9))},
         {"scenario": "b.yaml", "left_out": "only simulated"},
     ]
     made = written(page, rows, "the command")
