@@ -2,8 +2,8 @@
 
 Each file is cross-checked in workers without containers, with few iterations where none of its events needs
 more. A run is held against the simulation of it whose workers are ready when they were in the run, as in its
-verdict; a run without one against the prediction. What differs by more than ``LIMIT_PERCENT`` must be named with
-its cause, in a run that does not call itself good; else it is ``missed``.
+verdict; a run without one against the prediction. What differs by more than ``LIMIT_PERCENT`` must be named
+with its cause, in a run that does not call itself good; else it is ``missed``.
 """
 
 from __future__ import annotations

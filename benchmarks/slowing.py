@@ -2,8 +2,8 @@
 
 On links that no two of its transfers share it must not. Where transfers share links it may: what comes later
 may meet less there. Such cases are listed, each with how long flows shared links before and after. A case is
-explained by sharing if it does not end earlier once each pair of ranks has links of its own, of the same rates
-and delays; else it is missed.
+explained by sharing if it does not end earlier once each pair of ranks has links of its own, of the same
+rates and delays; else it is missed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from tests.unit.test_cli import ROOT
 def fidelity(verdict: str, *named: dict[str, Any], runs: tuple[str, ...] = ()) -> dict[str, Any]:
     """A verdict with a cause for each of the entries in ``named``; ``runs``: those that it compared."""
     reasons = [
-        {"code": "unlike_simulation", "run": one["run"], "job": "red", "cause": cause_of(one)} for one in named
+        {"code": "unlike_simulation", "run": one["run"], "job": "red", "cause": cause_of(one)}
+        for one in named
     ]
     figures = {"red": {"allreduce_s": {"difference_percent": 1.0}}}
     return {"verdict": verdict, "reasons": reasons, "simulated": dict.fromkeys(runs, figures)}
