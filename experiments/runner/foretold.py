@@ -17,6 +17,7 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.frames import payload_share
+from ringlight.testbed.simulation.engine import TooManyEvents
 
 #: Events that the simulation of one run may take, about ten seconds of a processor, and that of all runs.
 MOST_EVENTS, MOST_IN_ALL = 500_000, 1_000_000
@@ -40,12 +41,17 @@ class Foreteller:
             self._known[key] = self._foretell(plan)
         return self._known[key]
 
+    @property
+    def _all_taken(self) -> str:
+        return f"the simulations before it took most of the {self._most:,.0f} events that all may take"
+
     def _foretell(self, plan: RunPlan) -> Foretold:
         if any(job.gpus > MOST_RANKS for job in plan.jobs):
             return _none(f"a job has more than {MOST_RANKS} GPUs")
         if self._left <= 0:
-            return _none(f"the simulations before it took the {self._most:,.0f} events that all may take")
-        backend = replace(self._backend, most_events=min(MOST_EVENTS, self._left), events=0)
+            return _none(self._all_taken)
+        limit = min(MOST_EVENTS, self._left)
+        backend = replace(self._backend, most_events=limit, events=0)
         if (why := backend.refuses(plan)) is not None:
             return _none(why)
         replay = {} if plan.trace is None else _replayed(plan)
@@ -54,8 +60,9 @@ class Foreteller:
             for _ in run_group(backend, [plan], records.extend, Reporter(quiet=True)):
                 self._left -= backend.events
         except BackendError as error:
-            self._left -= backend.most_events
-            return _none(str(error))
+            self._left -= limit
+            too_many = isinstance(error.__cause__, TooManyEvents)
+            return _none(self._all_taken if too_many and limit < MOST_EVENTS else str(error))
         (run,) = runs_of(records, [plan])
         share = payload_share(backend.mtu_bytes or plan.setting.frames.mtu_bytes)
         return Foretold(run, payload_share=share, replayed=replay)

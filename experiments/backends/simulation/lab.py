@@ -211,7 +211,7 @@ class SimulatedLab:
             try:
                 self._sim.run(until_s)
             except ValueError as error:
-                raise BackendError(f"{self._plan.title}: {error}") from None
+                raise BackendError(f"{self._plan.title}: {error}") from error
         if not self._records and until_s == math.inf:
             self._sim.give_up()
         found, self._records = self._records, []
