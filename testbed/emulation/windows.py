@@ -1,4 +1,4 @@
-"""How much a worker's connection may have under way: what its path and the smallest queue on it hold."""
+"""How much a worker's connection may have under way: what its path and half of the smallest queue hold."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from ringlight.testbed.emulation import netlink
 #: What may wait besides what the way takes: so many frames, and so many seconds at its rate, as workers and
 #: the processes that pass frames on are late now and then.
 WAITING_FRAMES, LATE_S = 8, 0.02
+#: How many connections a queue is to hold. One that fills it alone shuts out each newcomer: what that sends,
+#: and sends again, is lost until the first pauses.
+SHARERS = 2
 
 
 def window_bytes(rate_bps: float, round_trip_s: float, queue_bytes: float, mtu_bytes: int) -> int:
     """Return bytes that a connection may have under way over links of ``rate_bps`` bits per second.
 
     ``round_trip_s``: delays of the links there and back, seconds. ``queue_bytes``: the smallest queue of a
-    packet switch on the way. What is under way beyond the first only waits, and so do acknowledgements of
-    what comes the other way; beyond the second it is lost.
+    packet switch on the way, for ``SHARERS`` connections. What is under way beyond the first only waits, and so
+    do acknowledgements of what comes the other way; beyond the second it is lost.
     """
     waiting = max(WAITING_FRAMES * netlink.FRAME_BYTES, rate_bps / 8 * LATE_S)
-    frames = max(1, queue_bytes // (mtu_bytes + ETHERNET_BYTES))
+    room = max(1, queue_bytes // (mtu_bytes + ETHERNET_BYTES))
+    # With one frame under way a link is idle while that is acknowledged.
+    frames = max(min(room, 2), room // SHARERS)
     held = frames * (mtu_bytes - IN_PACKET_BYTES)
     return math.ceil(rate_bps / 8 * round_trip_s + min(waiting, held))
 

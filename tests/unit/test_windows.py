@@ -51,10 +51,15 @@ def windows(fabric: Fabric, *, bounded: bool = True) -> list[int]:
     return network.windows_to("g0", [gpu.ip for gpu in fabric.gpus.values()])
 
 
-def test_a_window_fits_the_smallest_queue_of_a_packet_switch_on_its_path() -> None:
-    found = windows(leaves({"rate": "3 Gbit/s", "queue": "12 ms"}))
-    # The uplink's queue holds 45 kB, four frames; a NIC's 250 kB, and 20 ms of its rate are as much.
-    assert found == [0, 27 * PAYLOAD, 4 * PAYLOAD, 4 * PAYLOAD]
+def test_a_window_is_half_of_the_smallest_queue_of_a_packet_switch_on_its_path() -> None:
+    found = windows(leaves({"rate": "3 Gbit/s", "queue": "20 ms"}))
+    # The uplink's queue holds 75 kB, eight frames; a NIC's 250 kB, 27 frames.
+    assert found == [0, 13 * PAYLOAD, 4 * PAYLOAD, 4 * PAYLOAD]
+
+
+@pytest.mark.parametrize(("room", "frames"), [(1, 1), (2, 2), (3, 2), (4, 2), (6, 3)])
+def test_a_window_is_two_frames_if_the_queue_holds_them(room: int, frames: int) -> None:
+    assert window_bytes(100e6, 0.0, room * 9018 + 10, 9000) == frames * PAYLOAD
 
 
 def test_without_a_queue_of_a_packet_switch_a_window_is_the_largest() -> None:
@@ -69,16 +74,16 @@ def test_without_a_queue_of_a_packet_switch_a_window_is_the_largest() -> None:
             }
         )
     )
-    assert windows(fabric) == [0, 27 * PAYLOAD]
+    assert windows(fabric) == [0, 13 * PAYLOAD]
 
 
 def test_a_window_holds_what_is_on_the_way_over_links_that_delay() -> None:
     found = windows(leaves({"rate": "3 Gbit/s", "queue": "12 ms", "delay": "10 ms"}))
-    assert found == [0, 27 * PAYLOAD, *[4 * PAYLOAD + round(30e6 / 8 * 0.02)] * 2]
+    assert found == [0, 13 * PAYLOAD, *[2 * PAYLOAD + round(30e6 / 8 * 0.02)] * 2]
 
 
 def test_a_window_is_no_longer_than_lateness_asks_where_queues_are_long() -> None:
-    assert window_bytes(6e6, 0.0, 150e3, 9000) == 8 * FRAME
+    assert window_bytes(6e6, 0.0, 300e3, 9000) == 8 * FRAME
     assert window_bytes(100e6, 0.0, 1e6, 9000) == round(100e6 / 8 * 0.02)
     assert windows(leaves({"rate": "3 Gbit/s", "queue": "12 ms"}), bounded=False) == []
 
