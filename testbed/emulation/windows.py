@@ -24,8 +24,8 @@ def window_bytes(rate_bps: float, round_trip_s: float, queue_bytes: float, mtu_b
     """Return bytes that a connection may have under way over links of ``rate_bps`` bits per second.
 
     ``round_trip_s``: delays of the links there and back, seconds. ``queue_bytes``: the smallest queue of a
-    packet switch on the way, for ``SHARERS`` connections. What is under way beyond the first only waits, and so
-    do acknowledgements of what comes the other way; beyond the second it is lost.
+    packet switch on the way, for ``SHARERS`` connections. What is under way beyond the first only waits, and
+    so do acknowledgements of what comes the other way; beyond the second it is lost.
     """
     waiting = max(WAITING_FRAMES * netlink.FRAME_BYTES, rate_bps / 8 * LATE_S)
     room = max(1, queue_bytes // (mtu_bytes + ETHERNET_BYTES))
