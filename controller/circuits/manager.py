@@ -204,7 +204,7 @@ class CircuitManager:
                 self._finish(pending)
             for name, view in self._site.views().items():
                 if view.reachable and self._intents.policy(name) in (Policy.MEND, Policy.REPAIR):
-                    self._reconcile(name, Policy.MEND, at_start=True)
+                    self._reconcile(name, Policy.MEND, at_start=True, tells=name not in missing)
 
     def reconcile(self, names: Iterable[str] | None = None) -> None:
         """Read these switches (None: all); do what its policy says with each that is not as it should be."""
@@ -254,8 +254,13 @@ class CircuitManager:
             self._drifts.clear()
             self._retry_at.clear()
 
-    def _reconcile(self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False) -> None:
-        """Do with a switch's difference, as last read, what the policy says. The caller has the lock."""
+    def _reconcile(
+        self, name: str, policy: Policy, *, who: str = RECONCILER, at_start: bool = False, tells: bool = True
+    ) -> None:
+        """Do with a switch's difference, as last read, what the policy says. The caller has the lock.
+
+        ``tells``: whether a difference is an event; light that was never set is none.
+        """
         view = self._site.view(name)
         # A job's light changes all the time; its conductor knows what should be lit. Of a switch that cannot
         # be read nothing is known: it is compared when it is back.
@@ -264,7 +269,7 @@ class CircuitManager:
         found = self.drift(name)
         if at_start:
             found = replace(found, foreign=found.foreign if found.missing else frozenset())
-        if found and found != self._drifts.get(name):
+        if tells and found and found != self._drifts.get(name):
             self._tell(name, found, policy)
         if not found:
             self._settled(name)

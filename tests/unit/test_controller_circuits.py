@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,21 @@ def test_what_a_switch_says_of_a_port_reaches_rules_and_listeners(bench: Bench) 
             assert (said["switch"], said["port"], said["peer"], said["state"]) == ("tor1", 8, "tor0:8", state)
     finally:
         reconciler.stop()
+
+
+def test_light_that_was_never_set_is_set_without_an_event_and_light_that_was_lost_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    circuits = tuple((Port(f"g{i}", 0), port) for i, port in enumerate(PORTS[:6]))
+    monkeypatch.setitem(globals(), "FABRIC", replace(FABRIC, circuits=circuits))
+    bench = Bench(tmp_path / "state")
+
+    def drifts() -> list[str]:
+        return [event["event"] for event in bench.bus.subscribe(after=0).take() if "drift" in event["event"]]
+
+    assert bench.driver.stand == light(PORTS[:6])["ocs0"]
+    assert drifts() == []
+    bench.driver.stand = set()
+    bench.restart()
+    assert drifts() == ["drift", "drift_over"]
+    assert bench.driver.stand == light(PORTS[:6])["ocs0"]
