@@ -21,7 +21,7 @@ from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.crosscheck.command import run_crosscheck
-from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text
 from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.runner.progress import Reporter
 
@@ -40,6 +40,17 @@ def files() -> list[Path]:
     return sorted(path for path in found if path.stem not in LARGE)
 
 
+def has_more(part: Any, iterations: int) -> bool:
+    """Whether a job in a part of a file has more iterations, or as many as a parameter says."""
+    if isinstance(part, list):
+        return any(has_more(each, iterations) for each in part)
+    if not isinstance(part, dict):
+        return False
+    own = part.get("iterations", 0)
+    longer = "samples" in part or not isinstance(own, int) or own > iterations
+    return longer or any(has_more(each, iterations) for each in part.values())
+
+
 def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str, Any]:
     """Cross-check a file; a row of the table.
 
@@ -47,7 +58,9 @@ def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str
     """
     row: dict[str, Any] = {"scenario": str(path.relative_to(ROOT))}
     why = ""
-    for shortened in (iterations, None):
+    for shortened in (
+        (iterations, None) if has_more(parse_yaml(read_text(path), path), iterations) else (None,)
+    ):
         try:
             _, found = run_crosscheck(
                 path,

@@ -11,7 +11,7 @@ from benchmarks import agreement
 from benchmarks.agreement import BEGIN, END, files, worst_of, written
 from ringlight.experiments.analysis.differences import cause_of
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.language.text import ScenarioError
+from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text
 from tests.unit.test_blind import entry
 from tests.unit.test_cli import ROOT
 
@@ -88,3 +88,16 @@ def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_lef
         assert row.get("named", True) == (key == "left_out")
         assert agreement.table_of([row]) == []
         assert str(error) in agreement.said_of(row)
+
+
+@pytest.mark.parametrize(
+    ("file", "more"),
+    [
+        ("scenarios/sip_ml_8.yaml", False),
+        ("scenarios/oddl_16.yaml", True),
+        ("scenarios/examples/queue.yaml", True),
+    ],
+)
+def test_only_files_with_more_iterations_are_shortened(file: str, more: bool) -> None:
+    path = ROOT / file
+    assert agreement.has_more(parse_yaml(read_text(path), path), 4) is more
