@@ -104,7 +104,8 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
     time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
     of others on links that they share; ``events_s``: how late events of the run came, by iteration;
     ``meetings_s``: what other jobs took of its links during its all-reduces, beyond what they take in the
-    simulation; these four are among the rest. ``met_s``:
+    simulation; these four are among the rest. ``between_s``: seconds of a completion time in no iteration, on
+    both sides: before the first, and after a loss. ``met_s``:
     seconds of an all-reduce in which another job that shares a link all-reduced, on both sides. ``never``:
     events that took place in the simulation alone. ``light_s``: seconds of an iteration in which a rank waits
     for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
@@ -137,6 +138,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "queues_s": _queues_s(theirs, job, real) if len(theirs.jobs) > 1 else 0.0,
         "turns_s": _turns_s(theirs, job) if len(theirs.jobs) > 1 else 0.0,
         "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
+        "between_s": {"emulated": _between_s(real), "simulated": _between_s(ideal)},
         "never": _never(ours, theirs),
         "met_s": {"emulated": here["met_s"], "simulated": there["met_s"]},
         "meetings_s": here["lost_s"] - there["lost_s"],
@@ -149,6 +151,11 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "dark_in": _dark_in(ours, theirs, job),
         "verdict": _of_itself(known.reasons, {run.name for run in ours}, fabric, ends),
     }
+
+
+def _between_s(jobs: Sequence[JobRun]) -> float:
+    """Seconds of a job's completion time in which it is in no iteration, mean."""
+    return statistics.fmean((job.jct_s or 0.0) - sum(series(job)) for job in jobs)
 
 
 def _meetings(runs: Sequence[Run], job: str) -> dict[str, float]:
@@ -454,6 +461,22 @@ def _iterations(numbers: Sequence[int] | None) -> str:
     return f"iteration {' and '.join(map(str, numbers))}" if numbers else "no iteration"
 
 
+def _pauses(entry: Mapping[str, Any]) -> str | None:
+    """The pauses between iterations, if a completion time is beyond reach and most of its difference is
+    theirs."""
+    completion, between = entry["completion_s"], entry["causes"].get("between_s")
+    if between is None or abs(completion["difference_percent"]) <= REACH_PERCENT["completion_s"]:
+        return None
+    whole_s = completion["emulated"] - completion["simulated"]
+    pauses_s = between["emulated"] - between["simulated"]
+    if abs(pauses_s) < abs(whole_s) / 2 or pauses_s * whole_s < 0:
+        return None
+    return (
+        f"pauses between iterations, as after a loss: {between['emulated']:.3g} s, "
+        f"simulated {between['simulated']:.3g} s"
+    )
+
+
 def cause_of(entry: Mapping[str, Any]) -> str | None:
     """The cause of half of the difference, in words, if the run itself names one.
 
@@ -468,6 +491,8 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
         return str(causes["verdict"][0].get("text", causes["verdict"][0]["code"]))
     if never := causes.get("never"):
         return f"what did not come about: {', '.join(never)}"
+    if pauses := _pauses(entry):
+        return pauses
     if causes.get("events_s", 0.0) >= abs(gap_s) / 2:
         return f"an event that came late ({1000 * causes['events_s']:.0f} ms by iteration)"
     emulated, simulated = (causes.get("dark_in", {}).get(side) for side in ("emulated", "simulated"))

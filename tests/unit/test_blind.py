@@ -169,3 +169,17 @@ def test_all_is_predicted_before_the_first_is_run_and_goes_on_only_with_the_same
     (run / "environment.json").write_text(json.dumps(environment | {"predicted_sha256": "0" * 64}))
     with pytest.raises(ScenarioError, match="its predictions have SHA-256 0000"):
         blind(run)
+
+
+@pytest.mark.parametrize(
+    ("between", "named"),
+    [((0.1, 0.5), True), ((0.1, 0.2), False), ((0.5, 0.1), False)],
+    ids=["most of it", "little of it", "the other way"],
+)
+def test_pauses_are_the_cause_of_a_completion_time_if_most_of_its_difference_is_theirs(
+    between: tuple[float, float], named: bool
+) -> None:
+    pauses = dict(zip(("emulated", "simulated"), between, strict=True))
+    one = entry("lost", 14.0, gap_s=0.0001, between_s=pauses, events_s=0.001)
+    one["completion_s"] = {"emulated": 3.0, "simulated": 3.5, "difference_percent": 16.7}
+    assert str(cause_of(one)).startswith("pauses between iterations") is named
