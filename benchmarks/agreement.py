@@ -59,7 +59,7 @@ def checked(path: Path, iterations: int, runtime: str, parent: Path) -> dict[str
     row: dict[str, Any] = {"scenario": str(path.relative_to(ROOT))}
     why = ""
     for shortened in (
-        (iterations, None) if has_more(parse_yaml(read_text(path), path), iterations) else (None,)
+        (iterations, None) if has_more(parse_yaml(read_text(path), str(path)), iterations) else (None,)
     ):
         try:
             _, found = run_crosscheck(
@@ -105,7 +105,9 @@ def differences(found: Mapping[str, Any], fidelity: Mapping[str, Any]) -> Iterat
     simulated = fidelity["simulated"]
     for run, jobs in simulated.items():
         for job, figures in jobs.items():
-            percent = figures["allreduce_s"]["difference_percent"]
+            # A workload's iteration has no all-reduce of its own.
+            figure = "allreduce_s" if "allreduce_s" in figures else "iteration_s"
+            percent = figures[figure]["difference_percent"]
             yield Difference(run, job, percent, causes.get((run, job)))
     for entry in found["entries"]:
         if entry["run"] not in simulated:

@@ -211,7 +211,7 @@ def judged(
             {**reason.as_json(), "arms": concerned}
             for reason, concerned in zip(reasons, of_arms, strict=True)
         ],
-        "simulated": {name: _figures(jobs) for name, jobs in beside.items() if jobs},
+        "simulated": {run.name: _figures(run, beside[run.name]) for run in runs if beside[run.name]},
         "not_compared": {
             context.run.name: context.foretold.why_not
             for context in contexts
@@ -520,10 +520,7 @@ def unlike_simulation(run: Run, beside: Mapping[str, Compared], known: Sequence[
             )
         if job.figures is None:
             continue
-        far = job.beyond
-        # A workload's iteration has no all-reduce of its own.
-        if run.plan.job(name).training is None:
-            far.pop("allreduce_s", None)
+        far = {figure: at for figure, at in job.beyond.items() if figure in _judged(run, name)}
         if not far:
             continue
         cause = cause_of(job.figures) or _other_reason(run, known)
@@ -555,10 +552,15 @@ def _other_reason(run: Run, known: Sequence[Reason]) -> str | None:
     return None if found is None else found.text.removeprefix(f"{run.name}: ")
 
 
-def _figures(jobs: Mapping[str, Compared]) -> dict[str, Any]:
+def _judged(run: Run, job: str) -> list[str]:
+    """Figures of a job that are compared: a workload's iteration has no all-reduce of its own."""
+    return [figure for figure in FIGURES if figure != "allreduce_s" or run.plan.job(job).training is not None]
+
+
+def _figures(run: Run, jobs: Mapping[str, Compared]) -> dict[str, Any]:
     """Return the figures on both sides of each job that was compared."""
     return {
-        name: {figure: job.figures[figure] for figure in FIGURES}
+        name: {figure: job.figures[figure] for figure in _judged(run, name)}
         for name, job in jobs.items()
         if job.figures is not None
     }

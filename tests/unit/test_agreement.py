@@ -43,6 +43,11 @@ def test_what_differs_by_more_needs_a_cause_and_is_not_good() -> None:
     assert row["cause"] == cause_of(named)
 
 
+def test_of_a_workload_the_iteration_is_taken() -> None:
+    verdict = fidelity("good") | {"simulated": {"a": {"llm": {"iteration_s": {"difference_percent": -3.3}}}}}
+    assert worst_of({"entries": []}, verdict)["difference_percent"] == -3.3
+
+
 def test_a_run_is_taken_by_its_own_comparison_if_it_has_one() -> None:
     far = entry("far", -20.0)
     assert worst("good", far, runs=("far",)) == {
@@ -100,4 +105,4 @@ def test_a_run_that_did_not_end_is_missed_and_a_file_that_nobody_emulates_is_lef
 )
 def test_only_files_with_more_iterations_are_shortened(file: str, more: bool) -> None:
     path = ROOT / file
-    assert agreement.has_more(parse_yaml(read_text(path), path), 4) is more
+    assert agreement.has_more(parse_yaml(read_text(path), str(path)), 4) is more

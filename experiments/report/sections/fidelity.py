@@ -92,7 +92,9 @@ def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale)
             ("simulated", _side(figure, "simulated", scale)),
             ("difference", _difference(figure)),
         ]
-    worst = max(abs(entry[figure]["difference_percent"]) for entry in jobs for figure in FIGURES)
+    worst = max(
+        abs(entry[figure]["difference_percent"]) for entry in jobs for figure in FIGURES if figure in entry
+    )
     about = (
         "<p>Means over ranks and iterations, emulated (measured) and in a simulation of the same run; "
         "differences are of the simulated figure from the measured one.</p>"
@@ -102,11 +104,13 @@ def _beside_simulation(of_runs: Mapping[str, Mapping[str, Entry]], scale: Scale)
 
 
 def _side(figure: str, side: str, scale: Scale) -> Callable[[Entry], str]:
-    return lambda entry: seconds_and_real(entry[figure][side], scale)
+    return lambda entry: seconds_and_real(entry[figure][side], scale) if figure in entry else ""
 
 
 def _difference(figure: str) -> Callable[[Entry], str]:
     def said(entry: Entry) -> str:
+        if figure not in entry:
+            return ""
         percents = entry[figure]["difference_percent"]
         words = f"{signed(percents)} %"
         return mark("doubtful", words) if abs(percents) > REACH_PERCENT[figure] else words
