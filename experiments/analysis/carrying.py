@@ -63,7 +63,8 @@ class Costs:
 #: processor for 8,300 frames a second, 2026-11-26.
 MEASURED = Costs(message=420e-6, frame=134e-6, switched=24e-6, step=0.62e-3, port=1.2e-6)
 #: The machine of these costs.
-REFERENCE = "an Intel Xeon with 2 processors"
+REFERENCE_PROCESSORS = 2
+REFERENCE = f"an Intel Xeon with {REFERENCE_PROCESSORS} processors"
 #: Processors that a lab takes besides what its jobs send, and what each GPU adds, up to so many GPUs: workers
 #: that wake, the controller, what is sampled, Open vSwitch. Measured on 2 processors of an AMD EPYC beside
 #: other work, 2026-11-28, seven runs with Docker and without the fast path: arms of disaggregation (0.79 in

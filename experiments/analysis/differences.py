@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlight.experiments.analysis.carrying import left_by_tcp
+from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE, REFERENCE_PROCESSORS, left_by_tcp
 from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light_window
 from ringlight.experiments.analysis.prediction import cross_connects, ideal_all_reduce_s
@@ -102,9 +102,10 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
     that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
     ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
     time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
-    of others on links that they share; ``events_s``: how late events of the run came, by iteration;
+    of others on links that they share; ``work_s``: what ranks work at each step of exchanges; ``bursts_s``:
+    what light passes sooner than at its rate, below 0; ``events_s``: how late events came, by iteration;
     ``meetings_s``: what other jobs took of its links during its all-reduces, beyond what they take in the
-    simulation; these four are among the rest. ``between_s``: seconds of a completion time in no iteration, on
+    simulation; these six are among the rest. ``between_s``: seconds of a completion time in no iteration, on
     both sides: before the first, and after a loss. ``met_s``:
     seconds of an all-reduce in which another job that shares a link all-reduced, on both sides. ``never``:
     events that took place in the simulation alone. ``light_s``: seconds of an iteration in which a rank waits
@@ -137,6 +138,8 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "rest_s": gap_s - timers_s - links_s - set_up_s,
         "queues_s": _queues_s(theirs, job, real) if len(theirs.jobs) > 1 else 0.0,
         "turns_s": _turns_s(theirs, job) if len(theirs.jobs) > 1 else 0.0,
+        "work_s": _work_s(theirs, job),
+        "bursts_s": _bursts_s(theirs, job),
         "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
         "between_s": {"emulated": _between_s(real), "simulated": _between_s(ideal)},
         "never": _never(ours, theirs),
@@ -224,6 +227,40 @@ def _turns_s(run: Run, job: str) -> float:
     waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
     once_s, steps = max(waits_s, default=0.0), steps_of[job]
     return once_s * steps.steps if steps.step_by_step else once_s
+
+
+def _work_s(run: Run, job: str) -> float:
+    """Seconds of an all-reduce in which ranks work at a step while no link does, in a schedule of exchanges.
+
+    All begin a step together, and share the processors of the machine on which the cost of a message was
+    measured. 0 where ranks pass on what they have.
+    """
+    steps = _steps_of(run).get(job)
+    if steps is None or not steps.step_by_step:
+        return 0.0
+    return steps.steps * steps.world_size * MEASURED.message / REFERENCE_PROCESSORS
+
+
+def _bursts_s(run: Run, job: str) -> float:
+    """Seconds, below 0, by which light alone passes the steps of an all-reduce sooner than at its rate.
+
+    A link that was idle lets a frame pass at once. 0 over packet switches, each of which takes as long to
+    have the whole frame.
+    """
+    plan, setting, gpus = run.plan.job(job), run.plan.setting, run.jobs[job].gpus
+    steps = _steps_of(run).get(job)
+    if steps is None or plan.plane(setting.fabric, gpus).sums or job in _ways(run):
+        return 0.0
+    chunks = Counter[int]()
+    for step in steps:
+        for source, count in zip(step.sources.tolist(), step.count.tolist(), strict=True):
+            chunks[source] += count
+    ideal_s = ideal_all_reduce_s(setting, plan, gpus)
+    if not chunks or not ideal_s:
+        return 0.0
+    rate_bps = 8 * plan.loop.gradient_bytes * max(chunks.values()) / steps.chunks / ideal_s
+    frame_bits = 8 * (setting.frames.mtu_bytes + ETHERNET_BYTES)
+    return -frame_bits / rate_bps * (steps.steps if steps.step_by_step else 1)
 
 
 def _steps_of(run: Run) -> dict[str, Steps]:
@@ -513,6 +550,8 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
     else:
         parts["frames that wait for their turns on shared links"] = turns_s
     parts["all-reduces that met those of other jobs for another time"] = causes.get("meetings_s", 0.0)
+    parts[f"the work of all ranks at each step, by costs measured on {REFERENCE}"] = causes.get("work_s", 0.0)
+    parts["frames that a link passes at once after a pause"] = causes.get("bursts_s", 0.0)
     # An event that comes late may be a loss or a gain.
     parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)
     helping = {name: part for name, part in parts.items() if part * gap_s > 0}

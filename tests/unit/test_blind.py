@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ringlight.experiments.analysis import differences
 from ringlight.experiments.analysis.differences import cause_of
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
@@ -20,12 +22,15 @@ from ringlight.experiments.crosscheck.command import side
 from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
 from ringlight.experiments.crosscheck.sides import crosscheck
 from ringlight.experiments.crosscheck.spread_page import spread_parts
-from ringlight.experiments.language.expand import parse
+from ringlight.experiments.language.expand import load, parse
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import Record
 from ringlight.experiments.record.folder import read_json
+from ringlight.experiments.record.runs import runs_of
+from ringlight.experiments.record.version import ROOT
 from ringlight.experiments.runner.command import carry_out_experiment
+from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.progress import Reporter
 
 
@@ -183,3 +188,39 @@ def test_pauses_are_the_cause_of_a_completion_time_if_most_of_its_difference_is_
     one = entry("lost", 14.0, gap_s=0.0001, between_s=pauses, events_s=0.001)
     one["completion_s"] = {"emulated": 3.0, "simulated": 3.5, "difference_percent": 16.7}
     assert str(cause_of(one)).startswith("pauses between iterations") is named
+
+
+@pytest.mark.parametrize(
+    ("percent", "causes", "words"),
+    [
+        (-12.0, {"gap_s": 0.021, "work_s": 0.027}, "the work of all ranks at each step"),
+        (-12.0, {"gap_s": 0.021, "work_s": 0.009}, None),
+        (17.0, {"gap_s": -0.007, "bursts_s": -0.009}, "frames that a link passes at once"),
+        (-17.0, {"gap_s": 0.007, "bursts_s": -0.009}, None),
+    ],
+)
+def test_the_work_of_ranks_and_frames_that_pass_at_once_are_causes_if_they_are_half_of_it(
+    percent: float, causes: dict[str, float], words: str | None
+) -> None:
+    found = cause_of(entry("a", percent, **causes))
+    assert found is None if words is None else str(found).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("file", "work_s", "bursts_s"),
+    [
+        # Four exchanges of four ranks, a message 420 µs of one of two processors.
+        ("oddl_4.yaml", 4 * 4 * 420e-6 / 2, 0.0),
+        # Four times a frame of 9,014 bytes, at 100 Gbit/s over 4 * 800.
+        ("examples/two_jobs_grid.yaml", 4 * 4 * 420e-6 / 2, -4 * 8 * 9014 / 31.25e6),
+        ("examples/packet_switches.yaml", 0.0, 0.0),
+    ],
+)
+def test_what_steps_take_besides_their_bytes(file: str, work_s: float, bursts_s: float) -> None:
+    plan = load(ROOT / "scenarios" / file).plans[0]
+    plan = replace(plan, events=(), jobs=tuple(replace(job, iterations=1) for job in plan.jobs))
+    records, _ = one_alone(SimulationBackend(), plan)
+    (run,) = runs_of(records, [plan])
+    job = next(iter(run.jobs))
+    assert differences._work_s(run, job) == pytest.approx(work_s)
+    assert differences._bursts_s(run, job) == pytest.approx(bursts_s, rel=0.02)
