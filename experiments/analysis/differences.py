@@ -102,11 +102,12 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
     that gave less payload than the simulation takes, ``set_up_s`` light that was longer in coming,
     ``rest_s`` none of these. ``queues_s``: what the steps of a collective wait in queues beyond their own
     time, where another job fills these, by TCP's own round trips; ``turns_s``: what its frames wait for those
-    of others on links that they share; ``work_s``: what ranks work at each step of exchanges; ``bursts_s``:
+    of others on links that they share; ``cold_s``: by how much the first all-reduce is longer than others,
+    beyond what it is in the simulation; ``work_s``: what ranks work at each step of exchanges; ``bursts_s``:
     what light passes sooner than at its rate, below 0; ``events_s``: how late events came, by iteration;
     ``meetings_s``: what other jobs took of its links during its all-reduces, beyond what they take in the
-    simulation; these six are among the rest. ``between_s``: seconds of a completion time in no iteration, on
-    both sides: before the first, and after a loss. ``met_s``:
+    simulation; these seven are among the rest. ``between_s``: seconds of a completion time in no iteration,
+    on both sides: before the first, and after a loss. ``met_s``:
     seconds of an all-reduce in which another job that shares a link all-reduced, on both sides. ``never``:
     events that took place in the simulation alone. ``light_s``: seconds of an iteration in which a rank waits
     for light (of a ring, all of them), or None where light stays; ``light_by``: whether the agents or the
@@ -138,6 +139,7 @@ def _causes(ours: Sequence[Run], theirs: Run, job: str, known: Known) -> dict[st
         "rest_s": gap_s - timers_s - links_s - set_up_s,
         "queues_s": _queues_s(theirs, job, real) if len(theirs.jobs) > 1 else 0.0,
         "turns_s": _turns_s(theirs, job) if len(theirs.jobs) > 1 else 0.0,
+        "cold_s": _cold_s(real) - _cold_s(ideal),
         "work_s": _work_s(theirs, job),
         "bursts_s": _bursts_s(theirs, job),
         "events_s": statistics.fmean(map(_late_s, ours)) / len(real[0].by_index),
@@ -227,6 +229,16 @@ def _turns_s(run: Run, job: str) -> float:
     waits_s = (sum((users[hop.out] - 1) * frame_bits / hop.rate_bps for hop in way[1:]) for way in ways[job])
     once_s, steps = max(waits_s, default=0.0), steps_of[job]
     return once_s * steps.steps if steps.step_by_step else once_s
+
+
+def _cold_s(jobs: Sequence[JobRun]) -> float:
+    """Seconds of an all-reduce, mean, by which the first is longer than the others; 0 of fewer than three."""
+    found = []
+    for job in jobs:
+        every = [statistics.fmean(it.all_reduce_s for it in ranks) for ranks in job.by_index]
+        longer_s = every[0] - statistics.fmean(every[1:]) if len(every) > 2 else 0.0
+        found.append(longer_s / len(every))
+    return statistics.fmean(found)
 
 
 def _work_s(run: Run, job: str) -> float:
@@ -551,6 +563,7 @@ def cause_of(entry: Mapping[str, Any]) -> str | None:
         parts["frames that wait for their turns on shared links"] = turns_s
     parts["all-reduces that met those of other jobs for another time"] = causes.get("meetings_s", 0.0)
     parts[f"the work of all ranks at each step, by costs measured on {REFERENCE}"] = causes.get("work_s", 0.0)
+    parts["connections that are cold in the first all-reduce"] = causes.get("cold_s", 0.0)
     parts["frames that a link passes at once after a pause"] = causes.get("bursts_s", 0.0)
     # An event that comes late may be a loss or a gain.
     parts["an event that came late"] = math.copysign(causes.get("events_s", 0.0), gap_s)

@@ -195,6 +195,7 @@ def test_pauses_are_the_cause_of_a_completion_time_if_most_of_its_difference_is_
     [
         (-12.0, {"gap_s": 0.021, "work_s": 0.027}, "the work of all ranks at each step"),
         (-12.0, {"gap_s": 0.021, "work_s": 0.009}, None),
+        (-14.0, {"gap_s": 0.1, "cold_s": 0.08}, "connections that are cold in the first all-reduce (80 ms)"),
         (17.0, {"gap_s": -0.007, "bursts_s": -0.009}, "frames that a link passes at once"),
         (-17.0, {"gap_s": 0.007, "bursts_s": -0.009}, None),
     ],
