@@ -181,6 +181,10 @@ class BackendError(RuntimeError):
     """A run cannot go on; the message is one line that says what is wrong and where."""
 
 
+class TooLongError(BackendError):
+    """A simulation takes more events than it may."""
+
+
 class MachineGone(BackendError):
     """A machine is gone that runs are bound to."""
 

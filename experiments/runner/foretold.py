@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ringlight.experiments.analysis.prediction import Foretold
-from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
@@ -17,7 +17,6 @@ from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.runner.timeline import run_group
 from ringlight.fabric.frames import payload_share
-from ringlight.testbed.simulation.engine import TooManyEvents
 
 #: Events that the simulation of one run may take, about ten seconds of a processor, and that of all runs.
 MOST_EVENTS, MOST_IN_ALL = 500_000, 1_000_000
@@ -61,8 +60,8 @@ class Foreteller:
                 self._left -= backend.events
         except BackendError as error:
             self._left -= limit
-            too_many = isinstance(error.__cause__, TooManyEvents)
-            return _none(self._all_taken if too_many and limit < MOST_EVENTS else str(error))
+            short_of_events = isinstance(error, TooLongError) and limit < MOST_EVENTS
+            return _none(self._all_taken if short_of_events else str(error))
         (run,) = runs_of(records, [plan])
         share = payload_share(backend.mtu_bytes or plan.setting.frames.mtu_bytes)
         return Foretold(run, payload_share=share, replayed=replay)

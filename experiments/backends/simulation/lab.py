@@ -10,7 +10,7 @@ from typing import Any
 
 from ringlight.controller.errors import ConflictError
 from ringlight.controller.jobs.reservation import reserve
-from ringlight.experiments.backends.protocol import BackendError
+from ringlight.experiments.backends.protocol import BackendError, TooLongError
 from ringlight.experiments.backends.simulation.carriers import CARRIERS, Carrier, networks_tried
 from ringlight.experiments.backends.simulation.collectives import payload_part
 from ringlight.experiments.backends.simulation.passed_traffic import Stillness, port_rates
@@ -38,7 +38,7 @@ from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.wholes.interconnect import slowed
 from ringlight.fabric.topology import Fabric, electrical_graph
-from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.engine import Engine, TooManyEvents
 from ringlight.testbed.simulation.flaps import Flap
 from ringlight.testbed.simulation.jobs import Compute, GpuLost, Job, NetworkChange, Simulation
 from ringlight.testbed.simulation.networks import (
@@ -210,8 +210,10 @@ class SimulatedLab:
         if not self._records:
             try:
                 self._sim.run(until_s)
+            except TooManyEvents as error:
+                raise TooLongError(f"{self._plan.title}: {error}") from None
             except ValueError as error:
-                raise BackendError(f"{self._plan.title}: {error}") from error
+                raise BackendError(f"{self._plan.title}: {error}") from None
         if not self._records and until_s == math.inf:
             self._sim.give_up()
         found, self._records = self._records, []
