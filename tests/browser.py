@@ -19,7 +19,7 @@ from typing import Any
 #: Debian's; without it the tests of the page are skipped.
 CHROMIUM = shutil.which("chromium")
 #: Longest wait for an answer, and for something on the page, seconds.
-ANSWER_S, WAIT_S = 30.0, 30.0
+ANSWER_S, WAIT_S = 30.0, 60.0
 _OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio"),
     *("--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-sync"),
