@@ -69,6 +69,8 @@ FABRIC = {
         "packet_switches": {"tor0": {"ports": 3}},
         "links": [{"ends": [f"g{i}", f"tor0:{i + 1}"], "rate": "25 Gbit/s"} for i in range(3)],
     },
+    "training": {"model": "resnet50", "compute": "1 ms", "batch": 8, "iterations": 1},
+    "jobs": {"train": {"ranks": "all"}},
 }
 """
 
