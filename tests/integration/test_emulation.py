@@ -312,7 +312,7 @@ def test_settings_of_a_worker_s_network(rig: Rig) -> None:
     assert "inet6" not in shown
     route = node.cmd("ip route")
     assert "rto_min lock 20ms" in route
-    # Whole frames of the longest queue, 20 ms at 400 Mbit/s.
+    # Half of the longest queue in whole frames, 20 ms at 400 Mbit/s.
     assert f"window {55 * (9000 - 52)} " in route
     assert rig.fabric.gpus["g1"].mac in node.cmd("ip neigh")
     # A class for every GPU, and one for what goes to none of them.

@@ -14,7 +14,6 @@ from ringlight.experiments.runner.executors import in_forks
 
 ALONE = """
 import os
-import signal
 from ringlight.experiments.runner.executors import in_forks
 made_here = object()
 def told(number):
@@ -100,7 +99,7 @@ def test_beside_other_threads_nothing_is_forked(monkeypatch: pytest.MonkeyPatch)
 
 
 ENDED = """
-import os, pathlib, sys, time
+import os, sys, time
 from ringlight.experiments.cli.app import heed_signals
 from ringlight.experiments.runner.executors import in_forks, processes
 os.sched_getaffinity = lambda _: {0, 1}
