@@ -638,18 +638,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
 
     def _most_under_way(self) -> int | None:
-        """Window that routes of workers give a new connection, bytes; None where it is not bounded.
+        """Window that routes of workers give a connection, bytes; None where workers set it or nobody does.
 
-        What is under way beyond what the way itself takes only waits in queues, and so do acknowledgements of
-        what comes the other way: a binary tree over packet switches took 1.14 of its simulated time with half
-        a queue, 1.03 so. Light that is asked for carries one connection; there half a queue stays, as 112 kB
-        had TCP wait for time-outs (an all-reduce took 3.5 times as long).
+        Light that is asked for carries one connection; there half a queue stays, as 112 kB had TCP wait for
+        time-outs (an all-reduce took 3.5 times as long).
         """
         rates = [(self.emulation.rate_bps(link.rate_bps), queue_s) for link, queue_s in self._queue_s.items()]
-        if not (self.emulation.bounded and rates):
+        if not (self.emulation.bounded and rates) or self._windows is not None:
             return None
-        if self._windows is not None:
-            return self._windows.most()
         late = math.ceil(max(rate_bps for rate_bps, _ in rates) / 8 * LATE_S)
         half = min(netlink.queue_bytes(*link) // 2 for link in rates)
         return max(half, late, WAITING_FRAMES * netlink.FRAME_BYTES)
@@ -659,9 +655,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
         None at all where they are not bounded.
 
-        A worker keeps to them by itself: Linux forgets the window of a route once it has seen a full segment
-        (since 6.10: tcp_measure_rcv_mss sets the clamp anew). With 250 kB under way and a queue of 40 kB each
-        rank sent some fifteen segments again in an all-reduce.
+        What is under way beyond what the way itself takes only waits in queues: a binary tree over packet
+        switches took 1.14 of its simulated time with half a queue, 1.03 so. A worker keeps to them by itself:
+        Linux forgets the window of a route once it has seen a full segment (since 6.10: tcp_measure_rcv_mss
+        sets the clamp anew). With 250 kB under way and a queue of 40 kB each rank sent some fifteen segments
+        again in an all-reduce.
         """
         if self._windows is None:
             return []

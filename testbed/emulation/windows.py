@@ -15,8 +15,7 @@ from ringlight.testbed.emulation import netlink
 #: What may wait besides what the way takes: so many frames, and so many seconds at its rate, as workers and
 #: the processes that pass frames on are late now and then.
 WAITING_FRAMES, LATE_S = 8, 0.02
-#: How many connections a queue is to hold. One that fills it alone shuts out each newcomer: what that sends,
-#: and sends again, is lost until the first pauses.
+#: How many connections a queue is to hold.
 SHARERS = 2
 
 
@@ -24,8 +23,8 @@ def window_bytes(rate_bps: float, round_trip_s: float, queue_bytes: float, mtu_b
     """Return bytes that a connection may have under way over links of ``rate_bps`` bits per second.
 
     ``round_trip_s``: delays of the links there and back, seconds. ``queue_bytes``: the smallest queue of a
-    packet switch on the way, for ``SHARERS`` connections. What is under way beyond the first only waits, and
-    so do acknowledgements of what comes the other way; beyond the second it is lost.
+    packet switch on the way, for ``SHARERS`` connections. What is under way beyond the first only waits;
+    beyond the second it is lost.
     """
     waiting = max(WAITING_FRAMES * netlink.FRAME_BYTES, rate_bps / 8 * LATE_S)
     room = max(1, queue_bytes // (mtu_bytes + ETHERNET_BYTES))

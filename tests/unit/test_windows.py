@@ -150,27 +150,39 @@ def classified(program: str, packet: bytes) -> int:
     count, *lines = program.split(",")
     steps = [tuple(map(int, line.split())) for line in lines]
     assert int(count) == len(steps)
-    a = x = 0
-    for code, _, _, k in steps:
+    a = x = at = 0
+    while True:
+        code, true, false, k = steps[at]
         offset, operand = k - 0xFFF00000, x if code & 8 else k
+        at += 1
         match code:
-            case 0x20:
-                a = int.from_bytes(packet[offset : offset + 4])
+            case 0x20 | 0x28 | 0x30:
+                size = {0x20: 4, 0x28: 2, 0x30: 1}[code]
+                a = int.from_bytes(packet[offset : offset + size])
             case 0x04 | 0x0C:
                 a += operand
             case 0x14:
                 a -= operand
             case 0x24:
                 a *= operand
+            case 0x54:
+                a &= operand
+            case 0x74:
+                a >>= operand
             case 0x94:
                 a %= operand
             case 0x07:
                 x = a
+            case 0x15 | 0x1D:
+                at += true if a == operand else false
+            case 0x45:
+                at += true if a & operand else false
+            case 0x06:
+                return k
             case 0x16:
                 return a
             case _:
                 raise AssertionError(f"code {code}")
-    raise AssertionError("the program has no end")
 
 
 def packet(payload: int, flags: int = 0x10, options: int = 12, protocol: int = 6) -> bytes:
@@ -182,17 +194,18 @@ def packet(payload: int, flags: int = 0x10, options: int = 12, protocol: int = 6
 
 
 @pytest.mark.parametrize("by", ["src", "dst", "pair"])
-def test_acknowledgements_keep_their_place_among_the_payload(by: netlink.By) -> None:
-    """Payload that they overtake comes with one too old, and the kernel drops it."""
+def test_acknowledgements_go_first_and_payload_keeps_its_turn(by: netlink.By) -> None:
     turns, program = netlink._turns(["10.1.0.1", "10.1.0.2", "10.1.0.3"], by)
     own = 0x10003 + {"src": 1, "dst": 2, "pair": 1 * 3 + 2}[by]
     assert turns == (9 if by == "pair" else 3)
-    every = [
-        packet(0),
-        packet(0, options=24),
+    assert classified(program, packet(0)) == classified(program, packet(0, options=24)) == 0x10002
+    # One byte of payload, the beginning and the end of a connection, and what is no TCP.
+    others = [
         packet(1),
         packet(8948),
         packet(0, 0x12),
+        packet(0, 0x11),
+        packet(0, 0x14),
         packet(0, protocol=17),
     ]
-    assert {classified(program, one) for one in every} == {own}
+    assert {classified(program, one) for one in others} == {own}
