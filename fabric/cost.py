@@ -181,8 +181,9 @@ def predict(
     """Seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
     ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`: those
-    of all jobs sending all the time, and the edge's latency; or, where that is longer, the 2(n-1) hops of a
-    chunk's first part over edges of the mean latency (:func:`_ring_s`). No bound of the time either way where
+    of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links that
+    delay; or, where that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency
+    (:func:`_ring_s`). No bound of the time either way where
     jobs share a link. Raises ValueError as :func:`ring_rates`.
     """
     checked = tuple(jobs)
@@ -190,14 +191,17 @@ def predict(
     graph = electrical_graph(fabric, cross_connects)
     router, delays_s = Router(fabric, graph), latencies.by_port(fabric, graph)
 
-    def waits_s(job: RingJob) -> list[float]:
-        return [_latency_s(latencies.each_s, delays_s, router.path(*edge)) for edge in job.edges]
+    def backs_s(job: RingJob) -> list[float]:
+        return [_latency_s(0.0, delays_s, router.path(*edge)) for edge in job.edges]
 
-    return {job.name: job.compute_s + _ring_s(job, rates[job.name], waits_s(job)) for job in checked}
+    return {
+        job.name: job.compute_s + _ring_s(job, rates[job.name], latencies.each_s, backs_s(job))
+        for job in checked
+    }
 
 
-def _ring_s(job: RingJob, rates_bps: Sequence[float], latency_s: Sequence[float]) -> float:
-    """Seconds of a ring's 2(n-1) steps over edges of these rates and latencies; exact where all are alike.
+def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Sequence[float]) -> float:
+    """Seconds of a ring's 2(n-1) steps over edges of these rates and delays; exact where all are alike.
 
     Ranks pass on parts of chunks. So an edge that is full all the time has its latency once, and where edges
     wait for each other each step takes a latency and a part of a chunk.
@@ -206,10 +210,10 @@ def _ring_s(job: RingJob, rates_bps: Sequence[float], latency_s: Sequence[float]
     if not steps:
         return 0.0
     edge_s = [8 * job.bytes_per_edge / rate for rate in rates_bps]
-    full_s = max(wait_s + sent_s for wait_s, sent_s in zip(latency_s, edge_s, strict=True))
+    full_s = each_s + max(2 * wait_s + sent_s for wait_s, sent_s in zip(delay_s, edge_s, strict=True))
     part_s = math.fsum(edge_s) / len(edge_s) / PARTS
-    around_s = steps * math.fsum(latency_s) / len(latency_s) + part_s
-    return max(full_s, around_s + (1 - 1 / PARTS) * max(edge_s) / steps)
+    around_s = steps * (each_s + math.fsum(delay_s) / len(delay_s)) + part_s
+    return max(full_s, around_s + (1 - 1 / PARTS) * max(edge_s) / steps + max(delay_s))
 
 
 def steps_time(
@@ -227,33 +231,38 @@ def steps_time(
     (:func:`fabric.steps.passes_on`) they do not, and it is the longest that a link needs for all steps.
     Packets take the paths of :class:`fabric.paths.Router`. Each step has the longest latency of its
     transfers; where they follow each other in parts, all steps together take at least their latencies and a
-    part of a transfer each. What a step costs besides is left out. Raises ValueError as
+    part of a transfer each. Words come back over links that delay: to the senders of a step of exchanges before
+    it, and to all at the end. What a step costs besides is left out. Raises ValueError as
     :meth:`fabric.paths.Router.path`.
     """
     graph = electrical_graph(fabric, cross_connects)
     router, delays_s = Router(fabric, graph), latencies.by_port(fabric, graph)
     chunk_bits = 8 * vector_bytes / steps.chunks
-    total, at_once, most_s, parts_s = 0.0, passes_on(steps), 0.0, 0.0
+    at_once, total, heard_s, most_s, parts_s, back_s = passes_on(steps), 0.0, 0.0, 0.0, 0.0, 0.0
     chunks: dict[Hop, int] = {}
     for step in steps:
         if not at_once:
-            total += _longest_s(chunks, chunk_bits)
             chunks = {}
-        wait_s = part_s = 0.0
+        wait_s = part_s = back_s = 0.0
         for source, destination, count in zip(
             step.sources.tolist(), step.destinations.tolist(), step.count.tolist(), strict=True
         ):
             path = router.path(ranks[source], ranks[destination])
             wait_s = max(wait_s, _latency_s(latencies.each_s, delays_s, path))
+            back_s = max(back_s, _latency_s(0.0, delays_s, path))
             for hop in path:
                 chunks[hop] = chunks.get(hop, 0) + count
                 part_s = max(part_s, chunk_bits * count / hop.rate_bps / PARTS)
         most_s = max(most_s, wait_s)
         parts_s += wait_s + part_s
-        total += 0.0 if at_once else wait_s
-    total += _longest_s(chunks, chunk_bits)
+        if not at_once:
+            total += wait_s + (back_s if steps.step_by_step else 0.0)
+            total += _longest_s(chunks, chunk_bits)
+            heard_s = max(heard_s, total + back_s)
+    if not at_once:
+        return heard_s
     # Parts follow each other: a latency counts once, unless the way of the first part is longer.
-    return max(total + most_s, parts_s) if at_once else total
+    return max(_longest_s(chunks, chunk_bits) + most_s, parts_s) + back_s
 
 
 def _longest_s(chunks: Mapping[Hop, int], chunk_bits: float) -> float:

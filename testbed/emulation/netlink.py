@@ -481,13 +481,15 @@ def address(
     rto_min_s: float | None,
     mtu_bytes: int | None = None,
     window_bytes: int | None = None,
+    first_segments: int | None = None,
     neighbours: Sequence[tuple[str, str]] = (),
 ) -> None:
     """An IPv4 address with a route to its network, and permanent neighbours as ``(ip, mac)``.
 
     ``rto_min_s``: least TCP retransmission time-out on that route, seconds (whole milliseconds).
     ``mtu_bytes``: of packets on that route, None for the interface's. ``window_bytes``: most that a sender on
-    it may have under way to here, None for as much as buffers hold.
+    it may have under way to here, None for as much as buffers hold. ``first_segments``: how many a new
+    connection may have under way before any is acknowledged, None for the kernel's own.
     """
     network = ipaddress.ip_interface(f"{ip}/{prefix}").network
     with failing(f"address {ip}/{prefix}"):
@@ -500,6 +502,8 @@ def address(
             route["metrics"]["mtu"] = mtu_bytes
         if window_bytes is not None:
             route["metrics"]["window"] = window_bytes
+        if first_segments is not None:
+            route["metrics"]["initcwnd"] = first_segments
         if rto_min_s is not None:
             # The kernel heeds this one only where it is locked.
             route["metrics"] |= {"lock": 1 << _RTAX_RTO_MIN, "rto_min": max(1, round(rto_min_s * 1000))}

@@ -65,12 +65,14 @@ class StepPlan:
         self._routes: tuple[list[int], list[int], list[float]] | None = None
         self._late = False
         self._one: dict[int, tuple[tuple[int, ...], float]] = {}
+        self._delay_s: dict[int, float] = {}
 
     def route(self) -> None:
         """Raises ValueError naming a transfer that has no way."""
         routes = self._ways.routes(self.step, self.number)
         self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
         self._late = bool(routes.latency_s.any())
+        self._delay_s = {} if routes.delay_s is None else dict(enumerate(routes.delay_s.tolist()))
 
     def routes(self) -> tuple[list[int], list[int], list[float]]:
         """Offsets, the network's links and latencies of all transfers, as ``Routes`` has them. Raises
@@ -89,6 +91,7 @@ class StepPlan:
         """The network is another one."""
         self._routes = None
         self._one.clear()
+        self._delay_s = {}
 
     def way(self, k: int) -> tuple[tuple[int, ...], float]:
         """The engine's links of transfer ``k`` and its latency, seconds. Raises ValueError as ``route``."""
@@ -102,6 +105,11 @@ class StepPlan:
             self._one[k] = found
         return found
 
+    def back_s(self, k: int) -> float:
+        """Return how long the receiver's word to the sender of transfer ``k`` takes, seconds: the delays of the
+        links of its way, once that is known."""
+        return self._delay_s.get(k, 0.0)
+
     def _route_one(self, k: int) -> None:
         """Route one transfer anew: after a change only transfers that still happen need a path."""
         step = self.step
@@ -113,6 +121,8 @@ class StepPlan:
         one = replace(step, **part, clockwise=clockwise)  # type: ignore[arg-type]
         routes = self._ways.routes(one, self.number)
         self._one[k] = (self._ways.links(routes.links.tolist()), float(routes.latency_s[0]))
+        if routes.delay_s is not None:
+            self._delay_s[k] = float(routes.delay_s[0])
 
 
 def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:

@@ -41,12 +41,14 @@ from ringlight.testbed.simulation.arrays import FloatArray, IntArray
 class Routes:
     """The links of each transfer of a step: transfer k passes ``links[offsets[k]:offsets[k + 1]]``.
 
-    ``latency_s`` [transfers]: seconds before the first byte of each counts.
+    ``latency_s`` [transfers]: seconds before the first byte of each counts. ``delay_s`` [transfers]: of these
+    the delays of links, which a word that comes back takes, too; None where no link has any.
     """
 
     offsets: IntArray
     links: IntArray
     latency_s: FloatArray
+    delay_s: FloatArray | None = None
 
 
 class Network(Protocol):
@@ -233,9 +235,10 @@ class PacketNetwork:
             for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True)
         ]
         latency_s = np.full(len(step), self._latency_s)
-        if self._delay_s:
-            latency_s += [sum(self._delay_s.get(link, 0.0) for link in way) for way in ways]
-        return Routes(*_listed(ways), latency_s)
+        if not self._delay_s:
+            return Routes(*_listed(ways), latency_s)
+        delay_s = np.array([sum(self._delay_s.get(link, 0.0) for link in way) for way in ways])
+        return Routes(*_listed(ways), latency_s + delay_s, delay_s)
 
 
 def _delay_s(passed: Iterable[Link]) -> float:

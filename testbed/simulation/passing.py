@@ -4,7 +4,8 @@ A worker (``containers/worker/transport.py``) sends over one connection to each 
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
 So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
 In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
-before, but not until what it sends itself has arrived.
+before, but not until what it sends itself has arrived. A rank has ended when its peers have said that all arrived.
+These words take the delays of links, and no latency: that of a transfer is measured with them.
 
 Where each rank has as much for the same one in every step, as on a ring, chunks may be taken as wholes, which
 are an eighth of the events. Then a chunk has its latency only as far as that is longer than the time in which
@@ -251,14 +252,15 @@ class Together:
 def together_s(plan: Sequence[StepPlan], transfer_s: float) -> float:
     """Seconds of a ring's plan whose transfers take :func:`alike_s`, ``transfer_s``, on their links.
 
-    From one step to the next it is the time of a chunk, or of its first part and its latency if longer.
+    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; at the
+    end come the receivers' words.
     """
     steps = [one for one in plan if len(one.step)]
     if not steps:
         return 0.0
     latency_s = steps[0].way(0)[1]
     pace_s = max(transfer_s, latency_s + transfer_s / PARTS)
-    return latency_s + (len(steps) - 1) * pace_s + transfer_s
+    return latency_s + (len(steps) - 1) * pace_s + transfer_s + steps[0].back_s(0)
 
 
 #: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
@@ -301,8 +303,10 @@ class PassingOn:
     def begin(self, rank: int) -> None:
         """The rank comes to the collective."""
         self._begun_s[rank] = self._engine.now_s
-        for index in (*self._passing.sent[rank], *self._passing.awaiting[rank]):
+        for index in self._passing.sent[rank]:
             self._may_go(index)
+        for index in self._passing.awaiting[rank]:
+            self._when_heard(index, self._may_go, index)
         for index in self._passing.received[rank]:
             self._may_count(index)
         self._less(rank)
@@ -311,6 +315,15 @@ class PassingOn:
         self._left[rank] -= 1
         if self._left[rank] == 0 and not self.over:
             self._ended(rank)
+
+    def _when_heard(self, index: int, function: Callable[[int], None], argument: int) -> None:
+        """Call ``function`` when the sender of a part has what its receiver says now."""
+        part = self._passing.parts[index]
+        back_s = self._plan[part.number].back_s(part.k)
+        if back_s:
+            self._engine.at(self._engine.now_s + back_s, function, argument)
+        else:
+            function(argument)
 
     def _may_go(self, index: int) -> None:
         self._sends_after[index] -= 1
@@ -393,7 +406,10 @@ class PassingOn:
                 continue
             part = self._passing.parts[index]
             for other in part.lets_go:
-                self._may_go(other)
+                if self._passing.parts[other].source == part.destination:
+                    self._may_go(other)
+                else:
+                    self._when_heard(other, self._may_go, other)
             counting += part.lets_count
-            self._less(part.source)
+            self._when_heard(index, self._less, part.source)
             self._less(part.destination)

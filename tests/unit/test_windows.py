@@ -82,6 +82,17 @@ def test_a_window_holds_what_is_on_the_way_over_links_that_delay() -> None:
     assert found == [0, 13 * PAYLOAD, *[2 * PAYLOAD + round(30e6 / 8 * 0.02)] * 2]
 
 
+def test_only_over_links_that_delay_a_connection_has_no_slow_start() -> None:
+    def first_segments(**uplink: str) -> int | None:
+        emulation = Emulation(payload_scale=100, bounded=True)
+        controller = ControllerAddress("127.0.0.1", 6653)
+        return LabNetwork(Lab("win3"), leaves(uplink), emulation, controller)._first_segments()
+
+    assert first_segments(rate="3 Gbit/s", queue="12 ms") is None
+    # 100 Mbit/s and 20 ms there and back, and half of a NIC's queue.
+    assert first_segments(rate="3 Gbit/s", queue="12 ms", delay="10 ms") == 28 + 13
+
+
 def test_a_window_is_no_longer_than_lateness_asks_where_queues_are_long() -> None:
     assert window_bytes(6e6, 0.0, 300e3, 9000) == 8 * FRAME
     assert window_bytes(100e6, 0.0, 1e6, 9000) == round(100e6 / 8 * 0.02)
