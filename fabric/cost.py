@@ -181,8 +181,8 @@ def predict(
     """Seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
     ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`: those
-    of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links that
-    delay; or, where that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency
+    of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links
+    that delay; or, where that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean latency
     (:func:`_ring_s`). No bound of the time either way where
     jobs share a link. Raises ValueError as :func:`ring_rates`.
     """
@@ -231,8 +231,8 @@ def steps_time(
     (:func:`fabric.steps.passes_on`) they do not, and it is the longest that a link needs for all steps.
     Packets take the paths of :class:`fabric.paths.Router`. Each step has the longest latency of its
     transfers; where they follow each other in parts, all steps together take at least their latencies and a
-    part of a transfer each. Words come back over links that delay: to the senders of a step of exchanges before
-    it, and to all at the end. What a step costs besides is left out. Raises ValueError as
+    part of a transfer each. Words come back over links that delay: to the senders of a step of exchanges
+    before it, and to all at the end. What a step costs besides is left out. Raises ValueError as
     :meth:`fabric.paths.Router.path`.
     """
     graph = electrical_graph(fabric, cross_connects)

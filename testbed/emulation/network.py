@@ -653,7 +653,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _first_segments(self) -> int | None:
         """Segments that a new connection may have under way at once; None for the kernel's own.
 
-        The fabrics that are emulated have no slow start, and here windows keep what is under way within queues.
+        The fabrics that are emulated have no slow start, and windows keep what is under way within queues.
         Over links that delay it shows: an iteration over 128 ms there and back took 150 ms longer at first.
         """
         delayed = any(link.impairments.delay_s for link in self.fabric.links)

@@ -106,8 +106,8 @@ class StepPlan:
         return found
 
     def back_s(self, k: int) -> float:
-        """Return how long the receiver's word to the sender of transfer ``k`` takes, seconds: the delays of the
-        links of its way, once that is known."""
+        """Return how long the receiver's word to the sender of transfer ``k`` takes, seconds: the delays of
+        the links of its way, once that is known."""
         return self._delay_s.get(k, 0.0)
 
     def _route_one(self, k: int) -> None:

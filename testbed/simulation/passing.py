@@ -4,7 +4,7 @@ A worker (``containers/worker/transport.py``) sends over one connection to each 
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
 So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
 In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
-before, but not until what it sends itself has arrived. A rank has ended when its peers have said that all arrived.
+before, but not until what it sends itself has arrived. A rank has ended when its peers have said that all has come.
 These words take the delays of links, and no latency: that of a transfer is measured with them.
 
 Where each rank has as much for the same one in every step, as on a ring, chunks may be taken as wholes, which
@@ -252,8 +252,8 @@ class Together:
 def together_s(plan: Sequence[StepPlan], transfer_s: float) -> float:
     """Seconds of a ring's plan whose transfers take :func:`alike_s`, ``transfer_s``, on their links.
 
-    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; at the
-    end come the receivers' words.
+    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; the
+    receivers' words come at the end.
     """
     steps = [one for one in plan if len(one.step)]
     if not steps:

@@ -429,7 +429,6 @@ def test_small_windows_are_given_last_and_lose_no_payload_that_acknowledgements_
     assert all(window_bytes <= one["given"] < 2 * window_bytes for one in found)
 
 
-
 def test_a_death_is_noticed_and_the_gpu_can_be_used_again(rig: Rig) -> None:
     answer = rig.start(*[rig.request(i, f"g{i}", do="wait") for i in range(3)])
     assert answer.json()[2] == {"id": "red-2", "gpu": "g2", "state": "running"}

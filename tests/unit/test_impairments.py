@@ -161,8 +161,8 @@ def test_delay_and_loss_slow_an_all_reduce_and_the_end_of_it_restores_it() -> No
     plain = durations(experiment())
     again = {"when": {"job": "train", "iteration": 4}, "do": "restore", "target": LINK}
     found = durations(experiment(impair(delay="5 ms", jitter="1 ms"), again))
-    # Two steps of a ring of two; the second one's parts follow the first's without a gap, so it counts once, and
-    # once for the receivers' words that all is there.
+    # Two steps of a ring of two; the second one's parts follow the first's without a gap, so it counts once,
+    # and once for the receivers' words that all is there.
     assert found[3] - plain[3] == pytest.approx(2 * 0.006, abs=1e-6)
     assert found[5] == pytest.approx(plain[5])
     # A round trip of 11 ms and a time-out of 211: 21.2 Mbit/s at 2 %, by hand, and not 99.3.
