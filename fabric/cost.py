@@ -183,7 +183,8 @@ def predict(
     ``compute_s + max over edges of 8 * bytes_per_edge / rate``, with the rates of :func:`ring_rates`: those
     of all jobs sending all the time, the edge's latency, and the way of its receiver's word back over links
     that delay; or, where that is longer, the 2(n-1) hops of a chunk's first part over edges of the mean
-    latency (:func:`_ring_s`). No bound of the time either way where jobs share a link. Raises ValueError as :func:`ring_rates`.
+    latency (:func:`_ring_s`). No bound of the time either way where jobs share a link. Raises
+    ValueError as :func:`ring_rates`.
     """
     checked = tuple(jobs)
     rates = ring_rates(fabric, cross_connects, checked)

@@ -4,8 +4,8 @@ A worker (``containers/worker/transport.py``) sends over one connection to each 
 schedule. It waits for no step: a part of a chunk may go as soon as the part that it consists of has arrived.
 So a tree adds and hands down a vector at once, and what two steps send to one peer has one share of a link.
 In a schedule of exchanges (``step_by_step``) it waits until both have come and received all of the steps
-before, but not until what it sends itself has arrived. A rank has ended when its peers have said that they have
-all. These words take the delays of links, and no latency: that of a transfer is measured with them.
+before, but not until what it sends itself has arrived. A rank has ended when its peers have said that they
+have all. These words take the delays of links, and no latency: that of a transfer is measured with them.
 
 Where each rank has as much for the same one in every step, as on a ring, chunks may be taken as wholes, which
 are an eighth of the events. Then a chunk has its latency only as far as that is longer than the time in which
