@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from ringlight.fabric.cost import RingJob, predict
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import Circuit, regroup
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 from tests.unit.fabrics import gpu_ports, make_fabric, switch_ports
@@ -44,7 +45,7 @@ def measure(gpus: int, switches: int, planes: int, spare: int, sizes: list[int],
     result = regroup(fabric, circuits, jobs)
     seconds = time.perf_counter() - start
     start = time.perf_counter()
-    predict(fabric, circuit_cross_connects(fabric, result.circuits), jobs)
+    predict(PacketView(fabric, circuit_cross_connects(fabric, result.circuits)), jobs)
     return {
         "gpus": gpus,
         "switches": switches,

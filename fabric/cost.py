@@ -21,10 +21,10 @@ import numpy as np
 
 from ringlight.fabric.impairments import NONE
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import Hop, Router
+from ringlight.fabric.paths import Hop, PacketView
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps, passes_on
-from ringlight.fabric.topology import CrossConnects, ElectricalGraph, Fabric, electrical_graph
+from ringlight.fabric.topology import Fabric
 
 Link = TypeVar("Link")
 
@@ -122,27 +122,6 @@ def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, flo
     return rates
 
 
-def ring_rates(
-    fabric: Fabric, cross_connects: CrossConnects, jobs: Iterable[RingJob]
-) -> dict[str, tuple[float, ...]]:
-    """Bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
-
-    All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths
-    of :class:`fabric.paths.Router`: where there are several, each edge takes one of them. Raises ValueError
-    naming the GPU when an edge has no path, and as :func:`check_jobs`.
-    """
-    checked = check_jobs(fabric, jobs)
-    router = Router(fabric, electrical_graph(fabric, cross_connects))
-    capacities: dict[Port, float] = {}
-    flows: list[list[Port]] = []
-    for source, destination in (edge for job in checked for edge in job.edges):
-        path = router.path(source, destination)
-        capacities |= {hop.out: hop.rate_bps for hop in path}
-        flows.append([hop.out for hop in path])
-    rates = iter(max_min_rates(flows, capacities))
-    return {job.name: tuple(itertools.islice(rates, len(job.edges))) for job in checked}
-
-
 @dataclass(frozen=True)
 class Latencies:
     """Seconds before a transfer's first byte counts: ``each_s`` of every one, and ``times`` what the links on
@@ -151,12 +130,13 @@ class Latencies:
     each_s: float = 0.0
     times: float = 0.0
 
-    def by_port(self, fabric: Fabric, graph: ElectricalGraph) -> Mapping[Port, float]:
+    def by_port(self, view: PacketView) -> Mapping[Port, float]:
         """Delay of the links behind each port by which frames leave, seconds; none where there is none."""
+        fabric = view.fabric
         if not self.times or all(link.impairments == NONE for link in fabric.links):
             return {}
         found = {}
-        for edge in graph.edges:
+        for edge in view.graph.edges:
             links = dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
             delays_s = (one.impairments.delay_s + one.impairments.jitter_s for one in links)
             found[edge.out] = self.times * math.fsum(delays_s)
@@ -172,11 +152,73 @@ def _latency_s(each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop
 PARTS = 8
 
 
+class RingModel:
+    """Jobs with a ring side by side on a fabric with its light, ``jobs`` by name. Their paths are found once.
+
+    Raises ValueError naming the GPU when an edge has no path, and as :func:`check_jobs`.
+    """
+
+    def __init__(self, view: PacketView, jobs: Iterable[RingJob], latencies: Latencies = Latencies()) -> None:
+        self.jobs = {job.name: job for job in check_jobs(view.fabric, jobs)}
+        self._each_s, delays_s = latencies.each_s, latencies.by_port(view)
+        self._paths: dict[str, list[list[Port]]] = {}
+        self._delay_s: dict[str, list[float]] = {}
+        self._capacities: dict[Port, float] = {}
+        for name, job in self.jobs.items():
+            paths = [view.router.path(*edge) for edge in job.edges]
+            self._paths[name] = [[hop.out for hop in path] for path in paths]
+            self._delay_s[name] = [_latency_s(0.0, delays_s, path) for path in paths]
+            self._capacities |= {hop.out: hop.rate_bps for path in paths for hop in path}
+
+    def groups(self) -> list[list[str]]:
+        """Names of jobs that share links, directly or through others, each group and all in order."""
+        links = {name: set(itertools.chain.from_iterable(paths)) for name, paths in self._paths.items()}
+        users: dict[Port, list[str]] = {}
+        for name, passed in links.items():
+            for link in passed:
+                users.setdefault(link, []).append(name)
+        place = {name: number for number, name in enumerate(self.jobs)}
+        left, found = dict.fromkeys(self.jobs), []
+        while left:
+            group = [next(iter(left))]
+            del left[group[0]]
+            for name in group:
+                for other in itertools.chain.from_iterable(map(users.__getitem__, links[name])):
+                    if other in left:
+                        del left[other]
+                        group.append(other)
+            found.append(sorted(group, key=place.__getitem__))
+        return found
+
+    def rates_bps(self, names: Iterable[str]) -> dict[str, tuple[float, ...]]:
+        """Bits per second of every edge of these jobs while they send, and no others."""
+        wanted = list(names)
+        flows = [path for name in wanted for path in self._paths[name]]
+        rates = iter(max_min_rates(flows, self._capacities))
+        return {name: tuple(itertools.islice(rates, len(self._paths[name]))) for name in wanted}
+
+    def iteration_s(self, names: Iterable[str]) -> dict[str, float]:
+        """Seconds per iteration of these jobs while they run, and no others: see :func:`predict`."""
+        return {
+            name: self.jobs[name].compute_s
+            + _ring_s(self.jobs[name], rates, self._each_s, self._delay_s[name])
+            for name, rates in self.rates_bps(names).items()
+        }
+
+
+def ring_rates(view: PacketView, jobs: Iterable[RingJob]) -> dict[str, tuple[float, ...]]:
+    """Bits per second of every ring edge (in the order of ``RingJob.edges``) by job name.
+
+    All edges of all jobs send at once and share every directed link max-min fairly. Packets take the paths
+    of :class:`fabric.paths.Router`: where there are several, each edge takes one of them. Raises ValueError
+    naming the GPU when an edge has no path, and as :func:`check_jobs`.
+    """
+    model = RingModel(view, jobs)
+    return model.rates_bps(model.jobs)
+
+
 def predict(
-    fabric: Fabric,
-    cross_connects: CrossConnects,
-    jobs: Iterable[RingJob],
-    latencies: Latencies = Latencies(),
+    view: PacketView, jobs: Iterable[RingJob], latencies: Latencies = Latencies()
 ) -> dict[str, float]:
     """Seconds per iteration of every job, by name: compute, then its slowest ring edge.
 
@@ -186,18 +228,8 @@ def predict(
     latency (:func:`_ring_s`). No bound of the time either way where jobs share a link. Raises
     ValueError as :func:`ring_rates`.
     """
-    checked = tuple(jobs)
-    rates = ring_rates(fabric, cross_connects, checked)
-    graph = electrical_graph(fabric, cross_connects)
-    router, delays_s = Router(fabric, graph), latencies.by_port(fabric, graph)
-
-    def backs_s(job: RingJob) -> list[float]:
-        return [_latency_s(0.0, delays_s, router.path(*edge)) for edge in job.edges]
-
-    return {
-        job.name: job.compute_s + _ring_s(job, rates[job.name], latencies.each_s, backs_s(job))
-        for job in checked
-    }
+    model = RingModel(view, jobs, latencies)
+    return model.iteration_s(model.jobs)
 
 
 def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Sequence[float]) -> float:
@@ -217,8 +249,7 @@ def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Se
 
 
 def steps_time(
-    fabric: Fabric,
-    cross_connects: CrossConnects,
+    view: PacketView,
     ranks: Sequence[str],
     steps: Steps,
     vector_bytes: float,
@@ -235,8 +266,7 @@ def steps_time(
     before it, and to all at the end. What a step costs besides is left out. Raises ValueError as
     :meth:`fabric.paths.Router.path`.
     """
-    graph = electrical_graph(fabric, cross_connects)
-    router, delays_s = Router(fabric, graph), latencies.by_port(fabric, graph)
+    router, delays_s = view.router, latencies.by_port(view)
     chunk_bits = 8 * vector_bytes / steps.chunks
     at_once, total, heard_s, most_s, parts_s, back_s = passes_on(steps), 0.0, 0.0, 0.0, 0.0, 0.0
     chunks: dict[Hop, int] = {}

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ringlight.fabric.parts import Port
-from ringlight.fabric.topology import Edge, ElectricalGraph, Fabric
+from ringlight.fabric.topology import CrossConnects, Edge, ElectricalGraph, Fabric, electrical_graph
 
 
 @dataclass(frozen=True, order=True)
@@ -181,6 +181,24 @@ class Router:
         dark = [gpu for gpu in (source, destination) if gpu not in self._first and not self._last[gpu]]
         why = f": {dark[0]} is dark" if dark else ""
         return NoPathError(f"no path from {source} to {destination}{why}")
+
+
+class PacketView:
+    """A fabric with its light set: what packets see, and their paths, each worked out once when asked for.
+
+    ``cross_connects``: by optical switch. Raises ValueError as :func:`electrical_graph`, when asked.
+    """
+
+    def __init__(self, fabric: Fabric, cross_connects: CrossConnects) -> None:
+        self.fabric, self.cross_connects = fabric, cross_connects
+
+    @cached_property
+    def graph(self) -> ElectricalGraph:
+        return electrical_graph(self.fabric, self.cross_connects)
+
+    @cached_property
+    def router(self) -> Router:
+        return Router(self.fabric, self.graph)
 
 
 def most_paths(fabric: Fabric, graph: ElectricalGraph) -> int:

@@ -25,6 +25,7 @@ from ringlight.controller.store import Store
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.parts import Port
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import Regrouping, regroup
 from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
@@ -290,7 +291,7 @@ class RegroupManager:
 
         def seconds(light: CrossConnects) -> dict[str, float]:
             try:
-                return predict(self._as_emulated, light, rings)
+                return predict(PacketView(self._as_emulated, light), rings)
             except ValueError as error:
                 log.info("no prediction: %s", error)
                 return {}

@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ringlight.experiments.analysis.prediction import cross_connects, nic_rate_bps, predict_jobs
+from ringlight.experiments.analysis.prediction import nic_rate_bps, packet_view, predict_jobs
 from ringlight.experiments.language.plan import JobPlan, RunPlan
 from ringlight.fabric.frames import IN_PACKET_BYTES
 from ringlight.fabric.full_load import flows_both_ways, left
 from ringlight.fabric.kinds import vector_bytes
-from ringlight.fabric.paths import NoPathError, Router
+from ringlight.fabric.paths import NoPathError
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import IntArray, Steps
-from ringlight.fabric.topology import electrical_graph
 from ringlight.workloads.graph import FloatArray, Kind, Workload
 
 #: Full frames that a receiver acknowledges together.
@@ -277,7 +276,7 @@ class _Switches:
         fabric = plan.setting.fabric
         self._router = None
         if fabric.packet_switches:
-            self._router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, plan.circuits)))
+            self._router = packet_view(fabric, plan.circuits).router
         # Only of pairs that send, as each takes its time to find.
         self._known: dict[tuple[str, str], int] = {}
 

@@ -17,15 +17,14 @@ from typing import Any
 from ringlight.experiments.analysis.carrying import MEASURED, REFERENCE, REFERENCE_PROCESSORS, left_by_tcp
 from ringlight.experiments.analysis.metrics import LIGHT
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals, light_window
-from ringlight.experiments.analysis.prediction import cross_connects, ideal_all_reduce_s
+from ringlight.experiments.analysis.prediction import ideal_all_reduce_s, packet_view
 from ringlight.experiments.record.events import Flow, Iteration, LinkRate, ProcessorLoad, RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
 from ringlight.fabric.frames import ETHERNET_BYTES
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import Hop, Router
+from ringlight.fabric.paths import Hop
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import electrical_graph
 
 #: An iteration, and the all-reduce alone, may differ by so much, per cent. The all-reduce is what is
 #: simulated: in an iteration it stands beside computing, which both sides merely wait for.
@@ -291,7 +290,7 @@ def _steps_of(run: Run) -> dict[str, Steps]:
 def _ways(run: Run) -> dict[str, list[tuple[Hop, ...]]]:
     """Links that each job's bytes take from rank to rank; none where they take no packet switches."""
     fabric = run.plan.setting.fabric
-    router = Router(fabric, electrical_graph(fabric, cross_connects(fabric, run.circuits_before)))
+    router = packet_view(fabric, run.circuits_before).router
     ways: dict[str, list[tuple[Hop, ...]]] = {}
     for name, steps in _steps_of(run).items():
         ends = {end for s in steps for end in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)}

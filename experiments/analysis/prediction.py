@@ -15,14 +15,14 @@ import numpy as np
 
 from ringlight.experiments.language.plan import JobPlan, Loop, RunPlan, Setting
 from ringlight.experiments.record.runs import Run
-from ringlight.fabric.cost import Latencies, RingJob, predict
+from ringlight.fabric.cost import Latencies, RingJob, RingModel
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import NoPathError, Router
+from ringlight.fabric.paths import NoPathError, PacketView
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects, electrical_graph
+from ringlight.fabric.topology import CrossConnects, Fabric, circuit_cross_connects
 
 Circuits = Sequence[Sequence[str]]
 
@@ -70,6 +70,8 @@ Foretell = Callable[[RunPlan], Foretold]
 START_UP_S = 0.9
 #: Parts of an iteration by which workers are simulated as ready later, and what of a time is no difference.
 PHASES, _DECIDES = 4, 0.01
+#: Jobs that end within this share of the time end together.
+_AT_ONCE = 1e-12
 
 
 def by_phase(plan: RunPlan, foretell: Foretell) -> dict[str, tuple[float, float]]:
@@ -106,9 +108,10 @@ def modelled(plan: RunPlan) -> bool:
     those that share links are rings."""
     if plan.events or not _together(plan) or not all(job.ranks for job in plan.jobs):
         return False
-    light = cross_connects(plan.setting.fabric, plan.circuits)
     try:
-        return not _unknown(plan.setting.fabric, [(job, job.ranks) for job in plan.jobs], light)
+        return not _unknown(
+            packet_view(plan.setting.fabric, plan.circuits), [(job, job.ranks) for job in plan.jobs]
+        )
     except NoPathError:
         # The models say so.
         return True
@@ -134,12 +137,13 @@ def ideal_all_reduce_s(setting: Setting, job: JobPlan, gpus: Sequence[str]) -> f
 
 
 def predict_jobs(
-    plan: RunPlan, gpus: Mapping[str, Sequence[str]], circuits: Circuits | None = None
+    plan: RunPlan, gpus: Mapping[str, Sequence[str]], view: PacketView | None = None
 ) -> dict[str, Predicted]:
     """Predict the jobs in ``gpus`` (name: GPUs in rank order), started together, with no events. Nothing of
     those that share links with others while not all are rings.
 
-    ``circuits``: pairs of port names; None: the plan's. Raises ValueError where a job has no path.
+    ``view``: the plan's fabric with its light; None: as the plan begins. Raises ValueError where a job has no
+    path.
     """
     fabric = plan.setting.fabric
     jobs = {name: plan.job(name) for name in gpus}
@@ -149,29 +153,28 @@ def predict_jobs(
     planes = {name: job.plane(fabric, gpus[name]) for name, job in jobs.items()}
     if not all(plane.modelled for plane in planes.values()):
         return {}
-    light = cross_connects(fabric, plan.circuits if circuits is None else circuits)
+    view = packet_view(fabric, plan.circuits) if view is None else view
     if all(planes[name].shared and job.loop.collective == "ring" for name, job in jobs.items()):
-        return _sharing(plan, jobs, gpus, light)
-    unknown = _unknown(fabric, [(jobs[name], ranks) for name, ranks in gpus.items()], light)
+        return _sharing(plan, jobs, gpus, view)
+    unknown = _unknown(view, [(jobs[name], ranks) for name, ranks in gpus.items()])
     found = {}
     for name, job in jobs.items():
         if name in unknown:
             continue
         plane, loop = planes[name], job.loop
-        all_reduce_s = alone_s(plan, plane, gpus[name], loop, light)
+        all_reduce_s = alone_s(plan, plane, gpus[name], loop, view)
         jct_s = job.iterations * (_compute_s(job) + all_reduce_s)
         waits = plane.set_ups(gpus[name], loop.collective)
         found[name] = Predicted(jct_s, all_reduce_s, waits)
     return found
 
 
-def _unknown(fabric: Fabric, jobs: Iterable[tuple[JobPlan, Sequence[str]]], light: CrossConnects) -> set[str]:
+def _unknown(view: PacketView, jobs: Iterable[tuple[JobPlan, Sequence[str]]]) -> set[str]:
     """Jobs whose bytes share a direction of a link over packet switches with another's while not all are
     rings. ``jobs``: each with its GPUs in rank order. Raises NoPathError."""
-    shared = [(job, ranks) for job, ranks in jobs if job.plane(fabric, ranks).shared]
+    shared = [(job, ranks) for job, ranks in jobs if job.plane(view.fabric, ranks).shared]
     if len(shared) < 2 or all(job.loop.collective == "ring" for job, _ in shared):
         return set()
-    router = Router(fabric, electrical_graph(fabric, light))
     users: dict[Port, set[str]] = {}
     for job, ranks in shared:
         steps = steps_named(job.loop.collective, len(ranks))
@@ -179,7 +182,7 @@ def _unknown(fabric: Fabric, jobs: Iterable[tuple[JobPlan, Sequence[str]]], ligh
             pair for s in steps for pair in zip(s.sources.tolist(), s.destinations.tolist(), strict=True)
         }
         for source, destination in pairs:
-            for hop in router.path(ranks[source], ranks[destination]):
+            for hop in view.router.path(ranks[source], ranks[destination]):
                 users.setdefault(hop.out, set()).add(job.name)
     return {name for names in users.values() if len(names) > 1 for name in names}
 
@@ -189,19 +192,24 @@ def cross_connects(fabric: Fabric, circuits: Circuits) -> CrossConnects:
     return circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in circuits])
 
 
+def packet_view(fabric: Fabric, circuits: Circuits) -> PacketView:
+    """Return the fabric with the light of circuits that are pairs of ports' names."""
+    return PacketView(fabric, cross_connects(fabric, circuits))
+
+
 def _compute_s(job: JobPlan) -> float:
     return job.loop.compute_s * max(job.stragglers.values(), default=1.0)
 
 
-def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, light: CrossConnects) -> float:
+def alone_s(plan: RunPlan, plane: Plane, gpus: Sequence[str], loop: Loop, view: PacketView) -> float:
     """Emulated seconds that the model gives an all-reduce as if nothing else were there."""
     factor = plan.setting.scale.rate
     real = Latencies(plan.latency_s(plane) / factor, plan.setting.scale.time / factor)
-    return plane.alone_s(gpus, loop.collective, loop.gradient_bytes, light, real) * factor
+    return plane.alone_s(gpus, loop.collective, loop.gradient_bytes, view, real) * factor
 
 
 def _sharing(
-    plan: RunPlan, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], light: CrossConnects
+    plan: RunPlan, jobs: Mapping[str, JobPlan], gpus: Mapping[str, Sequence[str]], view: PacketView
 ) -> dict[str, Predicted]:
     """While a set of jobs runs, each iterates at the rate that the model gives for that set; when one ends,
     the others are predicted anew. Jobs that share a link may take less than this (they do not send all the
@@ -210,26 +218,26 @@ def _sharing(
     each_s = max(
         (plan.latency_s(job.plane(setting.fabric, gpus[name])) for name, job in jobs.items()), default=0.0
     )
-    latencies = Latencies(each_s, setting.scale.time)
-    left = {name: float(job.iterations) for name, job in jobs.items()}
-    first: dict[str, float] = {}
-    ends: dict[str, float] = {}
-    now_s = 0.0
-    while left:
-        running = [
-            RingJob.all_reduce(
-                name, gpus[name], jobs[name].loop.gradient_bytes * setting.scale.rate, _compute_s(jobs[name])
-            )
-            for name in left
-        ]
-        pace = predict(setting.fabric, light, running, latencies)
-        first = first or pace
-        soonest = min(left, key=lambda name: left[name] * pace[name])
-        step_s = left[soonest] * pace[soonest]
-        now_s += step_s
-        ends[soonest] = now_s
-        left = {name: n - step_s / pace[name] for name, n in left.items() if name != soonest}
-    return {name: Predicted(ends[name], first[name] - _compute_s(job), 0) for name, job in jobs.items()}
+    rings = [
+        RingJob.all_reduce(name, gpus[name], job.loop.gradient_bytes * setting.scale.rate, _compute_s(job))
+        for name, job in jobs.items()
+    ]
+    model = RingModel(view, rings, Latencies(each_s, setting.scale.time))
+    found: dict[str, Predicted] = {}
+    # What happens to jobs of one group is nothing to others.
+    for group in model.groups():
+        first = pace = model.iteration_s(group)
+        left = {name: float(jobs[name].iterations) for name in group}
+        now_s = 0.0
+        while left:
+            step_s = min(count * pace[name] for name, count in left.items())
+            now_s += step_s
+            ended = [name for name, count in left.items() if count * pace[name] <= step_s * (1 + _AT_ONCE)]
+            for name in ended:
+                found[name] = Predicted(now_s, first[name] - _compute_s(jobs[name]))
+            left = {name: count - step_s / pace[name] for name, count in left.items() if name not in ended}
+            pace = model.iteration_s(left)
+    return {name: found[name] for name in jobs}
 
 
 def model_s(plan: RunPlan) -> dict[str, float]:

@@ -15,11 +15,12 @@ from ringlight.fabric.clusters import Cluster
 from ringlight.fabric.cost import Latencies, byte_time
 from ringlight.fabric.kinds import bus_factor
 from ringlight.fabric.parts import Port
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.grid.wavelengths import LightUse
 from ringlight.fabric.planes.wholes.interconnect import Built, Division, PhaseLight
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Steps
-from ringlight.fabric.topology import CrossConnects, Fabric
+from ringlight.fabric.topology import Fabric
 
 #: Latency of a step of a ring between servers, over InfiniBand or RoCE, in NCCL's model of its protocol for
 #: small messages (NVIDIA/nccl@01afd20 src/graph/tuning.cc, hwLat: network, ring, LL), seconds. Transfers
@@ -137,12 +138,11 @@ class Plane:
         ranks: Sequence[str],
         collective: str,
         vector_bytes: float,
-        circuits: CrossConnects,
+        view: PacketView,
         latencies: Latencies = Latencies(),
     ) -> float:
         """The same by the model, as if nothing else were there, waits for light left out, each step with its
-        latency; ``circuits``: what optical circuit switches pass. Raises ValueError where there is no
-        path."""
+        latency; ``view``: the fabric with its light. Raises ValueError where there is no path."""
         steps = steps_named(collective, len(ranks)).steps if latencies.each_s else 0
         return self.ideal_s(ranks, collective, vector_bytes) + steps * latencies.each_s
 

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from ringlight.fabric.clusters import Cluster, cluster_of
 from ringlight.fabric.cost import Latencies, steps_time
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.base import NETWORK_S, Plane
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.topology import CrossConnects, Fabric
+from ringlight.fabric.topology import Fabric
 
 
 class PacketPlane(Plane):
@@ -31,11 +32,11 @@ class PacketPlane(Plane):
         ranks: Sequence[str],
         collective: str,
         vector_bytes: float,
-        circuits: CrossConnects,
+        view: PacketView,
         latencies: Latencies = Latencies(),
     ) -> float:
         steps = steps_named(collective, len(ranks))
-        return steps_time(self.fabric, circuits, ranks, steps, vector_bytes, latencies)
+        return steps_time(view, ranks, steps, vector_bytes, latencies)
 
 
 def packets(fabric: Fabric) -> PacketPlane:

@@ -15,6 +15,7 @@ from ringlight.fabric.cost import (
     ring_rates,
 )
 from ringlight.fabric.parts import Port
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.topology import circuit_cross_connects
 from tests.unit.fabrics import NIC_BPS, OVERSUBSCRIPTION, make_fabric, six_gpu_fabric
 
@@ -32,7 +33,7 @@ def completion_s(red: list[str], blue: list[str], circuits: list[tuple[str, str]
         RingJob.all_reduce("red", red, GRADIENT_BYTES, COMPUTE_S),
         RingJob.all_reduce("blue", blue, GRADIENT_BYTES, COMPUTE_S),
     ]
-    return predict(fabric, lit, jobs)["red"] * BATCHES / len(red)
+    return predict(PacketView(fabric, lit), jobs)["red"] * BATCHES / len(red)
 
 
 FRAGMENTED = [(f"g{i}", f"tor{i // 3}:{i % 3 + 1}") for i in range(6)]
@@ -76,7 +77,7 @@ def test_one_oversubscription_explains_the_four_completion_times(
 def test_a_contiguous_ring_crosses_once_in_each_direction() -> None:
     fabric = six_gpu_fabric()
     lit = circuit_cross_connects(fabric, fabric.circuits)
-    rates = ring_rates(fabric, lit, [RingJob("red", ("g0", "g1", "g3", "g4"), 1e6)])["red"]
+    rates = ring_rates(PacketView(fabric, lit), [RingJob("red", ("g0", "g1", "g3", "g4"), 1e6)])["red"]
     trunk = NIC_BPS / OVERSUBSCRIPTION
     assert rates == pytest.approx((NIC_BPS, trunk, NIC_BPS, trunk))
 
@@ -85,8 +86,8 @@ def test_jobs_of_one_rank_or_no_bytes_only_compute() -> None:
     fabric = six_gpu_fabric()
     lit = circuit_cross_connects(fabric, fabric.circuits)
     jobs = [RingJob.all_reduce("one", ["g0"], 1e9, 0.5), RingJob("idle", ("g1", "g2"), 0.0, 0.25)]
-    assert predict(fabric, lit, jobs) == {"one": 0.5, "idle": 0.25}
-    assert predict(fabric, lit, []) == {}
+    assert predict(PacketView(fabric, lit), jobs) == {"one": 0.5, "idle": 0.25}
+    assert predict(PacketView(fabric, lit), []) == {}
 
 
 def test_the_ideal_ring() -> None:
@@ -101,7 +102,7 @@ def test_a_dark_gpu_is_named() -> None:
     fabric = six_gpu_fabric()
     lit = circuit_cross_connects(fabric, fabric.circuits[:-1])
     with pytest.raises(ValueError, match="no path from g0 to g5: g5 is dark"):
-        predict(fabric, lit, [RingJob("red", ("g0", "g5"), 1e6)])
+        predict(PacketView(fabric, lit), [RingJob("red", ("g0", "g5"), 1e6)])
 
 
 @pytest.mark.parametrize(
@@ -166,4 +167,4 @@ def test_jobs_on_switches_of_their_own_do_not_meet() -> None:
         RingJob.all_reduce("red", ["g0", "g1"], 125e6, 0.5),
         RingJob.all_reduce("blue", ["g2", "g3"], 250e6, 0),
     ]
-    assert predict(fabric, lit, jobs) == pytest.approx({"red": 1.5, "blue": 2.0})
+    assert predict(PacketView(fabric, lit), jobs) == pytest.approx({"red": 1.5, "blue": 2.0})

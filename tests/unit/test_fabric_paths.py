@@ -17,7 +17,7 @@ from ringlight.experiments.cli.show import check_document, show_check
 from ringlight.experiments.language.expand import load
 from ringlight.fabric.cost import RingJob, all_reduce_time, predict, steps_time
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import Hop, Router, hashed, without_ports
+from ringlight.fabric.paths import Hop, PacketView, Router, hashed, without_ports
 from ringlight.fabric.routing import forwarding_rules
 from ringlight.fabric.schedules import halving_doubling, ring
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -153,7 +153,7 @@ def two_racks(cables: int, paths: PathChoice) -> Fabric:
 def test_two_cables_carry_twice_what_one_does(job: list[int]) -> None:
     """Defect 3: a second cable was silently ignored."""
     jobs = [RingJob("a", tuple(f"g{i}" for i in job), 1e9)]
-    one, two = (predict(two_racks(n, "even"), {}, jobs)["a"] for n in (1, 2))
+    one, two = (predict(PacketView(two_racks(n, "even"), {}), jobs)["a"] for n in (1, 2))
     crossing = sum(a // 8 < b // 8 for a, b in itertools.pairwise([*job, job[0]]))
     # Eight flows cross each way, or one.
     assert one / two == pytest.approx(2 if crossing > 1 else 1)
@@ -240,12 +240,12 @@ def test_a_link_test_fills_every_direction_of_every_link_once(paths: PathChoice)
 def test_a_comparisons_model_knows_the_links_between_switches() -> None:
     """It took a NIC's rate for all there is: check gave one time for one cable and for two."""
     ranks = [f"g{i}" for pair in zip(range(8), range(8, 16), strict=True) for i in pair]
-    one, two = (steps_time(two_racks(n, "even"), {}, ranks, ring(16), 1e9) for n in (1, 2))
+    one, two = (steps_time(PacketView(two_racks(n, "even"), {}), ranks, ring(16), 1e9) for n in (1, 2))
     assert one == pytest.approx(8 * 2 * 15 / 16 * 8e9 / 12.9e9)
     assert one / two == pytest.approx(2)
     alone = leaf_spine(1, 16, 40e9).fabric()
     for steps in (ring(16), halving_doubling(16)):
-        assert steps_time(alone, {}, list(alone.gpus), steps, 1e9) == pytest.approx(
+        assert steps_time(PacketView(alone, {}), list(alone.gpus), steps, 1e9) == pytest.approx(
             all_reduce_time(steps, 1e9, 40e9)
         )
 

@@ -18,6 +18,7 @@ from scipy import optimize
 from ringlight.fabric import placement
 from ringlight.fabric.cost import RingJob, predict
 from ringlight.fabric.parts import Port
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import Circuit, Move, Regrouping, regroup
 from ringlight.fabric.topology import Fabric, circuit_cross_connects
 from tests.unit.fabrics import circuits, gpu_ports, make_fabric, six_gpu_fabric, switch_ports
@@ -148,8 +149,8 @@ def test_case_a_in_full() -> None:
         "g3": ("tor1:1", "tor0:3"),
         "g4": ("tor1:2", "tor0:4"),
     }
-    before = predict(fabric, circuit_cross_connects(fabric, fabric.circuits), jobs)
-    after = predict(fabric, circuit_cross_connects(fabric, result.circuits), jobs)
+    before = predict(PacketView(fabric, circuit_cross_connects(fabric, fabric.circuits)), jobs)
+    after = predict(PacketView(fabric, circuit_cross_connects(fabric, result.circuits)), jobs)
     assert all(after[job] < before[job] for job in before)
     again = regroup(fabric, result.circuits, jobs)
     assert not again.moved

@@ -27,6 +27,7 @@ from ringlight.experiments.language.plan import (
 )
 from ringlight.fabric.cost import ring_edge_bytes, steps_time
 from ringlight.fabric.parts import Port
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
@@ -57,7 +58,7 @@ def test_a_lone_ring_takes_its_steps_one_after_another(order: list[str], n: int)
     found = predict_jobs(plan, {"red": ranks})["red"]
     fabric = plan.setting.fabric
     light = circuit_cross_connects(fabric, [(Port.parse(a), Port.parse(b)) for a, b in plan.circuits])
-    by_steps = steps_time(fabric, light, ranks, steps_named("ring", n), 4000 * 200)
+    by_steps = steps_time(PacketView(fabric, light), ranks, steps_named("ring", n), 4000 * 200)
     assert found.all_reduce_s == pytest.approx(by_steps, rel=1e-9)
     assert found.jct_s == pytest.approx(5 * (0.1 + by_steps), rel=1e-9)
     assert found.all_reduce_s >= ideal_all_reduce_s(plan.setting, plan.jobs[0], ranks) * (1 - 1e-9)

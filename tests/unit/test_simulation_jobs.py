@@ -14,6 +14,7 @@ from ringlight.containers.worker.transport import SEGMENTS_PER_CHUNK
 from ringlight.controller.onic.protocol import Times
 from ringlight.fabric.cost import RingJob, byte_time, predict, ring_edge_bytes
 from ringlight.fabric.parts import Port
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.grid.wavelengths import light_use, wavelength_map, ways_for
 from ringlight.fabric.planes.ring import wdm
@@ -308,13 +309,13 @@ def test_jobs_contend_as_the_model_says() -> None:
     lit = circuit_cross_connects(fabric, fabric.circuits)
     gpus = {"a": ("g0", "g3", "g1", "g4"), "b": ("g2", "g5")}
     jobs = [Job(name, ranks, ring(len(ranks)), 10e6, iterations=4) for name, ranks in gpus.items()]
-    model = predict(fabric, lit, [RingJob.all_reduce(n, r, 10e6, 0.0) for n, r in gpus.items()])
+    model = predict(PacketView(fabric, lit), [RingJob.all_reduce(n, r, 10e6, 0.0) for n, r in gpus.items()])
     found = simulate(network, jobs)
     assert found["a"].failed is found["b"].failed is None
     # All communicate all the time; but ranks with a fast edge wait, so the link is not always full.
     assert iteration_s(found["b"]) <= model["b"] * 1.02
     alone = simulate(network, [jobs[0]])["a"]
-    expected = predict(fabric, lit, [RingJob.all_reduce("a", gpus["a"], 10e6, 0.0)])["a"]
+    expected = predict(PacketView(fabric, lit), [RingJob.all_reduce("a", gpus["a"], 10e6, 0.0)])["a"]
     assert iteration_s(alone) == pytest.approx(expected, rel=1e-9)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.cost import RingJob, ring_rates
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import Router
+from ringlight.fabric.paths import PacketView, Router
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.planes.ring.wrht import wrht
 from ringlight.fabric.schedules import halving_doubling, ring
@@ -73,7 +73,7 @@ def test_rates_are_those_of_the_cost_model() -> None:
     network = PacketNetwork(fabric)
     routes = network.routes(ranks, one_step([(i, (i + 1) % 6) for i in range(6)]))
     lit = circuit_cross_connects(fabric, fabric.circuits)
-    expected = ring_rates(fabric, lit, [RingJob("a", ranks, 1.0)])["a"]
+    expected = ring_rates(PacketView(fabric, lit), [RingJob("a", ranks, 1.0)])["a"]
     assert rates(routes.offsets, routes.links, network.capacity_bps) == pytest.approx(expected)
 
 

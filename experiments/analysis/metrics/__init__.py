@@ -20,23 +20,23 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
 from ringlight.experiments.analysis.prediction import (
-    Circuits,
     Foretell,
     Foretold,
     Predicted,
     by_phase,
+    packet_view,
     predict_jobs,
 )
 from ringlight.experiments.analysis.rows import Label, Row, Value
 from ringlight.experiments.record.events import RingSetUps
 from ringlight.experiments.record.runs import JobRun, Run
-from ringlight.fabric.paths import NoPathError
+from ringlight.fabric.paths import NoPathError, PacketView
 
 Of = Literal["run", "fabric", "job", "traffic", "event", "event job", "messages"]
 Compute = Callable[..., Any]
@@ -84,6 +84,16 @@ class Context:
         )
 
     @cached_property
+    def view_before(self) -> PacketView:
+        """The fabric with its light of the start."""
+        return packet_view(self.run.plan.setting.fabric, self.run.circuits_before)
+
+    @cached_property
+    def view(self) -> PacketView:
+        """The fabric with its light of the end."""
+        return packet_view(self.run.plan.setting.fabric, self.run.circuits)
+
+    @cached_property
     def foretold(self) -> Foretold | None:
         """The simulation of a measured run; None of one that was simulated, or that nobody simulates.
 
@@ -114,18 +124,26 @@ class Context:
         jobs = self.run.jobs.items()
         return {k: v for name, job in jobs if job.gpus for k, v in self.predict({name: job.gpus}).items()}
 
+    @cached_property
+    def _known(self) -> dict[Hashable, Mapping[str, Predicted]]:
+        return {}
+
     def predict(
-        self, gpus: Mapping[str, tuple[str, ...]], circuits: Circuits | None = None
+        self, gpus: Mapping[str, tuple[str, ...]], *, before: bool = False
     ) -> Mapping[str, Predicted]:
         """What the models say of some jobs together; nothing where one has no path.
 
-        ``circuits``: those that are lit; by default those of the end.
+        ``before``: with the light of the start, not of the end.
         """
-        try:
-            return predict_jobs(self.run.plan, gpus, self.run.circuits if circuits is None else circuits)
-        except NoPathError:
-            # That may be what the run is about.
-            return {}
+        key = before, tuple(gpus.items())
+        if key not in self._known:
+            try:
+                found = predict_jobs(self.run.plan, gpus, self.view_before if before else self.view)
+            except NoPathError:
+                # That may be what the run is about.
+                found = {}
+            self._known[key] = found
+        return self._known[key]
 
     @cached_property
     def set_up_times(self) -> list[float]:

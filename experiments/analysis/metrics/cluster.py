@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 
 from ringlight.experiments.analysis.metrics import Context, metric
-from ringlight.experiments.analysis.prediction import cross_connects
 from ringlight.experiments.analysis.statistics import jain
 from ringlight.experiments.record.runs import JobRun
-from ringlight.fabric.topology import electrical_graph
 
 
 @metric("s")
@@ -58,7 +56,6 @@ def fragmentation(context: Context, job: JobRun) -> float | None:
     fabric = context.run.plan.setting.fabric
     if len(fabric.packet_switches) < 2 or not job.gpus:
         return None
-    graph = electrical_graph(fabric, cross_connects(fabric, context.run.circuits))
-    on = [next(iter(graph.heads(gpu)), None) for gpu in job.gpus]
+    on = [next(iter(context.view.graph.heads(gpu)), None) for gpu in job.gpus]
     pairs = list(itertools.pairwise([*on, on[0]]))
     return float(sum(a != b for a, b in pairs) / len(pairs))

@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 from ringlight.experiments.analysis.carrying import pairs
 from ringlight.experiments.analysis.metrics import LIGHT, Context, metric
 from ringlight.experiments.analysis.metrics.regroup import window
-from ringlight.experiments.analysis.prediction import cross_connects
 from ringlight.experiments.analysis.statistics import median
 from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.record.runs import Action, JobRun
 from ringlight.fabric.parts import Port
-from ringlight.fabric.paths import Router
-from ringlight.fabric.topology import electrical_graph
 
 #: What is done to something, so that there is something to recover from.
 FAULTS = ("kill", "cut", "lose")
@@ -69,15 +66,14 @@ def _gpus_at(job: JobRun, moment: float) -> Sequence[str]:
 
 def _passed(context: Context, action: Action, job: JobRun, gpus: Sequence[str]) -> set[Port] | None:
     """Every port that a job's messages pass as it is lit when an event comes; None where nobody knows."""
-    run, fabric = context.run, context.run.plan.setting.fabric
+    run = context.run
     moved = any(other.plan.do in LIGHT and other.begun < action.begun for other in run.actions)
-    lit = cross_connects(fabric, run.circuits if moved else run.circuits_before)
-    router = Router(fabric, graph := electrical_graph(fabric, lit))
-    at = {edge.out: edge for edge in graph.edges}
+    view = context.view if moved else context.view_before
+    at = {edge.out: edge for edge in view.graph.edges}
     found: set[Port] = set()
     try:
         for source, destination in pairs(job.plan, gpus):
-            for hop in router.path(source, destination):
+            for hop in view.router.path(source, destination):
                 found.update(at[hop.out].path)
     except ValueError:
         return None

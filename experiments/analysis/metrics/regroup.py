@@ -188,8 +188,8 @@ def iteration_predicted(context: Context, action: Action, job: JobRun) -> Mappin
     if not moves_light(context, action) or not once or not all(gpus.values()):
         return {}
     found = {}
-    for name, circuits in zip(_PREDICTED, (run.circuits_before, run.circuits), strict=True):
-        if model := context.predict(gpus, circuits).get(job.name):
+    for name, before in zip(_PREDICTED, (True, False), strict=True):
+        if model := context.predict(gpus, before=before).get(job.name):
             found[name] = model.jct_s / job.plan.iterations
     return found
 

@@ -99,6 +99,8 @@ class SimulatedLab:
         self._cut: set[frozenset[Port]] = set()
         self._flaps: dict[frozenset[Port], Flap] = {}
         self._circuits = canonical(plan.circuits)
+        #: The switch of each GPU, on this fabric with these circuits.
+        self._switches: tuple[Fabric, object, dict[str, str | None]] | None = None
         first = plan.jobs[0].plane(self._fabric)
         traced = len(self._fabric.gpus) <= MOST_TRACED and CARRIERS[first.kind].traced
         self._engine = Engine(trace=traced, most_events=self._most_events)
@@ -284,12 +286,16 @@ class SimulatedLab:
 
     def _switch_of(self) -> dict[str, str | None]:
         """The packet switch that each GPU is lit to now."""
-        graph = electrical_graph(self._fabric, light(self._fabric, self._circuits))
-        switches = self._fabric.packet_switches
-        return {
-            gpu: next((head for head in graph.heads(gpu) if head in switches), None)
-            for gpu in self._fabric.gpus
-        }
+        known = self._switches
+        if known is None or known[0] is not self._fabric or known[1] != self._circuits:
+            graph = electrical_graph(self._fabric, light(self._fabric, self._circuits))
+            switches = self._fabric.packet_switches
+            at = {
+                gpu: next((head for head in graph.heads(gpu) if head in switches), None)
+                for gpu in self._fabric.gpus
+            }
+            known = self._switches = (self._fabric, self._circuits, at)
+        return known[2]
 
     # What happens.
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringlight.fabric.cost import Latencies
+from ringlight.fabric.paths import PacketView
 from ringlight.fabric.planes.averagers.averaging import Averaging, averaging_of
 from ringlight.fabric.planes.base import Misfit
 from ringlight.fabric.planes.packets import PacketPlane
-from ringlight.fabric.topology import CrossConnects, Fabric
+from ringlight.fabric.topology import Fabric
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class AveragerPlane(PacketPlane):
         ranks: Sequence[str],
         collective: str,
         vector_bytes: float,
-        circuits: CrossConnects,
+        view: PacketView,
         latencies: Latencies = Latencies(),
     ) -> float:
         """An averager hands a frame on when it has all of it."""
