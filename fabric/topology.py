@@ -93,6 +93,11 @@ class Fabric:
         )
 
     @cached_property
+    def packet_gpus(self) -> tuple[str, ...]:
+        """GPUs without an O-NIC, which send packets."""
+        return tuple(gpu for gpu in self.gpus if gpu not in self.onics)
+
+    @cached_property
     def agents(self) -> tuple[str, ...]:
         """GPUs whose O-NIC has tunable lasers, and so an agent, which asks for light."""
         return tuple(gpu for gpu, onic in self.onics.items() if onic.transmitters == "tunable")

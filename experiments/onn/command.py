@@ -93,7 +93,7 @@ def train(
     began, processor = time.monotonic(), _processor_s()
 
     def report(epoch: int, loss: float) -> None:
-        reporter.advance({"epoch": epoch})
+        reporter.advance(lambda: {"epoch": epoch})
         if epoch % max(1, passes // 10) == 0 or epoch == passes:
             reporter.say(f"  epoch {epoch}: loss {loss:.5f}{'' if epoch <= stage else ' (second stage)'}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -27,6 +28,8 @@ _NOWHERE: Point = {}
 #: Times that are real, or those of software, which no scale changes.
 _UNSCALED = frozenset({"jct_real", "setup_told_apart", "start_up", "start_spread", "recovery_assumed"})
 PUBLISHED: Label = "published"
+#: Of an arm with more jobs only the slowest are listed and drawn.
+MOST_JOBS, SLOWEST = 24, 10
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,21 @@ class View:
         for arm in self.fixed if arms is None else arms:
             for subject in self._subjects.get((arm, kind), ()):
                 yield self.at(arm, subject)
+
+    def listed(self, arm: str) -> list[str]:
+        """Names of an arm's jobs that a page lists: all, or the slowest where there are more than it can."""
+        jobs = self.first[arm].jobs if arm in self.first else {}
+        if len(jobs) <= MOST_JOBS:
+            return list(jobs)
+        took_s = {name: math.inf if job.jct_s is None else job.jct_s for name, job in jobs.items()}
+        slowest = set(sorted(jobs, key=lambda name: -took_s[name])[:SLOWEST])
+        return [name for name in jobs if name in slowest]
+
+    def each_job(self, arms: Iterable[str] | None = None) -> Iterator[Figures]:
+        """As :meth:`each` of ``job``, of jobs that are :meth:`listed`."""
+        for arm in self.fixed if arms is None else arms:
+            names = set(self.listed(arm))
+            yield from (at for at in self.each("job", [arm]) if at.name in names)
 
     @cached_property
     def _subjects(self) -> Mapping[tuple[str, str], dict[str, None]]:

@@ -383,7 +383,7 @@ class _Wanted(Reporter):
     def say(self, text: str, style: str | None = None) -> None:
         self._check()
 
-    def advance(self, done: Mapping[str, int]) -> None:
+    def advance(self, done: Callable[[], Mapping[str, int]]) -> None:
         self._check()
 
     def _check(self) -> None:

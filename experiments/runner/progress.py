@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,10 +15,12 @@ from rich.text import Text
 
 from ringlight.fabric.text import visible
 
-#: Seconds between two lines about one run where there is no terminal.
-LINE_EVERY_S = 5.0
+#: Seconds between two lines about one run where there is no terminal, and between two drawings of a bar.
+LINE_EVERY_S, BAR_EVERY_S = 5.0, 0.1
 #: Seconds between two lines about runs that are computed, and least between two notes of one of them.
 COMPUTED_EVERY_S, NOTE_EVERY_S = 2.0, 0.5
+#: Jobs beyond these have one bar, or one number, together.
+MOST_NAMED = 12
 
 
 class Reporter:
@@ -48,16 +50,30 @@ class Reporter:
             shown = TextColumn("          {task.description}"), BarColumn(bar_width=34), MofNCompleteColumn()
             self._bars = Progress(*shown, TimeElapsedColumn(), console=self.console, transient=True)
             self._bars.start()
+            if len(iterations) > MOST_NAMED:
+                iterations = {f"{len(iterations):,} jobs": sum(iterations.values())}
             self._tasks = {job: self._bars.add_task(f"{job:<8}", total=n) for job, n in iterations.items()}
 
-    def advance(self, done: Mapping[str, int]) -> None:
-        """Iterations done so far, by job."""
-        if self._bars is not None:
-            for job, count in done.items():
+    def advance(self, done: Callable[[], Mapping[str, int]]) -> None:
+        """Show iterations done so far, by job, which ``done`` counts, if the last time was a while ago."""
+        if time.monotonic() - self._last_line < (LINE_EVERY_S if self._bars is None else BAR_EVERY_S):
+            return
+        self._last_line = time.monotonic()
+        counts = done()
+        if self._bars is None:
+            self.say(f"  {self._counted(counts)}")
+        elif len(counts) > MOST_NAMED:
+            self._bars.update(*self._tasks.values(), completed=sum(counts.values()))
+        else:
+            for job, count in counts.items():
                 self._bars.update(self._tasks[job], completed=count)
-        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            self.say("  " + ", ".join(f"{job} {count}/{self._totals[job]}" for job, count in done.items()))
+
+    def _counted(self, done: Mapping[str, int]) -> str:
+        if len(done) <= MOST_NAMED:
+            return ", ".join(f"{job} {count}/{self._totals[job]}" for job, count in done.items())
+        over = sum(count >= self._totals[job] for job, count in done.items())
+        share = sum(done.values()) / max(1, sum(self._totals[job] for job in done))
+        return f"{share:.0%} of the iterations of {len(done):,} jobs, {over:,} of them ended"
 
     def computed(self, title: str, share: float) -> None:
         """How much of a run that this process computes is done."""

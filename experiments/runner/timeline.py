@@ -305,14 +305,17 @@ class _Run:
             until_s = min(self._next_time_s(), self._zero_s + patience_s)
             found = self._lab.next(until_s)
             self._keep(found)
-            self._reporter.advance({job.name: self._at.iterations(job.name) for job in self._plan.jobs})
-            left = ", ".join(
-                self._said(job.name) for job in self._plan.jobs if job.name not in self._at.ended
+            self._reporter.advance(
+                lambda: {job.name: self._at.iterations(job.name) for job in self._plan.jobs}
             )
             if not found and until_s == math.inf:
-                raise self._error(f"nothing happens any more; waiting: {left}")
+                raise self._error(f"nothing happens any more; waiting: {self._left()}")
             if self._lab.now_s() >= self._zero_s + patience_s:
-                raise self._error(f"{left or 'events'} had not ended after {patience_s:.0f} s")
+                raise self._error(f"{self._left() or 'events'} had not ended after {patience_s:.0f} s")
+
+    def _left(self) -> str:
+        """Jobs that have not ended."""
+        return ", ".join(self._said(job.name) for job in self._plan.jobs if job.name not in self._at.ended)
 
     def _said(self, name: str) -> str:
         """A job that has not ended, with why it was not taken."""

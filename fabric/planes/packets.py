@@ -40,4 +40,4 @@ class PacketPlane(Plane):
 
 
 def packets(fabric: Fabric) -> PacketPlane:
-    return PacketPlane(fabric, "", tuple(gpu for gpu in fabric.gpus if gpu not in fabric.onics))
+    return PacketPlane(fabric, "", fabric.packet_gpus)

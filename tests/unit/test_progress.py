@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.progress import Notes, Reporter
 
 LINE = re.compile(r" *[0-9]+\.[0-9] s  (?P<text>.+)")
@@ -50,7 +51,7 @@ def test_lines_keep_their_time_when_the_bar_is_drawn_again(
     reporter = Reporter()
     reporter.start_run("the run", jobs)
     for number in range(5):
-        reporter.advance(dict.fromkeys(jobs, number))
+        reporter.advance(lambda: dict.fromkeys(jobs, number))  # noqa: B023
         reporter.say(f"[event] {number}", style="yellow")
     reporter.end_run()
     reporter.say("end")
@@ -58,6 +59,25 @@ def test_lines_keep_their_time_when_the_bar_is_drawn_again(
     texts = [one["text"] for one in found if one is not None]
     assert texts == ["the run", *(f"[event] {number}" for number in range(5)), "end"]
     assert len(texts) == len(found)
+
+
+def test_many_jobs_are_counted_not_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    few, many = {"red": 4, "blue": 4}, {f"j{number}": 4 for number in range(2048)}
+    for jobs in (few, many):
+        reporter = Reporter()
+        reporter.start_run("the run", jobs)
+        reporter.advance(lambda: {name: 4 if name in ("red", "j7") else 1 for name in jobs})  # noqa: B023
+        reporter.end_run()
+    found = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
+    assert [one["text"].strip() for one in found if one is not None] == [
+        "the run",
+        "red 4/4, blue 1/4",
+        "the run",
+        "25% of the iterations of 2,048 jobs, 1 of them ended",
+    ]
 
 
 def test_where_there_is_no_terminal_lines_are_plain(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from ringlight.experiments.report.drawing import FACE, INK, LIGHT, QUIET, RULE, 
 from ringlight.experiments.report.page import NOTHING, folded_if_long, mark, quiet, table_of, tag, text
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.sections.jobs import state
-from ringlight.experiments.report.view import Draw, Figures, View, seconds_and_real
+from ringlight.experiments.report.view import SLOWEST, Draw, Figures, View, seconds_and_real
 from ringlight.experiments.report.words import YES_NO, called, count, meaning, seconds
 
 #: More arms than these have their events and faults in the tables only.
@@ -79,7 +79,10 @@ def timeline(view: View, draw: Draw) -> str:
     if shown:
         shown += quiet(f"Times since the release of the first jobs, as emulated {tag(view.label)}.")
     shown = folded_if_long(f"{len(lines)} events", len(lines), shown)
-    return draw("timeline", caption, _timeline, runs[:_MOST]) + shown
+    drawn = [(run, view.listed(run.plan.arm)) for run in runs[:_MOST]]
+    if any(len(names) < len(run.jobs) for run, names in drawn):
+        caption += f" Of {max(len(run.jobs) for run, _ in drawn):,} jobs the {SLOWEST} slowest."
+    return draw("timeline", caption, _timeline, drawn) + shown
 
 
 @dataclass(frozen=True)
@@ -114,32 +117,31 @@ def _came(action: Action) -> str:
     return mark("bad", text(came)) if came else "done"
 
 
-def _timeline(runs: list[Run]) -> Figure:
-    rows = [len(run.jobs) for run in runs]
+def _timeline(runs: list[tuple[Run, list[str]]]) -> Figure:
+    rows = [len(names) for _, names in runs]
     height = 0.55 + sum(0.42 * n + 0.62 for n in rows)
     figure, axes = sheet(height, rows=len(runs), left=0.95, heights=rows, gap=(0, 0.62), top=0.5)
-    colours = job_colours(list(dict.fromkeys(name for run in runs for name in run.jobs)))
+    colours = job_colours(list(dict.fromkeys(name for _, names in runs for name in names)))
     # One scale for all panels: arms are compared.
-    ends = [job.end - run.released for run in runs for job in run.jobs.values() if job.end is not None]
+    ends = [job.end - run.released for run, _ in runs for job in run.jobs.values() if job.end is not None]
     last = max(ends, default=1.0)
-    for (axis,), run in zip(axes, runs, strict=True):
-        _run(axis, run, colours, last)
+    for (axis,), (run, names) in zip(axes, runs, strict=True):
+        _run(axis, run, names, colours, last)
         if len(runs) > 1:
             axis.set_title(run.plan.title)
     axes[-1][0].set_xlabel("seconds since the release of the first jobs")
     waiting = [Patch(**_WAITING, label="waiting for GPUs")]
-    if any(_starting_s(run.released, job) for run in runs for job in run.jobs.values()):
+    if any(_starting_s(run.released, run.jobs[name]) for run, names in runs for name in names):
         waiting.append(Patch(**_STARTING, label="workers start"))
     events = [key(LIGHT, "event")]
-    if any(_strange(run) for run in runs):
+    if any(_strange(run) for run, _ in runs):
         events.append(Line2D([], [], **_STRANGE, label="switch changed by others"))
     legend(figure, "a job's time", [*waiting, key(QUIET, "training", 6), *events])
     return figure
 
 
-def _run(axis: Axes, run: Run, colours: Mapping[str, str], last: float) -> None:
-    """``last``: seconds since the release at which the axis ends, or nearly."""
-    names = list(run.jobs)
+def _run(axis: Axes, run: Run, names: Sequence[str], colours: Mapping[str, str], last: float) -> None:
+    """Draw the jobs of these names. ``last``: seconds since the release at which the axis ends, or nearly."""
     named_rows(axis, names)
     for y, name in enumerate(names):
         _job(axis, y, run.jobs[name], run.released, colours[name])
@@ -234,7 +236,7 @@ def _faults(run: Run) -> list[Action]:
 
 def _lines(view: View, run: Run) -> Iterator[Line]:
     for action in _faults(run):
-        for job in view.each("job", [run.plan.arm]):
+        for job in view.each_job([run.plan.arm]):
             at = view.at(job.arm, f"event {action.plan.name} {job.subject}")
             if any(at.row(metric) for _, metric in _FIGURES):
                 yield at, job, action

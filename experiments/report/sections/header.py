@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator
 
 from ringlight.experiments.analysis.latency import latency_words
+from ringlight.experiments.analysis.statistics import percentile
 from ringlight.experiments.report.page import NO_RESULT, hero, mark, text
 from ringlight.experiments.report.page import header as head_of
 from ringlight.experiments.report.sections import DOUBTS, section
-from ringlight.experiments.report.view import Compared, Draw, Figures, View, real
+from ringlight.experiments.report.view import MOST_JOBS, Compared, Draw, Figures, View, real
 from ringlight.experiments.report.words import (
     HARD_SPACE,
     apart,
@@ -192,8 +193,11 @@ def _stands(at: Figures, metric: str) -> str:
 
 
 def _job_times(view: View) -> Iterator[Card]:
-    """Times of jobs, for a report without a comparison."""
-    for at in view.each("job"):
+    """Times of jobs, for a report without a comparison: of all, or how those of many are spread."""
+    for arm in view.fixed:
+        if len(view.first[arm].jobs) > MOST_JOBS:
+            yield from _crowd_times(view, arm)
+    for at in (at for at in view.each("job") if len(view.first[at.arm].jobs) <= MOST_JOBS):
         jct, delay = at.numbers("jct", "queueing_delay")
         state = str(at.value("state"))
         name = text(f"{at.name}, {at.title}" if len(view.arms) > 1 else at.name)
@@ -203,6 +207,17 @@ def _job_times(view: View) -> Iterator[Card]:
             yield name, _big(jct), remark
         elif state not in ("None", "SUCCEEDED"):
             yield name, f'<span class="bad">{text(state.lower())}</span>', "state"
+
+
+def _crowd_times(view: View, arm: str) -> Iterator[Card]:
+    jobs = [(jct, at) for at in view.each("job", [arm]) if (jct := at.number("jct")) is not None]
+    if not jobs:
+        return
+    where = f", {text(view.title(arm))}" if len(view.arms) > 1 else ""
+    remark = f"of {len(jobs):,} jobs' completion times{_doubt(view, arm)}"
+    yield f"Median{where}", _big(percentile((jct for jct, _ in jobs), 0.5)), remark
+    longest_s, at = max(jobs, key=lambda job: job[0])
+    yield f"Longest{where}: {text(at.name)}", _big(longest_s), remark
 
 
 def _events(view: View) -> Iterator[Card]:
@@ -219,7 +234,10 @@ def _events(view: View) -> Iterator[Card]:
                 (blackout, said, f"{_stands(at, 'blackout')}{_doubt(view, at.arm)}")
             )
         if recovery is not None:
-            name = text(f"{at.title}, {at.subject.rpartition('job ')[2]}")
+            job = at.subject.rpartition("job ")[2]
+            if job not in view.listed(at.arm):
+                continue
+            name = text(f"{at.title}, {job}")
             remark = f"from “{_event(at)}” to the end of the next iteration{_stands(at, 'recovery')}"
             yield name, _big(recovery), remark + _doubt(view, at.arm)
     for name, found in blackouts.items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ringlight.experiments.analysis.statistics import percentile
 from ringlight.experiments.record.outputs import Written
 from ringlight.experiments.record.runs import JobRun
 from ringlight.experiments.report.charts import chart, legend
@@ -26,7 +27,9 @@ from ringlight.experiments.report.page import (
 from ringlight.experiments.report.sections import section
 from ringlight.experiments.report.view import (
     JOB,
+    MOST_JOBS,
     PUBLISHED,
+    SLOWEST,
     Draw,
     Figures,
     View,
@@ -52,6 +55,8 @@ _MOST_GPUS = 8
 _MOST_LINES = 8
 #: Characters of a last line that are shown beside others.
 _LONGEST, _NEWLINE = 160, "\n"
+#: Times of jobs whose spread is shown where there are many.
+_SPREAD = {"jct": "completion", "iteration": "iteration", "allreduce": "all-reduce"}
 #: What columns say that only some experiments have.
 _EXPLAINED = {
     "simulated": "the JCT of a simulation of the same run",
@@ -67,9 +72,10 @@ _EXPLAINED = {
 @section(25, "Jobs", needs=("state",))
 def jobs(view: View, draw: Draw) -> str:
     """Every job of every arm: where it ran, how long it waited and took, and what became of it."""
-    found = list(view.each("job"))
+    found = list(view.each_job())
     if not found:
         return ""
+    crowds = [arm for arm in view.fixed if len(view.listed(arm)) < len(view.first[arm].jobs)]
     shown = figures(
         found,
         [
@@ -93,11 +99,42 @@ def jobs(view: View, draw: Draw) -> str:
     )
     there = [head for head in _EXPLAINED if f">{head}</th>" in shown]
     explained = "".join(f" {upper_first(head)}: {_EXPLAINED[head]}." for head in there)
-    return folded_if_long(f"{len(found)} jobs", len(found), shown) + quiet(
-        f"All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job "
-        "completion time, from its release to its end; iteration and all-reduce are medians over ranks and "
-        f"iterations.{explained}{_failures(view)}{view.says('jobs')}"
+    return (
+        _spread(view, crowds)
+        + folded_if_long(f"{len(found)} jobs", len(found), shown)
+        + quiet(
+            f"All {tag(view.label)}, seconds as emulated; GPUs in rank order. JCT: job "
+            "completion time, from its release to its end; iteration and all-reduce are medians over ranks "
+            f"and iterations.{explained}{_failures(view)}{view.says('jobs')}"
+        )
     )
+
+
+def _spread(view: View, arms: Sequence[str]) -> str:
+    """How times of jobs are spread in arms with more of them than are listed."""
+    lines = [
+        (arm, head, [value for at in view.each("job", [arm]) if (value := at.number(metric)) is not None])
+        for arm in arms
+        for metric, head in _SPREAD.items()
+    ]
+
+    def share(part: float) -> Callable[[tuple[str, str, list[float]]], str]:
+        return lambda line: seconds(percentile(line[2], part))
+
+    shown = table_of(
+        [line for line in lines if line[2]],
+        [
+            ("of all jobs", lambda line: text(line[1])),
+            ("jobs", lambda line: f"{len(line[2]):,}"),
+            ("shortest", share(0.0)),
+            ("median", share(0.5)),
+            ("95 of 100 within", share(0.95)),
+            ("longest", share(1.0)),
+        ],
+        1,
+        group=(lambda line: text(view.title(line[0]))) if len(view.fixed) > 1 else None,
+    )
+    return shown and shown + quiet(f"Below are the {SLOWEST} that took longest; rows.csv has all of them.")
 
 
 def _job(at: Figures) -> JobRun:
@@ -184,12 +221,15 @@ def iterations(view: View, draw: Draw) -> str:
     lines = list(_lines(view))
     if not any(len(job.spans) > 1 for _, job in lines):
         return ""
-    left_out = "" if len(lines) <= _MOST_LINES else f" The first {_MOST_LINES} of {len(lines)}."
+    alone = len(view.fixed) == 1
+    jobs = max(len(view.first[arm].jobs) for arm in view.fixed)
+    which = f"{_MOST_LINES} of the {SLOWEST} slowest of {jobs:,} jobs" if alone and jobs > MOST_JOBS else None
+    left_out = "" if len(lines) <= _MOST_LINES else f" {which or f'The first {_MOST_LINES} of {len(lines)}'}."
     caption = (
         f"Duration of every iteration, slowest rank, in the first run of each arm; by its number. The dotted "
         f"line is an iteration's computing.{left_out} {view.label.capitalize()}, time as emulated."
     )
-    told_apart = "job" if len(view.fixed) == 1 else "arm"
+    told_apart = "job" if alone else "arm"
     picture = draw("iterations", caption, _iterations, lines[:_MOST_LINES], told_apart)
     return view.paragraph("iterations") + picture
 
@@ -198,7 +238,7 @@ def _lines(view: View) -> Iterator[tuple[str, JobRun]]:
     """What to draw: the compared job of every arm, or every job where there is one arm."""
     compared = [spec.job for spec in view.experiment.spec.compare]
     for arm, run in view.first.items():
-        jobs, alone = list(run.jobs.values()), len(view.fixed) == 1
+        jobs, alone = [run.jobs[name] for name in view.listed(arm)], len(view.fixed) == 1
         for job in jobs if alone else [next((j for j in jobs if j.name in compared), jobs[0])]:
             if job.iterations:
                 yield job.name if alone else arm if len(jobs) == 1 else f"{arm}, {job.name}", job

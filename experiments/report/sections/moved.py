@@ -396,7 +396,7 @@ def _one(view: View, draw: Draw, run: Run, action: Action) -> str:
 def _pace(view: View, arm: str, event: str) -> str:
     """A sentence that says how the jobs' iteration times changed."""
     said = []
-    for job in view.each("job", [arm]):
+    for job in view.each_job([arm]):
         before, after, *model = view.at(arm, f"{event} {job.subject}").numbers(*_PACE)
         if before is not None and after is not None:
             modelled = f" (model: {' to '.join(map(seconds, model))})" if None not in model else ""
