@@ -247,12 +247,17 @@ def check(
     as_json: options.Json = False,
 ) -> None:
     """Check a scenario file and say what it describes; runs nothing and needs no root."""
+    from ringlight.experiments.backends.simulation.workloads import MOST_RANKS
     from ringlight.experiments.cli.show import add_cuts, check_document, show_check
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.machine import scale_here
 
+    # Points of larger jobs take long to read, and are not predicted.
     experiment = load_checked(
-        scenario, sets=sets or (), scale_for=functools.partial(scale_here, fast_path=fast_path)
+        scenario,
+        sets=sets or (),
+        scale_for=functools.partial(scale_here, fast_path=fast_path),
+        most_gpus=MOST_RANKS,
     )
     found = check_document(experiment)
     if hosts is not None:

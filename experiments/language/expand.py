@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ class Experiment:
     """A checked scenario file. ``spec``: what it says of all its runs; ``text``: the file; ``files``: what
     workloads were read from, by the names that lead there from the file's directory. ``sets``: what was put
     in place of the file's, each ``PATH=VALUE``. ``scale``: what runs got that leave it to the machine
-    (``scale: auto``); None where none does."""
+    (``scale: auto``); None where none does. ``unread``: by arm the runs that are left out, of an arm of which
+    one point was asked for (``most_gpus`` of :func:`load`)."""
 
     path: str
     text: str
@@ -61,6 +62,7 @@ class Experiment:
     files: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     scale: ChosenScale | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -140,6 +142,7 @@ def load(
     parts: Callable[[], Collection[str]] | None = None,
     scale_for: ScaleFor | None = None,
     auto: bool = False,
+    most_gpus: float = math.inf,
 ) -> Experiment:
     """The experiment in a YAML file. Raises ScenarioError, one line naming file and key.
 
@@ -147,7 +150,7 @@ def load(
     and its sweeps have there. ``metrics``: of results, with their units, and ``parts``: of a report, to check
     what the file says of them. ``scale_for``: chooses a scale where the file leaves it to the machine;
     without it such a file is refused. ``auto``: leave it to the machine where the file says nothing of a
-    scale.
+    scale. ``most_gpus``: of an arm with a larger job only the first point is read, the others are counted.
     """
     text = read_text(path, SCENARIO_BYTES)
     return parse(
@@ -159,6 +162,7 @@ def load(
         parts=parts,
         scale_for=scale_for,
         auto=auto,
+        most_gpus=most_gpus,
     )
 
 
@@ -172,6 +176,7 @@ def parse(
     parts: Callable[[], Collection[str]] | None = None,
     scale_for: ScaleFor | None = None,
     auto: bool = False,
+    most_gpus: float = math.inf,
 ) -> Experiment:
     """Load from text, like :func:`load`; ``path`` names it in errors."""
     raw = parse_yaml(text, path)
@@ -184,19 +189,19 @@ def parse(
         if auto and not _says_of_scale(raw, spec, values):
             raw["scale"] = AUTO
         builder, scale = Builder(Path(path).parent), None
-        plans = _plans(raw, spec, repeat or spec.repeat, builder, values)
+        plans, unread = _plans(raw, spec, repeat or spec.repeat, builder, values, most_gpus)
         if builder.auto:
             if scale_for is None:
                 raise ValueError("scale: auto: nothing here knows the machine that is to choose it")
             scale = scale_for([plan for plan in plans if plan.point_name in builder.auto])
             builder = Builder(Path(path).parent, scale.scale)
-            plans = _plans(raw, spec, repeat or spec.repeat, builder, values)
+            plans, unread = _plans(raw, spec, repeat or spec.repeat, builder, values, most_gpus)
         jobs = {plan.arm: [job.name for job in plan.jobs] for plan in plans}
         check_file(spec, list(jobs), jobs, metrics, parts)
     except ValueError as error:
         raise ScenarioError(f"{path}: {_as_written(str(error), raw)}") from None
     files = (file.relative_to(Path(path).parent).as_posix() for file in builder.files)
-    return Experiment(path, text, spec, plans, tuple(files), tuple(sets), scale)
+    return Experiment(path, text, spec, plans, tuple(files), tuple(sets), scale, unread)
 
 
 def is_only_fabric(raw: Mapping[str, Any], sets: Collection[str] = ()) -> bool:
@@ -273,8 +278,10 @@ def _sweeps(written: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def _plans(
-    raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder, sets: Mapping[str, Any]
-) -> tuple[RunPlan, ...]:
+    raw: Mapping[str, Any], spec: FileSpec, repeat: int, builder: Builder, sets: Mapping[str, Any],
+    most_gpus: float,
+) -> tuple[tuple[RunPlan, ...], dict[str, int]]:  # fmt: skip
+    """The plans of a file, and how many runs are left out of arms with a job of more than ``most_gpus``."""
     if raw.get("jobs") is None:
         raw = {**raw, "jobs": None if is_only_fabric(raw, sets) else ONLY_JOB}
     builder.check_fabrics(raw)
@@ -287,6 +294,7 @@ def _plans(
             if arm not in arms:
                 raise ValueError(f"sweep[{number}].arms: there is no arm {arm}; there are {', '.join(arms)}")
     found: list[RunPlan] = []
+    unread: dict[str, int] = {}
     put_once = _Put(raw)
     last = [_Override(path, value, f"--set {path}") for path, value in sets.items()]
     for arm, overrides in arms.items():
@@ -294,6 +302,9 @@ def _plans(
         for number, point in enumerate(points, start=1):
             name = arm if len(points) == 1 and not point else f"{arm}-{number}"
             found.append(_plan(builder, put_once, spec, arm, name, [*overrides, *point, *last]))
+            if number < len(points) and any(job.gpus > most_gpus for job in found[-1].jobs):
+                unread[arm] = (len(points) - 1) * repeat
+                break
     names: dict[str, str] = {}
     for plan in found:
         if plan.name in names:
@@ -301,11 +312,12 @@ def _plans(
             raise ValueError(f"arms.{plan.name}: a point of arm {other} has that name")
         names[plan.name] = plan.arm
     found = _with_one_setting_each(found)
-    return tuple(
+    repeated = (
         plan if number == 1 else replace(plan, name=f"{plan.name}-r{number}", repeat=number)
         for number in range(1, repeat + 1)
         for plan in found
     )
+    return tuple(repeated), unread
 
 
 class _Put:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import math
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -59,12 +60,13 @@ def load_checked(
     *,
     scale_for: ScaleFor = scale_here,
     auto: bool = False,
+    most_gpus: float = math.inf,
 ) -> Experiment:
     """A scenario file that names only metrics and parts of a page that there are.
 
     ``repeat``: in place of the file's, and ``sets``: values in place of its own; else those of a run folder
     to ``resume``. ``scale_for``: chooses the scale where the file leaves it to the machine,
-    and with ``auto`` where it states none. Raises ScenarioError.
+    and with ``auto`` where it states none. ``most_gpus``: as of :func:`load`. Raises ScenarioError.
     """
     before: Mapping[str, Any] = {}
     if resume is not None:
@@ -81,6 +83,7 @@ def load_checked(
         parts=sections_known,
         scale_for=scale_for if chosen is None else lambda _: chosen,
         auto=auto or chosen is not None,
+        most_gpus=most_gpus,
     )
     model = found.spec.paper.model if found.spec.paper is not None else None
     if model is not None and model not in papers():
