@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import SAME, FloatArray
-from ringlight.testbed.simulation.maxmin import rates
+from ringlight.testbed.simulation.maxmin import rates, rates_of_few
 
+#: Flows up to which plain loops find rates sooner than numpy.
+FEW = 64
 #: Events closer together than this share of the time are one instant.
 INSTANT = 1e-13
 
@@ -83,6 +85,8 @@ class Engine:
         self._round = 0
         self._settling: list[Callable[[], None]] = []
         self._paused = False
+        #: Is called before anything but a flow's begin or end changes rates, or somebody looks at flows.
+        self.changing: Callable[[], None] = _nothing
 
     # Links.
 
@@ -100,11 +104,15 @@ class Engine:
         """Set a link's capacity from now on; 0 is dark. Raises ValueError if negative or not finite."""
         if not (math.isfinite(capacity) and capacity >= 0):
             raise ValueError(f"link {link}: its capacity is {capacity}; it must be 0 or more")
+        if capacity == self._capacity[link]:
+            return
+        self.changing()
         self._capacity[link] = capacity
         self._touched[link] = None
 
     def remaining(self, links: int) -> FloatArray:
         """Bytes of the flows under way that have yet to pass each of the first ``links`` links."""
+        self.changing()
         now_s, found = self.now_s, np.zeros(links)
         for link, users in enumerate(self._users[:links]):
             # Mostly there are none.
@@ -136,6 +144,24 @@ class Engine:
                 continue
             self._leave(flow)
             self.at(at_s, self._enter, flow)
+
+    def twin(self, now_s: float) -> Engine:
+        """Return an engine with the same links and nothing under way, at a time."""
+        twin = Engine(most_events=self._most_events - self.events)
+        twin.now_s = now_s
+        twin._capacity, twin._keys, twin._link = [*self._capacity], [*self._keys], dict(self._link)
+        twin._users = [{} for _ in self._users]
+        return twin
+
+    def adopt(self, twin: Engine) -> None:
+        """Take over what is under way on a twin that is at the same time, on links that are idle here."""
+        for link, users in enumerate(twin._users):
+            self._users[link].update(users)
+        for time_s, _, act, version, arguments in sorted(twin._queue, key=lambda event: event[:2]):
+            if getattr(act, "__self__", None) is twin:
+                act = getattr(self, act.__name__)  # type: ignore[union-attr]
+            heappush(self._queue, (time_s, next(self._number), act, version, arguments))
+        self.events += twin.events
 
     # Events.
 
@@ -323,6 +349,11 @@ class Engine:
             self._solve(together)
 
     def _solve(self, flows: list[Flow]) -> None:
+        if len(flows) <= FEW:
+            few = rates_of_few([flow.links for flow in flows], self._capacity)
+            for flow, rate in zip(flows, few, strict=True):
+                self._set_rate(flow, rate)
+            return
         local: dict[int, int] = {}
         links = [local.setdefault(link, len(local)) for flow in flows for link in flow.links]
         offsets = np.cumsum([0, *(len(flow.links) for flow in flows)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, Protocol
@@ -36,6 +36,7 @@ from ringlight.testbed.simulation.passing import (
     together_s,
 )
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
+from ringlight.testbed.simulation.repeating import Groups, Loop, noting
 from ringlight.workloads.graph import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
@@ -244,6 +245,8 @@ class Simulation:
         self.over = over
         self.disturbed = disturbed
         self.patient = False
+        #: Of loops that go on at once with what comes; None if something else has flows, or all are traced.
+        self.groups = Groups(self.engine) if gate is None and self.engine.passed is None else None
         self.lost: set[str] = set()
         self.number: dict[int, int] = {}
         self.runs: dict[str, Run] = {}
@@ -265,6 +268,19 @@ class Simulation:
             raise ValueError(f"two jobs are called {job.name}")
         one = self.runs[job.name] = LoopRun(self, check_job(job))
         one.prepare()
+        if not one.grouped:
+            self._ungroup()
+
+    def put(self, name: str, run: Run) -> None:
+        """A job of another kind."""
+        self.runs[name] = run
+        self._ungroup()
+
+    def _ungroup(self) -> None:
+        """Something else has flows."""
+        if self.groups is not None:
+            self.groups.interrupt()
+            self.groups = None
 
     def begin(self, name: str) -> None:
         """A job that was added starts, now or, a training loop, at its ``start_s``."""
@@ -310,6 +326,8 @@ class Simulation:
         if isinstance(event, GpuLost):
             self.lose(event)
             return
+        if self.groups is not None:
+            self.groups.interrupt()
         old = {self.network.key(link) for link in range(len(self.network.capacity_bps))}
         self.network = event.network
         self.number = {}
@@ -331,6 +349,8 @@ class Simulation:
                 self.engine.set_capacity(number, capacity)
         for one in self.runs.values():
             one.rerouted()
+        if self.groups is not None:
+            self.groups.rearrange()
 
     def shine(self, link: int, capacity: float, time_out_s: float | None) -> None:
         """A link has light again, ``capacity`` bytes per second; senders find that out by their time-outs."""
@@ -357,6 +377,8 @@ class Simulation:
             except ValueError as error:
                 following.fail(str(error))
                 continue
+            if not following.grouped:
+                self._ungroup()
             if one.released:
                 self.begin(name)
 
@@ -391,6 +413,8 @@ class LoopRun:
 
     def __init__(self, run: Simulation, job: Job, first: int = 0, result: JobResult | None = None) -> None:
         self.run = run
+        #: What has its flows.
+        self.engine = run.engine
         self.job = job
         self.first = first
         self.result = result or JobResult(job.name, [])
@@ -406,6 +430,8 @@ class LoopRun:
         self.alike_s: float | None = None
         self.exchanges: dict[int, Exchange | PassingOn | Together] = {}
         self.left = 0
+        #: By rank, of its newest all-reduce.
+        self.iteration = [0] * len(job.ranks)
         self.whole: tuple[Network, float] | None = None
         ranks = len(job.ranks)
         self.seconds = job.compute.seconds(ranks)
@@ -482,8 +508,10 @@ class LoopRun:
         self.waiting = False
         if self.first == self.job.iterations:
             self._end()
-        else:
-            self.operations.begin()
+            return
+        if self.run.groups is not None:
+            self.run.groups.join(self)
+        self.operations.begin()
 
     def fail(self, reason: str) -> None:
         if self.over:
@@ -516,6 +544,8 @@ class LoopRun:
 
     def _drop(self) -> None:
         """Stop everything that is under way."""
+        if self.run.groups is not None:
+            self.run.groups.leave(self)
         self.operations.stop()
         for exchange in self.exchanges.values():
             exchange.over = True
@@ -531,6 +561,8 @@ class LoopRun:
 
     def _end(self) -> None:
         self.over, self.waiting = True, False
+        if self.run.groups is not None:
+            self.run.groups.leave(self)
         self.result.end_s = self.run.engine.now_s
         if self.run.over is not None:
             self.run.over(self.job.name)
@@ -562,25 +594,84 @@ class LoopRun:
         if self.job.synchronised:
             self._all_reduce()
             return
-        exchange = self.exchanges.get(iteration)
-        if exchange is None:
-            exchange = self.exchanges[iteration] = self._exchange()
-        exchange.begin(row)
+        self.iteration[row] = iteration
+        if self.run.groups is not None:
+            self.run.groups.begin(self, row)
+        else:
+            self.reduce(row)
 
-    def _exchange(self) -> Exchange | PassingOn | Together:
-        engine, ranks, cost = self.run.engine, len(self.job.ranks), self.job.cost
+    def _exchange(self, ended: Callable[[int], None]) -> Exchange | PassingOn | Together:
+        engine, ranks, cost = self.engine, len(self.job.ranks), self.job.cost
         if self.passing is not None:
             return PassingOn(
-                engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, self._reduced,
+                engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, ended,
                 self.alike_s,
             )  # fmt: skip
         if self.alike_s is not None:
-            return Together(engine, ranks, together_s(self.plan, self.alike_s), self._reduced)
-        return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, self._reduced)
+            return Together(engine, ranks, together_s(self.plan, self.alike_s), ended)
+        return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, ended)
 
     def _reduced(self, row: int = 0) -> None:
         if not self.over:
             self.operations.ended(row, _COLLECTIVE)
+
+    # For groups.
+
+    @property
+    def grouped(self) -> bool:
+        """Whether its ranks go on at once with what comes, each for itself."""
+        return not self.job.synchronised and (self.passing is not None or self.alike_s is not None)
+
+    def links_used(self) -> frozenset[int]:
+        try:
+            return frozenset(self.links([link for plan in self.plan for link in plan.routes()[1]]))
+        except ValueError:
+            # Cut off for now, and patient: nobody knows where it will go.
+            return frozenset(self.run.number.values())
+
+    def looks(self, number: dict[int, int]) -> object:
+        looks: list[object] = [self.job.steps.name, len(self.job.ranks), self.job.cost, self.alike_s]
+        for plan in self.plan:
+            offsets, links, latency_s = plan.routes()
+            named = tuple(number.setdefault(link, len(number)) for link in self.links(links))
+            looks.append((tuple(offsets), named, tuple(latency_s), tuple(plan.sizes.tolist())))
+        return tuple(looks)
+
+    def transfers(self) -> int:
+        return sum(len(plan.step) for plan in self.plan)
+
+    def upcoming_s(self) -> Iterator[tuple[int, float]]:
+        for rank, iteration in enumerate(self.operations.at_iteration):
+            if not math.isfinite(self.operations.end_s[iteration, rank]):
+                yield rank, float(self.operations.begin_s[iteration, rank]) + float(self.seconds[rank])
+
+    def reduce(self, rank: int) -> None:
+        iteration = self.iteration[rank]
+        exchange = self.exchanges.get(iteration)
+        if exchange is None:
+            ended = self._reduced if self.run.groups is None else self.reduced
+            exchange = self.exchanges[iteration] = self._exchange(ended)
+        exchange.begin(rank)
+
+    def reduced(self, rank: int) -> None:
+        if self.over:
+            return
+        if self.run.groups is not None:
+            self.run.groups.end(self, rank)
+        self._reduced(rank)
+
+    def simulate_on(self, twin: Engine, begun_s: dict[int, float], over: list[tuple[Loop, int]]) -> None:
+        self.engine = twin
+        exchange = self._exchange(noting(over, self))
+        self.exchanges[self.iteration[next(iter(begun_s))]] = exchange
+        for rank, at_s in begun_s.items():
+            twin.at(at_s, exchange.begin, rank)
+
+    def back_on(self, engine: Engine) -> None:
+        self.engine = engine
+        for exchange in self.exchanges.values():
+            assert not isinstance(exchange, Exchange)
+            exchange.continue_on(engine, self.reduced)
 
     # Transfers.
 
@@ -635,7 +726,7 @@ class LoopRun:
             done()
 
         size = float(plan.sizes[k]) if size is None else size
-        flow = self.run.engine.start(links, size, end, max(0.0, latency_s - waited_s), more)
+        flow = self.engine.start(links, size, end, max(0.0, latency_s - waited_s), more)
         self.flows[flow] = (plan.number, k)
 
     # Ranks in step.

@@ -16,6 +16,8 @@ right, so that the tests run both everywhere).
 from __future__ import annotations
 
 import importlib.util
+import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,6 +53,43 @@ def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArra
         # Nobody shares: each flow has what its narrowest link gives.
         return np.minimum.reduceat(capacity[links].astype(np.float64), offsets[:-1])
     return _rates(offsets, links, capacity)
+
+
+def rates_of_few(ways: Sequence[Sequence[int]], capacity: Sequence[float]) -> list[float]:
+    """Max-min fair rates of flows by the links that each passes; ``capacity`` by link, above 0.
+
+    The same arithmetic in the same order as :func:`rates`, to the same bits. For a few flows plain loops are
+    three times as fast as calls of numpy.
+    """
+    found = [0.0] * len(ways)
+    left = {link: capacity[link] for way in ways for link in way}
+    active = list(range(len(ways)))
+    while active:
+        count = dict.fromkeys(left, 0)
+        for k in active:
+            for link in ways[k]:
+                count[link] += 1
+        share = {link: left[link] / number for link, number in count.items() if number}
+        least = dict.fromkeys(share, math.inf)
+        tightest = {}
+        for k in active:
+            level = tightest[k] = min([share[link] for link in ways[k]])
+            for link in ways[k]:
+                if level < least[link]:
+                    least[link] = level
+        full = {link for link, level in share.items() if level <= least[link] * (1 + SAME)}
+        taken = dict.fromkeys(left, 0.0)
+        staying = []
+        for k in active:
+            if full.isdisjoint(ways[k]):
+                staying.append(k)
+                continue
+            found[k] = tightest[k]
+            for link in ways[k]:
+                taken[link] += found[k]
+        left = {link: max(left[link] - bytes_per_s, 0.0) for link, bytes_per_s in taken.items()}
+        active = staying
+    return found
 
 
 def _rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:

@@ -136,7 +136,7 @@ class Operations:
         self._engine, self._communicate, self._progress = engine, communicate, progress
         #: By actor.
         self.plan = [plans[number] for number in plan_of]
-        self._iteration = [-1] * actors
+        self.at_iteration = [-1] * actors
         self._waits: list[list[int]] = [[] for _ in range(actors)]
         self._open = [0] * actors
         self._tally = [_Tally(purposes) for _ in range(actors)]
@@ -200,9 +200,9 @@ class Operations:
 
     def _next_iteration(self, actor: int) -> None:
         plan = self.plan[actor]
-        while self._iteration[actor] + 1 < self.iterations:
-            self._iteration[actor] += 1
-            self.begin_s[self._iteration[actor], actor] = self._engine.now_s
+        while self.at_iteration[actor] + 1 < self.iterations:
+            self.at_iteration[actor] += 1
+            self.begin_s[self.at_iteration[actor], actor] = self._engine.now_s
             self._open[actor] = len(plan.kind)
             self._waits[actor] = plan.waits.copy()
             if plan.kind:
@@ -210,14 +210,14 @@ class Operations:
                     self._begin(actor, operation)
                 return
             # It has nothing to do.
-            self.end_s[self._iteration[actor], actor] = self._engine.now_s
+            self.end_s[self.at_iteration[actor], actor] = self._engine.now_s
             if self._progress is not None:
-                self._progress(actor, self._iteration[actor])
+                self._progress(actor, self.at_iteration[actor])
 
     def _begin(self, actor: int, operation: int) -> None:
         plan = self.plan[actor]
         if self.records is not None:
-            self.records[actor].begin_s[self._iteration[actor], operation] = self._engine.now_s
+            self.records[actor].begin_s[self.at_iteration[actor], operation] = self._engine.now_s
         kind = plan.kind[operation]
         if kind in _LOCAL:
             seconds = plan.local_s[operation]
@@ -229,7 +229,7 @@ class Operations:
             self._engine.at(then_s, lambda: self._done(actor, operation, kind))
         else:
             self.under_way[actor][operation] = None
-            self._communicate(actor, self._iteration[actor], operation)
+            self._communicate(actor, self.at_iteration[actor], operation)
 
     def _done(self, actor: int, operation: int, kind: int) -> None:
         if self._stopped:
@@ -254,7 +254,7 @@ class Operations:
         while self._over and not self._stopped:
             actor, operation = self._over.popleft()
             if self.records is not None:
-                self.records[actor].end_s[self._iteration[actor], operation] = self._engine.now_s
+                self.records[actor].end_s[self.at_iteration[actor], operation] = self._engine.now_s
             waits = self._waits[actor]
             for following in self.plan[actor].followers[operation]:
                 waits[following] -= 1
@@ -262,9 +262,9 @@ class Operations:
                     self._begin(actor, following)
             self._open[actor] -= 1
             if not self._open[actor]:
-                self.end_s[self._iteration[actor], actor] = self._engine.now_s
+                self.end_s[self.at_iteration[actor], actor] = self._engine.now_s
                 if self._progress is not None:
-                    self._progress(actor, self._iteration[actor])
+                    self._progress(actor, self.at_iteration[actor])
                 if not self._stopped:
                     self._next_iteration(actor)
         self._settling = False

@@ -248,6 +248,10 @@ class Together:
             if not self.over:
                 self._ended(rank)
 
+    def continue_on(self, engine: Engine, ended: Callable[[int], None]) -> None:
+        """Another engine has taken over what is under way."""
+        self._engine, self._ended = engine, ended
+
 
 def together_s(plan: Sequence[StepPlan], transfer_s: float) -> float:
     """Seconds of a ring's plan whose transfers take :func:`alike_s`, ``transfer_s``, on their links.
@@ -299,6 +303,10 @@ class PassingOn:
             len(sent) + len(received) + 1
             for sent, received in zip(passing.sent, passing.received, strict=True)
         ]
+
+    def continue_on(self, engine: Engine, ended: Callable[[int], None]) -> None:
+        """Another engine has taken over what is under way."""
+        self._engine, self._ended = engine, ended
 
     def begin(self, rank: int) -> None:
         """The rank comes to the collective."""

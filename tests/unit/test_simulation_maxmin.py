@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.cost import max_min_rates
-from ringlight.testbed.simulation.maxmin import drain, rates
+from ringlight.testbed.simulation.maxmin import drain, rates, rates_of_few
 
 
 def case(paths: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -33,6 +33,12 @@ def test_rates_are_those_of_the_plain_filling(fabric: tuple[list[list[int]], np.
     paths, capacity = fabric
     plain = max_min_rates(paths, dict(enumerate(capacity.tolist())))
     assert rates(*case(paths), capacity) == pytest.approx(plain, rel=1e-9)
+
+
+@given(fabrics())
+def test_rates_of_few_are_the_same_to_the_last_bit(fabric: tuple[list[list[int]], np.ndarray]) -> None:
+    paths, capacity = fabric
+    assert rates_of_few(paths, capacity.tolist()) == rates(*case(paths), capacity).tolist()
 
 
 @given(fabrics())

@@ -146,7 +146,7 @@ class SimulatedLab:
                     self._engine, self._sim.network, job, ranks, self._carrier.cost(), self._tell,
                     disturbed=self._sim.disturbed, standing=self._carrier.standing(job),
                 )  # fmt: skip
-                self._sim.runs[job.name] = run
+                self._sim.put(job.name, run)
                 self._carrier.divide(run)
             else:
                 self._add(job, ranks)
