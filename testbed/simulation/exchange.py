@@ -32,54 +32,34 @@ class Ways(Protocol):
         ...
 
 
-class StepPlan:
-    """A step, and the ways of its transfers, ``sizes`` bytes each [transfers].
+class Lanes:
+    """Transfers of one or more steps that are between the same ranks, ``sizes`` bytes each [transfers]: who
+    sends to whom, and the ways. What one step has found out all have."""
 
-    ``set_up``: whether it begins with setting up. ``reduce_s_per_byte``: as ``StepCost`` has it.
-    """
-
-    def __init__(
-        self,
-        step: Step,
-        number: int,
-        sizes: FloatArray,
-        ways: Ways,
-        *,
-        set_up: bool,
-        reduce_s_per_byte: float,
-    ) -> None:
-        self.step, self.number, self.sizes, self.set_up = step, number, sizes, set_up
+    def __init__(self, step: Step, number: int, sizes: FloatArray, ways: Ways) -> None:
+        self.step, self.number, self.sizes = step, number, sizes
         self.sends: dict[int, list[int]] = {}
         self.receives: dict[int, int] = {}
-        self.reduce_s: dict[int, float] = {}
-        cost = reduce_s_per_byte if step.op == "reduce" else 0.0
         #: Ranks by transfer: to look into arrays is slow.
         self.sources: list[int] = step.sources.tolist()
         self.destinations: list[int] = step.destinations.tolist()
         for k, (s, d) in enumerate(zip(self.sources, self.destinations, strict=True)):
             self.sends.setdefault(s, []).append(k)
             self.receives[d] = self.receives.get(d, 0) + 1
-            if cost:
-                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(sizes[k])
         self._ways = ways
         self._routes: tuple[list[int], list[int], list[float]] | None = None
         self._late = False
         self._one: dict[int, tuple[tuple[int, ...], float]] = {}
         self._delay_s: dict[int, float] = {}
 
-    def route(self) -> None:
-        """Raises ValueError naming a transfer that has no way."""
-        routes = self._ways.routes(self.step, self.number)
-        self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
-        self._late = bool(routes.latency_s.any())
-        self._delay_s = {} if routes.delay_s is None else dict(enumerate(routes.delay_s.tolist()))
-
     def routes(self) -> tuple[list[int], list[int], list[float]]:
         """Offsets, the network's links and latencies of all transfers, as ``Routes`` has them. Raises
-        ValueError as ``route``."""
+        ValueError naming a transfer that has no way."""
         if self._routes is None:
-            self.route()
-        assert self._routes is not None
+            routes = self._ways.routes(self.step, self.number)
+            self._routes = (routes.offsets.tolist(), routes.links.tolist(), routes.latency_s.tolist())
+            self._late = bool(routes.latency_s.any())
+            self._delay_s = {} if routes.delay_s is None else dict(enumerate(routes.delay_s.tolist()))
         return self._routes
 
     @property
@@ -94,7 +74,7 @@ class StepPlan:
         self._delay_s = {}
 
     def way(self, k: int) -> tuple[tuple[int, ...], float]:
-        """The engine's links of transfer ``k`` and its latency, seconds. Raises ValueError as ``route``."""
+        """The engine's links of transfer ``k`` and its latency, seconds. Raises ValueError as ``routes``."""
         found = self._one.get(k)
         if found is None:
             if self._routes is None:
@@ -125,19 +105,35 @@ class StepPlan:
             self._delay_s[k] = float(routes.delay_s[0])
 
 
+class StepPlan:
+    """A step and its lanes. ``set_up``: whether it begins with setting up. ``reduce_s_per_byte``: as
+    ``StepCost`` has it."""
+
+    def __init__(self, step: Step, lanes: Lanes, *, set_up: bool, reduce_s_per_byte: float) -> None:
+        self.step, self.lanes, self.set_up = step, lanes, set_up
+        self.reduce_s: dict[int, float] = {}
+        cost = reduce_s_per_byte if step.op == "reduce" else 0.0
+        if cost:
+            for k, d in enumerate(lanes.destinations):
+                self.reduce_s[d] = self.reduce_s.get(d, 0.0) + cost * float(lanes.sizes[k])
+
+
 def plan_steps(steps: Steps, chunk_bytes: float, cost: StepCost, ways: Ways) -> list[StepPlan]:
     """Plan all steps of a collective whose chunks have ``chunk_bytes`` bytes."""
     plan: list[StepPlan] = []
+    known: dict[tuple[int, ...], Lanes] = {}
     for number, step in enumerate(steps):
         set_up = True
         if cost.in_steps:
             set_up = cost.in_steps[number]
         elif cost.when == "changed-only" and plan:
             set_up = needs_new_light(step, plan[-1].step, steps.world_size)
-        sizes = step.count.astype(np.float64) * chunk_bytes
-        plan.append(
-            StepPlan(step, number, sizes, ways, set_up=set_up, reduce_s_per_byte=cost.reduce_s_per_byte)
-        )
+        # The plan holds the arrays, so that none takes the place of another in memory.
+        arrays = step.sources, step.destinations, step.count, step.wavelengths, step.clockwise
+        alike = tuple(map(id, arrays))
+        if alike not in known:
+            known[alike] = Lanes(step, number, step.count.astype(np.float64) * chunk_bytes, ways)
+        plan.append(StepPlan(step, known[alike], set_up=set_up, reduce_s_per_byte=cost.reduce_s_per_byte))
     return plan
 
 
@@ -169,8 +165,8 @@ class Exchange:
                 self._ended(rank)
                 return
             plan = self._plan[number]
-            sends = plan.sends.get(rank, ())
-            receives = plan.receives.get(rank, 0)
+            sends = plan.lanes.sends.get(rank, ())
+            receives = plan.lanes.receives.get(rank, 0)
             if not sends and not receives:
                 continue
             self._pending[rank] = len(sends) + receives - self._early.pop((number, rank), 0)
@@ -191,7 +187,7 @@ class Exchange:
 
     def _arrived(self, number: int, k: int) -> None:
         plan = self._plan[number]
-        for rank in (plan.sources[k], plan.destinations[k]):
+        for rank in (plan.lanes.sources[k], plan.lanes.destinations[k]):
             if self._at_step[rank] == number:
                 self._pending[rank] -= 1
                 if self._pending[rank] == 0:

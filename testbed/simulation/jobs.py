@@ -23,7 +23,7 @@ from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.steps import Step, Steps, check_ranks, passes_on
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine, Flow, More
-from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
+from ringlight.testbed.simulation.exchange import Exchange, Lanes, StepPlan, plan_steps
 from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import Operations, plan_of
 from ringlight.testbed.simulation.passing import (
@@ -420,7 +420,7 @@ class LoopRun:
         self.result = result or JobResult(job.name, [])
         self.released = self.over = False
         self.waiting = True
-        self.flows: dict[Flow, tuple[int, int]] = {}
+        self.flows: dict[Flow, tuple[Lanes, int]] = {}
         self.opened: dict[Hashable, None] = {}
         #: Transfers that have no way for now.
         self.stranded: list[Callable[[], None]] = []
@@ -455,8 +455,8 @@ class LoopRun:
             return
         self._plan_steps()
         try:
-            for plan in self.plan:
-                plan.route()
+            for lanes in self._lanes():
+                lanes.routes()
         except ValueError as error:
             raise ValueError(f"job {self.job.name}: {error}") from None
         # Light that is set up, or asked for, waits for all that goes through it.
@@ -624,18 +624,22 @@ class LoopRun:
 
     def links_used(self) -> frozenset[int]:
         try:
-            return frozenset(self.links([link for plan in self.plan for link in plan.routes()[1]]))
+            return frozenset(self.links([link for lanes in self._lanes() for link in lanes.routes()[1]]))
         except ValueError:
             # Cut off for now, and patient: nobody knows where it will go.
             return frozenset(self.run.number.values())
 
     def looks(self, number: dict[int, int]) -> object:
         looks: list[object] = [self.job.steps.name, len(self.job.ranks), self.job.cost, self.alike_s]
-        for plan in self.plan:
-            offsets, links, latency_s = plan.routes()
+        for lanes in self._lanes():
+            offsets, links, latency_s = lanes.routes()
             named = tuple(number.setdefault(link, len(number)) for link in self.links(links))
-            looks.append((tuple(offsets), named, tuple(latency_s), tuple(plan.sizes.tolist())))
+            looks.append((tuple(offsets), named, tuple(latency_s), tuple(lanes.sizes.tolist())))
         return tuple(looks)
+
+    def _lanes(self) -> list[Lanes]:
+        """Those of all steps, each once."""
+        return list(dict.fromkeys(plan.lanes for plan in self.plan))
 
     def transfers(self) -> int:
         return sum(len(plan.step) for plan in self.plan)
@@ -692,7 +696,10 @@ class LoopRun:
             gate.close(handle[0])
             done()
 
-        source, destination = self.job.ranks[plan.sources[k]], self.job.ranks[plan.destinations[k]]
+        source, destination = (
+            self.job.ranks[plan.lanes.sources[k]],
+            self.job.ranks[plan.lanes.destinations[k]],
+        )
         try:
             handle.append(gate.open(source, destination, lit, self.fail))
         except ValueError as error:
@@ -712,7 +719,7 @@ class LoopRun:
         if self.over:
             return
         try:
-            links, latency_s = plan.way(k)
+            links, latency_s = plan.lanes.way(k)
         except ValueError as error:
             if self.run.patient:
                 self.stranded.append(lambda: self._flow(plan, k, done, size=size, more=more))
@@ -725,9 +732,9 @@ class LoopRun:
             del self.flows[flow]
             done()
 
-        size = float(plan.sizes[k]) if size is None else size
+        size = float(plan.lanes.sizes[k]) if size is None else size
         flow = self.engine.start(links, size, end, max(0.0, latency_s - waited_s), more)
-        self.flows[flow] = (plan.number, k)
+        self.flows[flow] = (plan.lanes, k)
 
     # Ranks in step.
 
@@ -779,11 +786,11 @@ class LoopRun:
         """The network is another one: flows under way take their new paths, or the job fails."""
         if self.over:
             return
-        for plan in self.plan:
-            plan.forget()
-        for flow, (number, k) in list(self.flows.items()):
+        for lanes in self._lanes():
+            lanes.forget()
+        for flow, (lanes, k) in list(self.flows.items()):
             try:
-                links, _ = self.plan[number].way(k)
+                links, _ = lanes.way(k)
             except ValueError as error:
                 if self.run.patient:
                     continue

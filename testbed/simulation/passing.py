@@ -138,7 +138,7 @@ class Passing:
             if connection == len(self.connections):
                 self.connections.append([])
             one.at = len(self.parts)
-            size = float(plan[one.number].sizes[one.k]) / one.parts
+            size = float(plan[one.number].lanes.sizes[one.k]) / one.parts
             for _ in range(one.parts):
                 part = Part(one.number, one.k, size, source, destination, connection, step.op == "reduce")
                 # Its sender must have come, and in an exchange its receiver, too.
@@ -220,12 +220,12 @@ def alike_s(plan: Sequence[StepPlan], capacity: FloatArray) -> float | None:
     first = next((one for one in plan if len(one.step)), None)
     if first is None:
         return 0.0
-    offsets, links, latency_s = first.routes()
-    if len(set(latency_s)) > 1 or len(set(first.sizes.tolist())) > 1:
+    offsets, links, latency_s = first.lanes.routes()
+    if len(set(latency_s)) > 1 or len(set(first.lanes.sizes.tolist())) > 1:
         return None
     found = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
     least, most = float(found.min()), float(found.max())
-    return float(first.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
+    return float(first.lanes.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
 
 
 class Together:
@@ -262,9 +262,9 @@ def together_s(plan: Sequence[StepPlan], transfer_s: float) -> float:
     steps = [one for one in plan if len(one.step)]
     if not steps:
         return 0.0
-    latency_s = steps[0].way(0)[1]
+    latency_s = steps[0].lanes.way(0)[1]
     pace_s = max(transfer_s, latency_s + transfer_s / PARTS)
-    return latency_s + (len(steps) - 1) * pace_s + transfer_s + steps[0].back_s(0)
+    return latency_s + (len(steps) - 1) * pace_s + transfer_s + steps[0].lanes.back_s(0)
 
 
 #: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
@@ -287,7 +287,7 @@ class PassingOn:
         alike_s: float | None = None,
     ) -> None:  # fmt: skip
         self._alike_s = alike_s
-        self._latency = any(one.late for one in plan)
+        self._latency = any(one.lanes.late for one in plan)
         self._begun_s = [0.0] * ranks
         self.over = False
         self._engine, self._plan, self._passing = engine, plan, passing
@@ -327,7 +327,7 @@ class PassingOn:
     def _when_heard(self, index: int, function: Callable[[int], None], argument: int) -> None:
         """Call ``function`` when the sender of a part has what its receiver says now."""
         part = self._passing.parts[index]
-        back_s = self._plan[part.number].back_s(part.k)
+        back_s = self._plan[part.number].lanes.back_s(part.k)
         if back_s:
             self._engine.at(self._engine.now_s + back_s, function, argument)
         else:
@@ -364,7 +364,7 @@ class PassingOn:
                 return 0.0
             part = self._passing.parts[index]
             try:
-                links, latency_s = self._plan[part.number].way(part.k)
+                links, latency_s = self._plan[part.number].lanes.way(part.k)
             except ValueError:
                 return 0.0
             straight = links == flow.links and (not latency_s or self._waited_s(index) >= latency_s)
@@ -390,7 +390,7 @@ class PassingOn:
             return self._alike_s
         part = self._passing.parts[index]
         try:
-            links, _ = self._plan[part.number].way(part.k)
+            links, _ = self._plan[part.number].lanes.way(part.k)
         except ValueError:
             return 0.0
         rate = min(map(self._engine.capacity, links), default=math.inf)

@@ -137,10 +137,10 @@ class RankByRank:
         steps, passing, alike_s = meeting.plan
 
         def transfer(step: int, k: int, done: Callable[[], None]) -> None:
-            self._flow(*steps[step].way(k), float(steps[step].sizes[k]), done)
+            self._flow(*steps[step].lanes.way(k), float(steps[step].lanes.sizes[k]), done)
 
         def pass_on(part: Part, waited_s: float, more: More, done: Callable[[], None]) -> None:
-            links, latency_s = steps[part.number].way(part.k)
+            links, latency_s = steps[part.number].lanes.way(part.k)
 
             def counted(flow: Flow) -> float:
                 size = more(flow)
@@ -171,7 +171,7 @@ class RankByRank:
                 steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
             found = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
             for step in found:
-                step.route()
+                step.lanes.routes()
             plan = self._passing(call.steps, found, ranks)
             if not call.once:
                 self._plans[key] = plan
