@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,10 +127,19 @@ def _carry_out(
     from ringlight.experiments.runner.command import carry_out_experiment
 
     arms, points = which.arm or (), which.point or ()
-    done, result = carry_out_experiment(
-        experiment, backend, runs, arms=arms, points=points, resume=which.resume, watched=True, **more
-    )
     latency = latency_words(experiment.plans, backend.facts()) if backend.label == "simulated" else ""
+    early = None if as_json else functools.partial(_show_result, latency=latency)
+    done, result = carry_out_experiment(
+        experiment,
+        backend,
+        runs,
+        arms=arms,
+        points=points,
+        resume=which.resume,
+        watched=True,
+        early=early,
+        **more,
+    )
     _show(result, done, as_json, latency)
 
 
@@ -272,7 +282,8 @@ def report(
     from ringlight.experiments.runner.command import finish
     from ringlight.experiments.runner.experiment import Done
 
-    _show(finish(folder, watched=True), Done(folder, ()), as_json)
+    early = None if as_json else _show_result
+    _show(finish(folder, watched=True, early=early), Done(folder, ()), as_json)
 
 
 def results(
@@ -304,10 +315,18 @@ def results(
         echo(as_csv(rows), nl=False)
 
 
-def _show(result: dict[str, Any], done: Done, as_json: bool, latency: str = "") -> None:
-    """``latency``: what a simulation counted, in words."""
+def _show_result(result: dict[str, Any], latency: str = "") -> None:
+    """Print the result, while its report is drawn. ``latency``: what a simulation counted, in words."""
     from ringlight.experiments.cli.show import show_result
 
+    if latency:
+        echo(f"Latency of a transfer: {latency}")
+    show_result(result)
+    sys.stdout.flush()
+
+
+def _show(result: dict[str, Any], done: Done, as_json: bool, latency: str = "") -> None:
+    """Print what comes last: the result, where it is JSON, and where the report is."""
     report_path = (done.path / "report.html").resolve()
     if as_json:
         if latency:
@@ -315,9 +334,6 @@ def _show(result: dict[str, Any], done: Done, as_json: bool, latency: str = "") 
         say(f"report: {report_path}")
         show_json(result)
     else:
-        if latency:
-            echo(f"Latency of a transfer: {latency}")
-        show_result(result)
         echo(f"Report: {report_path}")
     if done.failures:
         for line in done.failures:

@@ -110,12 +110,14 @@ def carry_out_experiment(
     facts: Mapping[str, Any] | None = None,
     again: Sequence[str] = (),
     at: Callable[[ChosenScale], Experiment] | None = None,
+    early: Callable[[dict[str, Any]], None] | None = None,
 ) -> tuple[Done, dict[str, Any]]:
     """Make an experiment's runs, then its result and report; where, and the object of result.json.
 
     ``resume``: a folder that was left, in which what has ended stays. ``watched``: as of :func:`finish`;
     ``facts``: further ones for environment.json, which are there before the first run. ``again``: the command
-    that goes on with runs of no file of the user's.
+    that goes on with runs of no file of the user's. ``early`` is called with the result before the report is
+    drawn, which takes longer.
 
     Where the machine does not carry the scale that was chosen for it, all runs are made again at a larger
     one, in another folder. ``at``: gives the experiment at that.
@@ -138,11 +140,10 @@ def carry_out_experiment(
             pool = None if spread is None else nullcontext(opened.enter_context(spread))
             # What compares runs while they are made has simulated some of them by then.
             foretell = None if isinstance(fitted, SimulationBackend) else Foreteller()
-            end: Callable[[Path], dict[str, Any]] = partial(
-                finish, experiment=experiment, watched=watched, foretell=foretell
-            )
+            end = partial(finish, experiment=experiment, watched=watched, foretell=foretell)
+            begin = None
             if pool is None and isinstance(fitted, SimulationBackend):
-                end = opened.enter_context(beside(prepare, end))
+                begin = opened.enter_context(beside(prepare, end))
             ended: set[str] = set()
             if resume is not None:
                 check_resumed(resume, experiment, fitted)
@@ -169,7 +170,12 @@ def carry_out_experiment(
                     folder.describe(chosen_scale=experiment.scale.model_dump(mode="json"))
                 done = carry_out(experiment, chosen, fitted, folder, told, pool, ended, foretell)
             told.say("drawing the report")
-            return done, end(done.path)
+            if begin is None:
+                return done, end(done.path, early=early)
+            wait = begin(done.path)
+            if early is not None:
+                early(view_of_folder(done.path, experiment, foretell)[1])
+            return done, wait()
 
     while True:
         try:
@@ -253,12 +259,14 @@ def finish(
     *,
     watched: bool = False,
     foretell: Foreteller | None = None,
+    early: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Compute result.json, rows.csv, plots and report of a run folder; returns the result.
 
     ``experiment``: the folder's, where it has been read; that takes longer than all else that is read here.
     ``watched``: also the page in which one watches the runs, which the report then links to. ``foretell``:
-    simulates the runs, for comparison with what was measured; it may know them.
+    simulates the runs, for comparison with what was measured; it may know them. ``early``: as of
+    :func:`carry_out_experiment`.
     May be repeated: everything is made anew from the scenario, environment and records. Raises ScenarioError,
     one line naming the file, when one of these is missing or broken, and WriteError.
     """
@@ -269,6 +277,8 @@ def finish(
 
             write_beside(path)
         view, result = view_of_folder(path, experiment, foretell)
+        if early is not None:
+            early(result)
         view = replace(view, watched=(path / "view.html").exists())
         write_whole(path / "rows.csv", as_csv(view.rows))
         write_report(path, view, each=in_forks)

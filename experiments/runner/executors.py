@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -87,12 +88,13 @@ def _forks_pay() -> bool:
 
 
 @contextmanager
-def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Callable[[A], R]]:
-    """``work`` in a process that is forked from this one now and meanwhile does ``prepare``, a function of a
-    module; here, unprepared, where a fork does not pay or that process has been killed."""
+def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Callable[[A], Callable[[], R]]]:
+    """Begin ``work`` in a process that is forked from this one now and meanwhile does ``prepare``, a function
+    of a module; what begins it returns what waits for it. Where a fork does not pay, or that process has been
+    killed, it is done here, unprepared, when somebody waits."""
     global _shared
     if not _forks_pay():
-        yield work
+        yield lambda argument: partial(work, argument)
         return
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_begin_beside) as pool:
@@ -102,15 +104,23 @@ def beside(prepare: Callable[[], object], work: Callable[[A], R]) -> Iterator[Ca
         finally:
             _shared = None
 
-        def there(argument: A) -> R:
+        def begin(argument: A) -> Callable[[], R]:
             try:
-                found: R = pool.submit(_call_shared, argument).result()
+                future = pool.submit(_call_shared, argument)
             except BrokenExecutor:
                 # Somebody has killed it.
-                found = work(argument)
-            return found
+                return partial(work, argument)
 
-        yield there
+            def wait() -> R:
+                try:
+                    found: R = future.result()
+                except BrokenExecutor:
+                    found = work(argument)
+                return found
+
+            return wait
+
+        yield begin
 
 
 def _begin_beside() -> None:

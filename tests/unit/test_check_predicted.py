@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ringlight.experiments.analysis.result import analyse, document
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli import predicted
 from ringlight.experiments.cli.show import check_document, show_check, show_result
-from ringlight.experiments.language.expand import Experiment
+from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.foretold import Foreteller
 from tests.simulated import experiment, records_of, the, with_links, with_workers
@@ -102,3 +103,20 @@ def test_what_cannot_be_simulated_says_why() -> None:
     kill = "events: [{name: dead, when: {at: 100 ms}, do: kill, target: controller}]\n"
     (point,) = points(experiment(kill))
     assert "cannot kill the controller" in point["why_not"]
+
+
+def test_of_an_arm_with_a_large_job_one_point_is_read_and_the_others_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = experiment(SWEPT)
+    file = tmp_path / "swept.yaml"
+    file.write_text(whole.text)
+    found = check_document(load(file, most_gpus=1))
+    assert (found["runs"], found["unread"]) == (3, {"base": 2})
+    assert found["arms"]["base"]["runs"] == 3
+    assert len(found["arms"]["base"]["points"]) == 1
+    show_check(found)
+    written = capsys.readouterr().out
+    assert "sound as far as it was read. 3 runs" in written
+    assert "base (2 of 3)" in written
+    assert check_document(load(file, most_gpus=100))["unread"] == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from ringlight.experiments.language.expand import Experiment, load
 from ringlight.experiments.record.events import PortRate, Record
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.report.sections.moved import mean_throughput
+from ringlight.experiments.runner import executors
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.experiments.runner.progress import Reporter
 from ringlight.experiments.view.recorded import RATE_UNIT_BPS, Recorded
 from ringlight.fabric.frames import payload_share
 from tests.unit.test_cli import MINI
@@ -85,3 +88,24 @@ def test_the_page_shows_all_that_a_port_carried(small: Experiment, tmp_path: Pat
         max(link.rate_bps for link in small.plans[0].setting.fabric.links) / small.plans[0].setting.scale.rate
     )
     assert busiest <= link * 1.001
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_the_result_is_known_before_the_report_is_drawn(
+    small: Experiment, tmp_path: Path, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_forks_pay", lambda: forks)
+    seen: list[tuple[bool, dict[str, Any]]] = []
+
+    def early(result: dict[str, Any]) -> None:
+        (folder,) = tmp_path.iterdir()
+        seen.append(((folder / "report.html").exists(), result))
+
+    done, result = carry_out_experiment(
+        small, SimulationBackend(), tmp_path, arms=["live"], reporter=Reporter(quiet=True), early=early
+    )
+    assert (done.path / "report.html").exists()
+    ((drawn, known),) = seen
+    assert known == result
+    # Another process may be quicker.
+    assert forks or not drawn
