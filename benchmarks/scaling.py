@@ -1,0 +1,137 @@
+"""How long `ringlight simulate` of thousands of GPUs takes as a whole command, and how much memory.
+
+Fabrics are leaf-spine with 32 GPUs a leaf and four spines. ``jobs``: of eight GPUs each, a quarter of them on
+two leaves, with or without one regroup; ``ring``: all GPUs in one, in order or shuffled, 64 MiB. Limits are
+stated for a quiet machine with two processors.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.harness import RINGLIGHT, tell
+
+#: GPUs of a leaf; of a job.
+LEAF, JOB = 32, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """``limit``: seconds of the whole command, and megabytes."""
+
+    spec: Mapping[str, Any]
+    limit: tuple[float, float]
+
+
+def fabric(gpus: int, oversubscription: float, **more: Any) -> dict[str, Any]:
+    shape = {"leaves": gpus // LEAF, "spines": 4, "gpus_per_leaf": LEAF, "gpu": "a100", "rate": "100 Gbit/s"}
+    return {"paths": "even", "leaf_spine": {**shape, "oversubscription": oversubscription, **more}}
+
+
+def jobs(gpus: int, *, regroup: bool = False, iterations: int = 10) -> dict[str, Any]:
+    leaves = gpus // LEAF
+    named: dict[str, Any] = {}
+    for leaf in range(leaves):
+        base, beside = leaf * LEAF, (leaf + 1) % leaves * LEAF
+        for block in range(LEAF // JOB - 1):
+            named[f"j{len(named)}"] = {"ranks": [f"g{base + JOB * block + i}" for i in range(JOB)]}
+        ends = [(base + LEAF - JOB + i, beside + LEAF - JOB // 2 + i) for i in range(JOB // 2)]
+        named[f"j{len(named)}"] = {"ranks": [f"g{gpu}" for pair in ends for gpu in pair]}
+    training = {"compute": "60 ms", "batch": 64, "iterations": iterations}
+    made = _file(f"jobs-{gpus}", fabric(gpus, 2), training, named)
+    if regroup:
+        made["fabric"] = fabric(gpus, 2, through="ocs0", spare_ports=1)
+        switch = {"size": 2 * gpus + leaves, "driver": "scpi", "profile": "mems"}
+        made["fabric"]["optical_switches"] = {"ocs0": switch}
+        when = {"job": f"j{LEAF // JOB - 1}", "iteration": iterations // 2}
+        made["arms"] = {"live": {"events": [{"when": when, "do": "regroup"}]}}
+    return made
+
+
+def ring(gpus: int, *, shuffled: bool = False) -> dict[str, Any]:
+    ranks = [f"g{gpu}" for gpu in range(gpus)]
+    if shuffled:
+        random.Random(1).shuffle(ranks)
+    training = {"compute": "60 ms", "batch": 64, "iterations": 2, "gradient": "64 MiB"}
+    return _file(f"ring-{gpus}", fabric(gpus, 4), training, {"big": {"ranks": ranks}})
+
+
+def _file(name: str, fabric: Mapping[str, Any], training: Mapping[str, Any], jobs: Any) -> dict[str, Any]:
+    training = {"model": "resnet50", "collective": "ring", **training}
+    scale = {"time": 1, "payload": 1}
+    about = {"name": name, "description": "A fabric that grows.", "scale": scale}
+    return {**about, "fabric": dict(fabric), "training": training, "jobs": jobs}
+
+
+CASES = {
+    "ring-1024": Case(ring(1024), (3, 250)),
+    "ring-256-shuffled": Case(ring(256, shuffled=True), (3, 500)),
+    "ring-1024-shuffled": Case(ring(1024, shuffled=True), (8, 500)),
+    "jobs-256": Case(jobs(256), (5, 500)),
+    "jobs-1024": Case(jobs(1024), (5, 500)),
+    "jobs-1024-regroup": Case(jobs(1024, regroup=True), (8, 500)),
+    "jobs-4096-regroup": Case(jobs(4096, regroup=True), (20, 1000)),
+    "jobs-16384-regroup": Case(jobs(16384, regroup=True), (120, 4000)),
+}
+
+
+def scaling(cases: list[str] = [*CASES], patience_s: float = 300.0) -> dict[str, Any]:
+    """Simulate each case with one whole command; one that takes longer than ``patience_s`` is ended."""
+    found: dict[str, Any] = {}
+    missed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="ringlight-scaling-") as folder:
+        for name in cases:
+            case = CASES[name]
+            file = Path(folder) / f"{name}.yaml"
+            file.write_text(yaml.safe_dump(dict(case.spec), sort_keys=False))
+            took = found[name] = {
+                **_measured(file, patience_s),
+                "limit_s": case.limit[0],
+                "limit_mb": case.limit[1],
+            }
+            tell(f"{name}: {took}")
+            if took["exit"] or took["seconds"] > case.limit[0] or took["megabytes"] > case.limit[1]:
+                missed.append(f"{name}: {took['seconds']:.1f} s, {took['megabytes']:.0f} MB")
+    return {"cases": found, "missed": missed}
+
+
+PARTS = (scaling,)
+
+
+def _measured(file: Path, patience_s: float) -> dict[str, Any]:
+    """Seconds of a command, until its table and as a whole, and megabytes of its largest process."""
+    began = time.perf_counter()
+    command = [
+        "timeout",
+        "-k",
+        "5",
+        str(patience_s),
+        *RINGLIGHT,
+        "simulate",
+        str(file),
+        "--runs",
+        str(file.parent),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    table_s = None
+    for _ in process.stdout:
+        table_s = table_s or time.perf_counter() - began
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return {
+        "seconds": round(time.perf_counter() - began, 2),
+        "table_s": None if table_s is None else round(table_s, 2),
+        "megabytes": round(used.ru_maxrss / 1000),
+        "exit": process.returncode,
+    }
