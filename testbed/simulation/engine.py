@@ -21,6 +21,8 @@ from ringlight.testbed.simulation.maxmin import rates, rates_of_few
 
 #: Flows up to which plain loops find rates sooner than numpy.
 FEW = 64
+#: A link is full from this share of its capacity on: rounding must not make it look as if it were not.
+FULL = 1 - 1e-9
 #: Events closer together than this share of the time are one instant.
 INSTANT = 1e-13
 
@@ -28,7 +30,9 @@ INSTANT = 1e-13
 class Flow:
     """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second."""
 
-    __slots__ = ("done", "entered", "left", "links", "more", "over", "rate", "round", "since_s", "version")
+    __slots__ = (
+        "done", "entered", "left", "links", "more", "over", "proposed", "rate", "round", "since_s", "version",
+    )  # fmt: skip
 
     def __init__(
         self, links: tuple[int, ...], size: float, done: Callable[[], None], more: More | None = None
@@ -37,7 +41,7 @@ class Flow:
         self.left = size
         self.done = done
         self.more = more
-        self.rate = 0.0
+        self.rate = self.proposed = 0.0
         self.since_s = 0.0
         #: Counts changes of rate: an end that was worked out before the last one is void.
         self.version = 0
@@ -309,58 +313,98 @@ class Engine:
         return True
 
     def _share(self) -> None:
-        """New rates for all flows that the changes of this instant can concern."""
+        """New rates for all flows that the changes of this instant concern.
+
+        Rates are max-min fair if each flow has a bottleneck: a full link on which nobody has more (Bertsekas
+        and Gallager, 6.5.2). So flows on links that changed are given new rates in what others leave; where
+        one of them, or one that it meets, is without a bottleneck then, its links count as changed, too.
+        """
         settling, self._settling = self._settling, []
         for act in settling:
             act()
-        touched = self._touched
-        if not touched:
+        if not self._touched:
             return
-        self._touched = {}
+        queue, self._touched = list(self._touched), {}
         self._round += 1
-        number = self._round
-        seen = set(touched)
-        queue = list(touched)
+        seen: set[int] = set()
         flows: list[Flow] = []
-        for link in queue:
-            for flow in self._users[link]:
-                if flow.round == number:
-                    continue
-                flow.round = number
-                flows.append(flow)
-                for other in flow.links:
-                    if other not in seen:
-                        seen.add(other)
-                        queue.append(other)
-        # Flows that share nothing need no common solution.
-        together: list[Flow] = []
+        while queue:
+            seen.update(queue)
+            for link in queue:
+                for flow in self._users[link]:
+                    if flow.round != self._round:
+                        flow.round = self._round
+                        flows.append(flow)
+            self._propose(flows, seen)
+            queue = self._unsettled(flows, seen)
         for flow in flows:
-            least, alone = math.inf, True
-            for link in flow.links:
-                least = min(least, self._capacity[link])
-                alone = alone and len(self._users[link]) == 1
-            if least <= 0:
-                self._set_rate(flow, 0.0)
-            elif alone:
-                self._set_rate(flow, least)
-            else:
-                together.append(flow)
-        if together:
-            self._solve(together)
+            self._set_rate(flow, flow.proposed)
 
-    def _solve(self, flows: list[Flow]) -> None:
-        if len(flows) <= FEW:
-            few = rates_of_few([flow.links for flow in flows], self._capacity)
-            for flow, rate in zip(flows, few, strict=True):
-                self._set_rate(flow, rate)
+    def _propose(self, flows: list[Flow], seen: set[int]) -> None:
+        """Rates of these flows where all others keep theirs, of which there are none on links in ``seen``."""
+        users, capacity, number = self._users, self._capacity, self._round
+        together: list[Flow] = []
+        left: dict[int, float] = {}
+        for flow in flows:
+            least, shares = math.inf, False
+            for link in flow.links:
+                least = min(least, capacity[link])
+                shares = shares or len(users[link]) > 1
+            # Flows that share nothing need no common solution.
+            flow.proposed = max(least, 0.0)
+            if not shares or least <= 0:
+                continue
+            together.append(flow)
+            for link in flow.links:
+                if link not in left:
+                    left[link] = capacity[link]
+                    if link not in seen and len(users[link]) > 1:
+                        kept = sum([other.rate for other in users[link] if other.round != number])
+                        left[link] = max(left[link] - kept, 0.0)
+        if not together:
             return
-        local: dict[int, int] = {}
-        links = [local.setdefault(link, len(local)) for flow in flows for link in flow.links]
-        offsets = np.cumsum([0, *(len(flow.links) for flow in flows)])
-        capacity = np.array([self._capacity[link] for link in local])
-        found = rates(offsets, np.array(links, dtype=np.int64), capacity)
-        for flow, rate in zip(flows, found.tolist(), strict=True):
-            self._set_rate(flow, rate)
+        if len(together) <= FEW:
+            found = rates_of_few([flow.links for flow in together], left)
+        else:
+            place = {link: number for number, link in enumerate(left)}
+            links = np.array([place[link] for flow in together for link in flow.links], dtype=np.int64)
+            offsets = np.cumsum([0, *(len(flow.links) for flow in together)])
+            found = rates(offsets, links, np.array(list(left.values()))).tolist()
+        for flow, rate in zip(together, found, strict=True):
+            flow.proposed = rate
+
+    def _unsettled(self, flows: list[Flow], seen: set[int]) -> list[int]:
+        """Links of flows that are without a bottleneck by the proposed rates, and of those that they meet."""
+        number = self._round
+        known: dict[int, tuple[bool, float]] = {}
+
+        def state(link: int) -> tuple[bool, float]:
+            """Whether a link is full, and the most that a flow has there."""
+            if (found := known.get(link)) is None:
+                rates = [one.proposed if one.round == number else one.rate for one in self._users[link]]
+                found = known[link] = sum(rates) >= self._capacity[link] * FULL, max(rates)
+            return found
+
+        def settled(flow: Flow, rate: float) -> bool:
+            for link in flow.links:
+                full, most = state(link)
+                if full and rate >= most * FULL:
+                    return True
+            return False
+
+        found: dict[int, None] = {}
+        for flow in flows:
+            open_links = [link for link in flow.links if link not in seen and len(self._users[link]) > 1]
+            if not open_links:
+                continue
+            if not settled(flow, flow.proposed):
+                found.update(dict.fromkeys(open_links))
+            elif abs(flow.proposed - flow.rate) > SAME * flow.rate:
+                for link in open_links:
+                    for other in self._users[link]:
+                        if other.round != number and not settled(other, other.rate):
+                            found.update(dict.fromkeys(other.links))
+        return [link for link in found if link not in seen]
 
     def _set_rate(self, flow: Flow, rate: float) -> None:
         if abs(rate - flow.rate) <= SAME * rate and (flow.rate > 0 or rate == 0) and flow.version:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArra
     return _rates(offsets, links, capacity)
 
 
-def rates_of_few(ways: Sequence[Sequence[int]], capacity: Sequence[float]) -> list[float]:
+def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float]) -> list[float]:
     """Max-min fair rates of flows by the links that each passes; ``capacity`` by link, above 0.
 
     The same arithmetic in the same order as :func:`rates`, to the same bits. For a few flows plain loops are

@@ -37,7 +37,7 @@ class Loop(Protocol):
         """What it is like to its group, where links are numbered as they come; ``number`` grows."""
 
     def transfers(self) -> int:
-        """Of one all-reduce."""
+        """Count those of one all-reduce."""
 
     def upcoming_s(self) -> Iterable[tuple[int, float]]:
         """Ranks that compute, and when each will have."""

@@ -55,15 +55,15 @@ def begin():
     import cmath
 here = os.getpid()
 with beside(begin, work) as there:
-    pid, prepared, what, forked = there("do")
+    pid, prepared, what, forked = there("do")()
     assert pid != here and prepared and what == id(made_here) and not {here, pid} & forked
 with beside(begin, work) as there:
     try:
-        there("write")
+        there("write")()
     except WriteError as error:
         print(error)
 with beside(begin, work) as there:
-    assert there("die")[0] == here
+    assert there("die")()[0] == here
 try:
     with beside(begin, work) as there:
         raise KeyError("meanwhile")
@@ -71,7 +71,7 @@ except KeyError as error:
     print(error)
 os.getloadavg = lambda: (2.1, 0.0, 0.0)
 with beside(begin, work) as there:
-    assert there("do")[0] == here
+    assert there("do")()[0] == here
 """
 
 

@@ -362,7 +362,7 @@ def test_of_several_blackouts_of_one_kind_the_longest_has_a_card(monkeypatch: py
     events = [figures(0.02, None), figures(0.05, None), figures(None, 0.4), figures(0.03, None)]
     view: Any = SimpleNamespace(
         each=lambda kind, *_: events if kind == "event" else [], arms=["live"], label="measured",
-        fidelity={"verdict": "good"},
+        fidelity={"verdict": "good"}, listed=lambda _: ["red"],
     )  # fmt: skip
     monkeypatch.setattr(header, "_event", lambda _: "regroup")
     (recovered, _, _), (name, figure, remark) = header._events(view)

@@ -38,7 +38,7 @@ def test_rates_are_those_of_the_plain_filling(fabric: tuple[list[list[int]], np.
 @given(fabrics())
 def test_rates_of_few_are_the_same_to_the_last_bit(fabric: tuple[list[list[int]], np.ndarray]) -> None:
     paths, capacity = fabric
-    assert rates_of_few(paths, capacity.tolist()) == rates(*case(paths), capacity).tolist()
+    assert rates_of_few(paths, dict(enumerate(capacity.tolist()))) == rates(*case(paths), capacity).tolist()
 
 
 @given(fabrics())
