@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from ringlight.fabric.impairments import NONE
 from ringlight.fabric.parts import Port
 from ringlight.fabric.paths import Hop, PacketView
 from ringlight.fabric.schedules import steps_named
@@ -133,7 +132,7 @@ class Latencies:
     def by_port(self, view: PacketView) -> Mapping[Port, float]:
         """Delay of the links behind each port by which frames leave, seconds; none where there is none."""
         fabric = view.fabric
-        if not self.times or all(link.impairments == NONE for link in fabric.links):
+        if not (self.times and fabric.impaired):
             return {}
         found = {}
         for edge in view.graph.edges:

@@ -157,7 +157,7 @@ class OpticalSwitchSpec(Strict):
     driver can be told, by the key of an inventory entry.
     """
 
-    size: int = Field(ge=1, le=4096)
+    size: int = Field(ge=1, le=65536)
     driver: Driver = "scpi"
     profile: str = ""
     loss_db: Loss | None = None

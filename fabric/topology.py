@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Literal
 
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.impairments import NONE
 from ringlight.fabric.light import Optics, received_dbm
 from ringlight.fabric.parts import Gpu, Link, Onic, OpticalSwitch, PacketSwitch, Port
 from ringlight.fabric.planes.averagers.averager import Averager
@@ -91,6 +92,11 @@ class Fabric:
         return tuple(
             sorted(port for port in self.link_at if port.node not in self.onics and is_electrical(self, port))
         )
+
+    @cached_property
+    def impaired(self) -> bool:
+        """Whether any link does something to frames besides its rate."""
+        return any(link.impairments != NONE for link in self.links)
 
     @cached_property
     def packet_gpus(self) -> tuple[str, ...]:

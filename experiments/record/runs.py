@@ -211,12 +211,28 @@ def _run(plan: RunPlan, name: str, records: Sequence[Record]) -> Run:
     lit = [started.circuits, *(record.circuits for record in _all(Circuits, records))]
     begins = {record.name: record for record in _all(ActionBegun, records)}
     ends = {record.name: record for record in _all(ActionEnded, records)}
+    of_job: dict[str | None, list[Record]] = {}
+    released: dict[str, Released] = {}
+    for record in records:
+        of_job.setdefault(getattr(record, "job", None), []).append(record)
+        if isinstance(record, Released):
+            for job in record.jobs:
+                released.setdefault(job, record)
     return Run(
         plan=plan,
         name=name,
         released=next((record.at for record in _all(Released, records)), started.t),
         ended=max(record.t for record in _all(RunEnded, records)),
-        jobs={job.name: _job(job, name, started.jobs.get(job.name, ()), records) for job in plan.jobs},
+        jobs={
+            job.name: _job(
+                job,
+                name,
+                started.jobs.get(job.name, ()),
+                of_job.get(job.name, ()),
+                released.get(job.name),
+            )
+            for job in plan.jobs
+        },
         actions=tuple(
             _action(event, begins.get(event.name), ends.get(event.name))
             for event in plan.events
@@ -240,8 +256,10 @@ def _action(plan: EventPlan, begun: ActionBegun | None, end: ActionEnded | None)
     return Action(plan, first.t, end.t, end.result, end.error)
 
 
-def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]) -> JobRun:
-    mine = [record for record in records if getattr(record, "job", None) == plan.name]
+def _job(
+    plan: JobPlan, run: str, gpus: Sequence[str], mine: Sequence[Record], released: Released | None
+) -> JobRun:
+    """``mine``: what is on record of the job; ``released``: its release."""
     states, recoveries = _all(JobState, mine), _all(JobRecovered, mine)
     gpus = gpus or next((record.gpus for record in states if record.gpus), ())
     iterations = sorted(_all(Iteration, mine), key=lambda it: (it.i, it.rank))
@@ -268,7 +286,7 @@ def _job(plan: JobPlan, run: str, gpus: Sequence[str], records: Sequence[Record]
         arrived=next((record.t for record in _all(JobArrived, mine)), None),
         granted=next((record.t for record in _all(GpusGranted, mine)), None),
         placed=next((record.t for record in states if record.state == "READY"), None),
-        released=next((group.at for group in _all(Released, records) if plan.name in group.jobs), None),
+        released=None if released is None else released.at,
         end=end,
         iterations=kept,
         redone=tuple(it for it in iterations if any(_again(it, back) for back in recoveries)),

@@ -247,6 +247,8 @@ class Simulation:
         self.patient = False
         #: Of loops that go on at once with what comes; None if something else has flows, or all are traced.
         self.groups = Groups(self.engine) if gate is None and self.engine.passed is None else None
+        #: By schedule, which is kept so that its identity stays its own, size and how chunks are passed on.
+        self.passing: dict[tuple[int, float, tuple[tuple[str, bool], ...]], tuple[Steps, Passing]] = {}
         self.lost: set[str] = set()
         self.number: dict[int, int] = {}
         self.runs: dict[str, Run] = {}
@@ -476,9 +478,9 @@ class LoopRun:
         self.plan = plan_steps(self.job.steps, chunk_bytes, self.job.cost, self)
 
     def _pass_on_what_comes(self) -> None:
-        steps, ranks = self.job.steps, len(self.job.ranks)
+        steps = self.job.steps
         if steps.step_by_step or passes_on(steps):
-            self.passing = Passing(self.plan, ranks, step_by_step=steps.step_by_step)
+            self.passing = self._passing(step_by_step=steps.step_by_step)
             return
         if not (self.run.disturbed or self.job.compute.stragglers or self.job.cost.reduce_s_per_byte):
             self.alike_s = alike_s(self.plan, self.run.network.capacity_bps / 8)
@@ -486,7 +488,14 @@ class LoopRun:
             return
         transfers = sum(len(plan.step) for plan in self.plan)
         whole = self.alike_s is not None or transfers > MOST_IN_PARTS
-        self.passing = Passing(self.plan, ranks, whole=whole)
+        self.passing = self._passing(whole=whole)
+
+    def _passing(self, **how: bool) -> Passing:
+        """What waits for what; the same for all jobs that do the same."""
+        key = id(self.job.steps), self.job.vector_bytes, tuple(how.items())
+        if key not in self.run.passing:
+            self.run.passing[key] = self.job.steps, Passing(self.plan, len(self.job.ranks), **how)
+        return self.run.passing[key][1]
 
     def routes(self, step: Step, number: int) -> Routes:
         return self.run.network.routes(self.job.ranks, step, number)

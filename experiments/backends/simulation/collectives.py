@@ -21,7 +21,6 @@ from ringlight.experiments.record.events import (
     RunStarted,
 )
 from ringlight.fabric.control_faults import ControlFaults
-from ringlight.fabric.impairments import NONE
 from ringlight.fabric.light import Optics
 from ringlight.fabric.planes.packets import packets as packets_of
 from ringlight.fabric.planes.ring.ring import WdmRing
@@ -77,7 +76,7 @@ def alone(plan: RunPlan) -> bool:
     if len(plan.jobs) != 1 or plan.events or plan.control != ControlFaults():
         return False
     (job,), fabric = plan.jobs, plan.setting.fabric
-    if any(link.impairments != NONE for link in fabric.links):
+    if fabric.impaired:
         return False
     if job.training is None or not job.start.at_once:
         return False

@@ -37,6 +37,7 @@ from ringlight.fabric.parts import Link, Port, canonical
 from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.base import Plane
 from ringlight.fabric.planes.wholes.interconnect import slowed
+from ringlight.fabric.steps import Steps
 from ringlight.fabric.topology import Fabric, electrical_graph
 from ringlight.testbed.simulation.engine import Engine, TooManyEvents
 from ringlight.testbed.simulation.flaps import Flap
@@ -99,6 +100,8 @@ class SimulatedLab:
         self._cut: set[frozenset[Port]] = set()
         self._flaps: dict[frozenset[Port], Flap] = {}
         self._circuits = canonical(plan.circuits)
+        #: Schedules, of which jobs that do the same have the same one.
+        self._steps: dict[tuple[int, str, int], Steps] = {}
         #: The switch of each GPU, on this fabric with these circuits.
         self._switches: tuple[Fabric, object, dict[str, str | None]] | None = None
         first = plan.jobs[0].plane(self._fabric)
@@ -177,7 +180,10 @@ class SimulatedLab:
     def _add(self, job: JobPlan, ranks: tuple[str, ...]) -> None:
         """A job with a training loop. Raises ValueError."""
         carrier, loop = self._carrier_of(job.plane(self._fabric, ranks)), job.loop
-        steps = carrier.steps(loop.collective, len(ranks))
+        key = id(carrier), loop.collective, len(ranks)
+        if key not in self._steps:
+            self._steps[key] = carrier.steps(loop.collective, len(ranks))
+        steps = self._steps[key]
         made = Job(
             job.name,
             ranks,
