@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from ringlight.experiments.record.events import PortRate
 from ringlight.fabric.parts import Port
@@ -82,14 +82,22 @@ def port_rates(
     """
     step_s = max(SERIES_STEP_S, end_s / MOST_STEPS)
     steps = int(end_s / step_s) + 1
-    received: dict[tuple[Port, Port], list[float]] = defaultdict(lambda: [0.0] * steps)
-    sent: dict[tuple[Port, Port], list[float]] = defaultdict(lambda: [0.0] * steps)
+    carried: dict[int, list[float]] = defaultdict(lambda: [0.0] * steps)
     for passed in engine.passed or ():
-        for tail, head in (_ends(engine.key(link)) for link in passed.links):
-            if tail.node in switches:
-                _add(sent[tail, head], passed, step_s)
-            if head.node in switches:
-                _add(received[head, tail], passed, step_s)
+        sizes = list(_sizes(passed, step_s, steps))
+        for link in passed.links:
+            series = carried[link]
+            for k, size in sizes:
+                series[k] += size
+    idle = [0.0] * steps
+    received: dict[tuple[Port, Port], list[float]] = defaultdict(lambda: idle)
+    sent: dict[tuple[Port, Port], list[float]] = defaultdict(lambda: idle)
+    for link, series in carried.items():
+        tail, head = _ends(engine.key(link))
+        if tail.node in switches:
+            sent[tail, head] = series
+        if head.node in switches:
+            received[head, tail] = series
     wire = 8 / (step_s * share)
     others: dict[Port, list[Port]] = defaultdict(list)
     for port, other in sorted({*received, *sent}):
@@ -128,8 +136,8 @@ def _peers(carried: Mapping[Port, tuple[Sequence[float], Sequence[float]]]) -> l
     return found
 
 
-def _add(bins: list[float], passed: Passed, step_s: float) -> None:
-    """Add to each bin of the series the bytes that passed during it."""
-    for k in range(int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, len(bins))):
+def _sizes(passed: Passed, step_s: float, steps: int) -> Iterator[tuple[int, float]]:
+    """Bytes that passed during each step in which any did."""
+    for k in range(int(passed.begin_s / step_s), min(math.floor(passed.end_s / step_s) + 1, steps)):
         overlap = min(passed.end_s, (k + 1) * step_s) - max(passed.begin_s, k * step_s)
-        bins[k] += max(0.0, overlap) * passed.rate
+        yield k, max(0.0, overlap) * passed.rate
