@@ -120,7 +120,8 @@ class Groups:
         if group is None:
             return
         unfinished = [rank for rank in group.begun if rank[0] is loop and rank not in group.ended]
-        if unfinished:
+        if unfinished or any(True for _ in loop.upcoming_s()):
+            # It does no more what it did in the episode that was looked up.
             self._interrupt(group)
             group.open -= len(unfinished)
             for rank in unfinished:
