@@ -654,6 +654,8 @@ class LoopRun:
         return sum(len(plan.step) for plan in self.plan)
 
     def upcoming_s(self) -> Iterator[tuple[int, float]]:
+        if self.over:
+            return
         for rank, iteration in enumerate(self.operations.at_iteration):
             if not math.isfinite(self.operations.end_s[iteration, rank]):
                 yield rank, float(self.operations.begin_s[iteration, rank]) + float(self.seconds[rank])
