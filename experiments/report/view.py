@@ -19,7 +19,7 @@ from ringlight.experiments.language.plan import RunPlan, Scale, Setting
 from ringlight.experiments.language.spec import CompareSpec
 from ringlight.experiments.record.events import PortRate
 from ringlight.experiments.record.outputs import Written
-from ringlight.experiments.record.runs import Run
+from ringlight.experiments.record.runs import SUCCEEDED, JobRun, Run
 from ringlight.experiments.report.page import NOTHING, table_of, text
 from ringlight.experiments.report.page import Draw as Draw
 from ringlight.experiments.report.words import amount, figure, said, seconds
@@ -28,7 +28,7 @@ _NOWHERE: Point = {}
 #: Times that are real, or those of software, which no scale changes.
 _UNSCALED = frozenset({"jct_real", "setup_told_apart", "start_up", "start_spread", "recovery_assumed"})
 PUBLISHED: Label = "published"
-#: Of an arm with more jobs only the slowest are listed and drawn.
+#: Of an arm with more jobs only some are listed and drawn: those that failed, then the slowest.
 MOST_JOBS, SLOWEST = 24, 10
 
 
@@ -253,13 +253,12 @@ class View:
                 yield self.at(arm, subject)
 
     def listed(self, arm: str) -> list[str]:
-        """Names of an arm's jobs that a page lists: all, or the slowest where there are more than it can."""
-        jobs = self.first[arm].jobs if arm in self.first else {}
-        if len(jobs) <= MOST_JOBS:
-            return list(jobs)
-        took_s = {name: math.inf if job.jct_s is None else job.jct_s for name, job in jobs.items()}
-        slowest = set(sorted(jobs, key=lambda name: -took_s[name])[:SLOWEST])
-        return [name for name in jobs if name in slowest]
+        """Return names of an arm's jobs that a page lists: all, or some where there are more than it can."""
+        return self._listed.get(arm, [])
+
+    @cached_property
+    def _listed(self) -> dict[str, list[str]]:
+        return {arm: some_jobs(run.jobs) for arm, run in self.first.items()}
 
     def each_job(self, arms: Iterable[str] | None = None) -> Iterator[Figures]:
         """As :meth:`each` of ``job``, of jobs that are :meth:`listed`."""
@@ -353,6 +352,19 @@ def swept_columns(paths: Sequence[str]) -> list[tuple[str, Cell]]:
 
 def _swept(point: Point, path: str) -> str:
     return text(said(point.get(path, NOTHING)))
+
+
+def some_jobs(jobs: Mapping[str, JobRun]) -> list[str]:
+    """Names of those that failed and the slowest, where there are many; of all jobs otherwise. In order."""
+    if len(jobs) <= MOST_JOBS:
+        return list(jobs)
+
+    def took_s(name: str) -> float:
+        job = jobs[name]
+        return math.inf if job.state != SUCCEEDED or job.jct_s is None else job.jct_s
+
+    slowest = set(sorted(jobs, key=took_s, reverse=True)[:SLOWEST])
+    return [name for name in jobs if name in slowest]
 
 
 def _stands_for(row: Row, scale: Scale) -> str:

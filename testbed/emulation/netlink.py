@@ -651,13 +651,13 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
     Mbit/s, the small messages of sixteen ranks waited for the large ones, and a training step took 135 s
     instead of 123 s (scenarios/examples/parallel_16.yaml; 119 s simulated).
 
-    Acknowledgements go first, as they take no room. Behind the payload that goes the same way they take half
-    of the rate of connections with little under way: with a queue of four frames on the uplink an iteration
-    took 19 % longer (scenarios/disaggregation.yaml, arm ``contiguous``, job ``blue``), 2 % so. Payload that
-    they overtake comes with an acknowledgement that is older by what was received meanwhile. Linux drops it
-    (RFC 5961, 5.2) if that is more than the largest window that its sender was ever given, so workers give
-    large ones first (containers/worker/windows.py): with small windows from the start 23 of 171 jobs of a
-    blind test were 10 to 62 % off, without a drop in any queue.
+    Acknowledgements go first, as they take no room. Behind the payload that goes the same way they come late
+    for a connection that has little under way: with a queue of four frames on the uplink an iteration took
+    19 % longer than simulated, and 2 % so (scenarios/disaggregation.yaml, arm ``contiguous``, job ``blue``).
+    Payload that they overtake comes with an acknowledgement that is older by what was received meanwhile.
+    Linux drops it (RFC 5961, 5.2) if that is more than the largest window that its sender was ever given, so
+    workers give large ones first (containers/worker/windows.py). With small windows from the start 23 of 171
+    jobs of a blind test were 10 to 62 % off, most of them for this, without a drop in any queue.
 
     On a large fabric some share a turn (:func:`_turns`): else classes grow with the square of the hosts
     (200,000 requests of tc for 256 GPUs, more than 30 s).
@@ -709,7 +709,7 @@ def shape_peers(name: str, rate_bps: float, peers: int, most: int) -> None:
         slack = htb_bucket_bytes(rate)
         lines.append(
             f"class add dev {name} parent 1: classid 1:{1 + number:x} "
-            f"htb rate {rate}bit burst {slack} cburst {slack} quantum {FRAME_BYTES} prio {min(number, 1)}"
+            f"htb rate {rate}bit burst {slack} cburst {slack} quantum {FRAME_BYTES}"
         )
     _batch(lines, f"queues of {peers} peers at {name}")
 

@@ -90,7 +90,7 @@ class Engine:
         self._settling: list[Callable[[], None]] = []
         self._paused = False
         #: Is called before anything but a flow's begin or end changes rates, or somebody looks at flows.
-        self.changing: Callable[[], None] = _nothing
+        self.changing: Callable[[], None] = do_nothing
 
     # Links.
 
@@ -291,7 +291,7 @@ class Engine:
                             continue
                         self._leave(act)
                         act.over, act.more = True, None
-                        done, act.done = act.done, _nothing  # no cycles are left for the collector
+                        done, act.done = act.done, do_nothing  # no cycles are left for the collector
                         done()
             if self._touched or self._settling:
                 self._share()
@@ -419,5 +419,5 @@ class Engine:
             heappush(self._queue, (self.now_s, next(self._number), flow, flow.version, ()))
 
 
-def _nothing() -> None:
+def do_nothing() -> None:
     return None

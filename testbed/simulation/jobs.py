@@ -36,7 +36,7 @@ from ringlight.testbed.simulation.passing import (
     together_s,
 )
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
-from ringlight.testbed.simulation.repeating import Groups, Loop, noting
+from ringlight.testbed.simulation.repeating import Groups, Loop
 from ringlight.workloads.graph import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
@@ -281,7 +281,7 @@ class Simulation:
     def _ungroup(self) -> None:
         """Something else has flows."""
         if self.groups is not None:
-            self.groups.interrupt()
+            self.groups.end_all()
             self.groups = None
 
     def begin(self, name: str) -> None:
@@ -677,7 +677,7 @@ class LoopRun:
 
     def simulate_on(self, twin: Engine, begun_s: dict[int, float], over: list[tuple[Loop, int]]) -> None:
         self.engine = twin
-        exchange = self._exchange(noting(over, self))
+        exchange = self._exchange(lambda rank: over.append((self, rank)))
         self.exchanges[self.iteration[next(iter(begun_s))]] = exchange
         for rank, at_s in begun_s.items():
             twin.at(at_s, exchange.begin, rank)
@@ -707,10 +707,8 @@ class LoopRun:
             gate.close(handle[0])
             done()
 
-        source, destination = (
-            self.job.ranks[plan.lanes.sources[k]],
-            self.job.ranks[plan.lanes.destinations[k]],
-        )
+        ranks, lanes = self.job.ranks, plan.lanes
+        source, destination = ranks[lanes.sources[k]], ranks[lanes.destinations[k]]
         try:
             handle.append(gate.open(source, destination, lit, self.fail))
         except ValueError as error:

@@ -16,10 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
-from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.engine import Engine, do_nothing
 
 #: Moments are alike if they differ by at most so many units in the last place of the time.
 ALIKE = 16
@@ -31,16 +30,16 @@ class Loop(Protocol):
     """A training loop under way, all of whose transfers go through the engine."""
 
     def links_used(self) -> frozenset[int]:
-        """The engine's links that its transfers pass now."""
+        """Return the engine's links that its transfers pass now."""
 
     def looks(self, number: dict[int, int]) -> object:
-        """What it is like to its group, where links are numbered as they come; ``number`` grows."""
+        """Return what it is like to its group, links numbered as they come; ``number`` grows."""
 
     def transfers(self) -> int:
-        """Count those of one all-reduce."""
+        """Return how many one all-reduce has."""
 
     def upcoming_s(self) -> Iterable[tuple[int, float]]:
-        """Ranks that compute, and when each will have."""
+        """Yield the ranks that compute, and when each will have, seconds."""
 
     def reduce(self, rank: int) -> None:
         """Begin the all-reduce of a rank."""
@@ -98,7 +97,7 @@ class Groups:
         engine.changing = self.interrupt
 
     def join(self, loop: Loop) -> None:
-        """A loop begins."""
+        """Take a loop in that begins."""
         used = loop.links_used()
         beside = list(dict.fromkeys(self._user[link] for link in used if link in self._user))
         for other in beside:
@@ -115,7 +114,7 @@ class Groups:
                 self._user[link] = group
 
     def leave(self, loop: Loop) -> None:
-        """A loop is over, or fails now."""
+        """Let a loop go that is over, or fails now."""
         group = self._group.get(loop)
         if group is None:
             return
@@ -133,14 +132,14 @@ class Groups:
             del self._group[loop]
 
     def interrupt(self) -> None:
-        """Something is about to change: simulate what was looked up, and keep nothing of what was before."""
+        """Simulate what was looked up, and keep no episode, as something is about to change."""
         for group in dict.fromkeys(self._group.values()):
             self._interrupt(group)
             group.kept = None
         self._kept.clear()
 
     def rearrange(self) -> None:
-        """Loops have other ways now."""
+        """Group all loops anew, as they have other ways now."""
         self.interrupt()
         before, self._group, self._user = self._group, {}, {}
         for loop, old in before.items():
@@ -151,8 +150,13 @@ class Groups:
             group.open += len(mine)
             group.single = not group.open
 
+    def end_all(self) -> None:
+        """Simulate what was looked up, and look nothing up any more."""
+        self.interrupt()
+        self._engine.changing = do_nothing
+
     def begin(self, loop: Loop, rank: int) -> None:
-        """A rank comes to its all-reduce."""
+        """Begin the all-reduce of a rank, or look it up."""
         group, now_s = self._group[loop], self._engine.now_s
         if not group.open:
             self._start(group, now_s)
@@ -165,7 +169,7 @@ class Groups:
             loop.reduce(rank)
 
     def end(self, loop: Loop, rank: int) -> None:
-        """A rank has ended its all-reduce."""
+        """Note that a rank has ended its all-reduce."""
         group = self._group[loop]
         group.open -= 1
         group.ended[loop, rank] = self._engine.now_s
@@ -195,7 +199,7 @@ class Groups:
             self._engine.at(now_s + end_s, self._over, group, group.number, group.loops[place], rank)
 
     def _over(self, group: Group, number: int, loop: Loop, rank: int) -> None:
-        """A rank ends as one did before, unless the episode was interrupted."""
+        """End a rank's all-reduce as before, unless the episode was interrupted."""
         if group.number == number:
             loop.reduced(rank)
 
@@ -237,7 +241,7 @@ class Groups:
                 self._engine.at(self._engine.now_s, loop.reduced, rank)
 
     def _looks(self, loops: Sequence[Loop]) -> object:
-        """What a group is like but for the names of its links; like no other if it is large."""
+        """Return what a group is like but for the names of its links; like no other if it is large."""
         if sum(loop.transfers() for loop in loops) > MOST_COMPARED:
             return object()
         number: dict[int, int] = {}
@@ -246,7 +250,7 @@ class Groups:
 
 
 def _alike(episode: Episode, upcoming_s: dict[Row, float], tolerance_s: float) -> bool:
-    """Whether rows come to their all-reduces as in an episode, and others only once it is over."""
+    """Return whether rows come to their all-reduces as in an episode, and others only once it is over."""
     begins_s = episode.begins_s
     if not begins_s.keys() <= upcoming_s.keys():
         return False
@@ -254,12 +258,3 @@ def _alike(episode: Episode, upcoming_s: dict[Row, float], tolerance_s: float) -
         abs(at_s - begins_s[row]) <= tolerance_s if row in begins_s else at_s > episode.length_s + tolerance_s
         for row, at_s in upcoming_s.items()
     )
-
-
-def noting(over: list[Rank], loop: Loop) -> partial[None]:
-    """Return what notes each rank of a loop that ends."""
-    return partial(_note, over, loop)
-
-
-def _note(over: list[Rank], loop: Loop, rank: int) -> None:
-    over.append((loop, rank))

@@ -19,8 +19,9 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import JobState, PortRate, Record, Reference, WorkerDone, WorkerReady
 from ringlight.experiments.report.perfetto import write_trace
 from ringlight.experiments.report.report import render
+from ringlight.experiments.report.sections import jobs as jobs_section
 from ringlight.experiments.report.sections import names, sections
-from ringlight.experiments.report.view import View, view_of
+from ringlight.experiments.report.view import View, some_jobs, view_of
 from ringlight.experiments.runner.experiment import choose, one_alone
 from tests.simulated import SIX_GPUS
 from tests.unit.page import Page, check_alone, text_of
@@ -444,3 +445,32 @@ def test_a_trace_opens_with_names_and_slices(tmp_path: Path) -> None:
     of_red = {names[e["pid"]] for e in events if e["ph"] == "X" and e["args"].get("job") == "red"}
     assert {"lost: g4", "lost: g5"} <= of_red  # the lost GPU, and the spare in its place
     assert "lost: events" in names.values()
+
+
+def test_of_many_jobs_failed_and_slow_ones_are_listed_and_the_compared_one_is_drawn(tmp_path: Path) -> None:
+    text = """
+name: many
+description: Thirty jobs of two GPUs.
+fabric: {paths: even, leaf_spine: {leaves: 2, spines: 1, gpus_per_leaf: 30, gpu: gpu, rate: 10 Gbit/s}}
+training: {model: resnet50, gradient: 1 MB, compute: 10 ms, batch: 16, iterations: 2, collective: ring}
+jobs: {JOBS}
+arms:
+  slow: {title: Slow}
+  fast: {title: Fast, training.compute: 5 ms}
+compare: {baseline: slow, job: j1, metrics: [jct]}
+"""
+    jobs = ", ".join(
+        f"j{k}: {{ranks: [g{2 * k}, g{2 * k + 1}], slower: {{0: {1 + k / 100}}}}}" for k in range(30)
+    )
+    view = view_of_file(text.replace("JOBS", jobs), "many.yaml")
+    assert view.listed("slow") == [f"j{k}" for k in range(20, 30)]
+    assert {job.name for _, job in jobs_section._lines(view)} == {"j1"}
+    failed = {
+        f"j{k}": replace(job, state="FAILED" if k == 3 else job.state)
+        for k, job in enumerate(view.first["slow"].jobs.values())
+    }
+    assert some_jobs(failed) == ["j3", *(f"j{k}" for k in range(21, 30))]
+    page = _page(view, tmp_path)
+    assert "failed ones, and those that took longest" in page
+    # In the scenario, as it was written.
+    assert page.count("j19") == 1

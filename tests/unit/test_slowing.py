@@ -101,6 +101,17 @@ def test_the_model_counts_delay(collective: str, gradient: str) -> None:
     assert least <= model_s(plan)["red"] / max(ends) <= 1.02
 
 
+def test_partners_far_apart_wait_for_each_other_s_words() -> None:
+    """Both steps of an exchange of two begin with a word, and receipts come at the end: five ways in all."""
+    text = two_sites(collective="halving-doubling", gradient="20 kB", iterations=1)
+    (plan,) = parse(text.replace("    - g1\n    - g2\n    - g3\n", "    - g2\n"), "s.yaml").plans
+    assert plan.jobs[0].ranks == ("g0", "g2")
+    records, _ = one_alone(SimulationBackend(), plan)
+    (took_s,) = {one.allreduce_end - one.compute_end for one in records if isinstance(one, Iteration)}
+    # 10 ms on the way, five times as long as emulated; and 10 kB in each step at 200 Mbit/s, 10 of it.
+    assert took_s == pytest.approx(5 * 0.05 + 2 * 8 * 5e3 / 20e6, rel=1e-6)
+
+
 def test_an_earlier_end_is_explained_by_sharing_only_if_it_goes_with_it() -> None:
     random = np.random.default_rng(3)
     shared = Case(

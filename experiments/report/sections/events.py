@@ -81,7 +81,8 @@ def timeline(view: View, draw: Draw) -> str:
     shown = folded_if_long(f"{len(lines)} events", len(lines), shown)
     drawn = [(run, view.listed(run.plan.arm)) for run in runs[:_MOST]]
     if any(len(names) < len(run.jobs) for run, names in drawn):
-        caption += f" Of {max(len(run.jobs) for run, _ in drawn):,} jobs the {SLOWEST} slowest."
+        most = max(len(run.jobs) for run, _ in drawn)
+        caption += f" Of {most:,} jobs {SLOWEST}: failed ones, and the slowest."
     return draw("timeline", caption, _timeline, drawn) + shown
 
 

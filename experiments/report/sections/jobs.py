@@ -134,7 +134,9 @@ def _spread(view: View, arms: Sequence[str]) -> str:
         1,
         group=(lambda line: text(view.title(line[0]))) if len(view.fixed) > 1 else None,
     )
-    return shown and shown + quiet(f"Below are the {SLOWEST} that took longest; rows.csv has all of them.")
+    if not shown:
+        return ""
+    return shown + quiet(f"Below are {SLOWEST}: failed ones, and those that took longest. rows.csv has all.")
 
 
 def _job(at: Figures) -> JobRun:
@@ -238,8 +240,9 @@ def _lines(view: View) -> Iterator[tuple[str, JobRun]]:
     """What to draw: the compared job of every arm, or every job where there is one arm."""
     compared = [spec.job for spec in view.experiment.spec.compare]
     for arm, run in view.first.items():
-        jobs, alone = [run.jobs[name] for name in view.listed(arm)], len(view.fixed) == 1
-        for job in jobs if alone else [next((j for j in jobs if j.name in compared), jobs[0])]:
+        jobs, alone = list(run.jobs.values()), len(view.fixed) == 1
+        listed = [run.jobs[name] for name in view.listed(arm)]
+        for job in listed if alone else [next((j for j in jobs if j.name in compared), jobs[0])]:
             if job.iterations:
                 yield job.name if alone else arm if len(jobs) == 1 else f"{arm}, {job.name}", job
 
