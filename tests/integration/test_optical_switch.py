@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ringlight.fabric.optical_profiles import PROFILES
@@ -449,6 +450,24 @@ def test_a_disabled_port_blocks_light_and_keeps_what_was_meant(bench: Bench, por
     assert traffic.is_whole(3, 5)
     assert scpi.ask(":oxc:swit:port:stat? (@4)") == "(F)"
     assert scpi.ask(f":oxc:swit:conn:add (@4),(@{egress(1)});:syst:err?").startswith("-240")
+
+
+def test_a_port_that_had_failed_when_the_process_was_killed_can_be_repaired(bench: Bench) -> None:
+    options = ("--failed-port", "4", "--rest", "127.0.0.1:0")
+
+    def rest() -> str:
+        return f"http://{json.loads((bench.directory / 'ready.json').read_text())['rest']}/v1/faults"
+
+    bench.start(*options)
+    assert httpx.post(rest(), json={"kind": "port-failed", "port": 3}).status_code == 201
+    bench.end()
+    scpi = bench.start(*options)
+    assert scpi.ask(":oxc:swit:port:stat? (@3,4)") == "(F,F)"
+    (fault,) = httpx.get(rest()).json()
+    assert (fault["kind"], fault["port"]) == ("port-failed", 3)
+    assert httpx.delete(rest()).status_code == 200
+    # The one that was asked for at the start stays as it is.
+    assert scpi.ask(":oxc:swit:port:stat? (@3,4)") == "(E,F)"
 
 
 def test_tcp_with_offloads_arrives_unharmed(bench: Bench) -> None:

@@ -28,6 +28,7 @@ from ringlight.fabric.optical_profiles import Profile
 from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from ringlight.testbed.emulation.optical.device import (
     NS,
+    Admin,
     Dark,
     Effect,
     Gate,
@@ -45,7 +46,7 @@ from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread
 from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
-from ringlight.testbed.emulation.optical.switch_faults import Faults
+from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Kind
 
 log = logging.getLogger(__name__)
 
@@ -304,6 +305,10 @@ class OpticalSwitchServer:
                 self._rest = RestThread(_listener("rest", settings.rest), settings.rest_tokens)
                 held.callback(self._rest.stop)
             self.faults = Faults(self.device, [name for name, _ in served])
+            for port, admin in sorted(before.admin.items()):
+                if admin is Admin.FAILED and port not in settings.failed_ports:
+                    # Its fault ended with the process before, and must be there to be cleared.
+                    self.apply(self.faults.add(now_ns, FaultSpec(Kind.PORT_FAILED, port=port))[1])
             self._held = held.pop_all()
             undo.pop_all()
         self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
