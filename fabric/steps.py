@@ -81,6 +81,28 @@ def passes_on(steps: Steps) -> bool:
     )
 
 
+def streams(steps: Steps) -> bool:
+    """Return whether each rank sends to the same one in every step, and in each step after the first what it
+    received in the step before, as on a ring."""
+    if steps.step_by_step:
+        return False
+    before: Step | None = None
+    for step in steps:
+        if before is None:
+            order = np.argsort(step.destinations)
+            if not np.array_equal(step.destinations[order], np.unique(step.sources)):
+                return False
+            ahead = order[np.searchsorted(step.destinations, step.sources, sorter=order)]
+        else:
+            same = (step.sources, step.destinations, step.count)
+            if not all(map(np.array_equal, same, (before.sources, before.destinations, before.count))):
+                return False
+            if not np.array_equal(step.first, before.first[ahead]):
+                return False
+        before = step
+    return before is not None and len(np.unique(before.sources)) == len(before)
+
+
 #: Source, destination, first chunk and count of a transfer.
 Row = tuple[int, int, int, int]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringlight.testbed.simulation.arrays import SAME, FloatArray
-from ringlight.testbed.simulation.maxmin import rates, rates_of_few
+from ringlight.testbed.simulation.maxmin import Limits, rates_of_few, rates_of_many
 
 #: Flows up to which plain loops find rates sooner than numpy.
 FEW = 64
@@ -28,25 +28,48 @@ INSTANT = 1e-13
 
 
 class Flow:
-    """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second."""
+    """Bytes on their way. ``left`` of them had yet to pass at ``since_s``; they do at ``rate`` per second,
+    which is never more than ``most``.
+
+    A flow may follow another, ``ahead``: it passes ``gap`` bytes more than that until it must wait for it.
+    Once it has, it is ``close``, and has at most the rate of the other.
+    """
 
     __slots__ = (
-        "done", "entered", "left", "links", "more", "over", "proposed", "rate", "round", "since_s", "version",
+        "ahead", "behind", "bound", "close", "done", "entered", "gap", "gap_since_s", "left", "links",
+        "looked", "more", "most", "over", "proposed", "rate", "round", "shared", "since_s", "version",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, links: tuple[int, ...], size: float, done: Callable[[], None], more: More | None = None
+        self,
+        size: float,
+        done: Callable[[], None],
+        more: More | None = None,
+        most: float = math.inf,
     ) -> None:
-        self.links = links
+        self.links: tuple[int, ...] = ()
         self.left = size
         self.done = done
         self.more = more
+        self.most = most
         self.rate = self.proposed = 0.0
         self.since_s = 0.0
+        self.ahead: Flow | None = None
+        self.behind: Flow | None = None
+        self.gap = math.inf
+        self.gap_since_s = 0.0
+        self.close = False
+        #: Counts the times at which it would be close: one that was worked out before the last is void.
+        self.waiting = 0
         #: Counts changes of rate: an end that was worked out before the last one is void.
         self.version = 0
         self.entered = self.over = False
-        self.round = 0
+        #: The last solution that it is part of, and that which looked at it: the links that it shares with
+        #: others then, and what it has at most for all else, except for the flow that it follows.
+        self.round = self.looked = 0
+        self.shared: Sequence[int] = ()
+        self.bound = most
 
 
 #: Called when a flow's last byte has passed; gives the bytes that follow it at once, 0 for none.
@@ -86,6 +109,8 @@ class Engine:
         self._link: dict[Hashable, int] = {}
         self._keys: list[Hashable] = []
         self._touched: dict[int, None] = {}
+        #: Flows that left a link, and follow others or are followed.
+        self._stopped: list[Flow] = []
         self._round = 0
         self._settling: list[Callable[[], None]] = []
         self._paused = False
@@ -203,20 +228,41 @@ class Engine:
         latency_s: float = 0.0,
         more: More | None = None,
     ) -> Flow:
-        """A flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end, which
-        is when ``more`` has no more for it."""
-        flow = Flow(tuple(links), size, done, more)
+        """Start a flow of ``size`` bytes that enters ``latency_s`` from now; ``done`` is called at its end,
+        which is when ``more`` has no more for it."""
+        flow = Flow(size, done, more)
+        self.begin(flow, links, latency_s)
+        return flow
+
+    def begin(self, flow: Flow, links: Sequence[int], latency_s: float = 0.0) -> None:
+        """Have a flow enter ``latency_s`` from now."""
+        flow.links = tuple(links)
         if latency_s > 0:
             self.at(self.now_s + latency_s, self._enter, flow)
         else:
             self._enter(flow)
-        return flow
+
+    def follow(self, flow: Flow, ahead: Flow, lead: float) -> None:
+        """Let a flow that has not begun pass no more than ``lead`` bytes more than another, until that ends.
+
+        A flow follows one, and is followed by one. Flows may follow each other around: as leads are above 0,
+        one of them is always free to go.
+        """
+        flow.ahead, ahead.behind = ahead, flow
+        flow.gap, flow.gap_since_s = lead, self.now_s
+
+    def limit(self, flow: Flow, most: float) -> None:
+        """Let a flow have at most this many bytes per second from now on."""
+        if most != flow.most:
+            flow.most = most
+            self._touched.update(dict.fromkeys(flow.links))
 
     def stop(self, flow: Flow) -> None:
         """The flow is given up; ``done`` is not called."""
         flow.over = True
         if flow.entered:
             self._leave(flow)
+        self._let_go(flow)
 
     def reroute(self, flow: Flow, links: Sequence[int]) -> None:
         """The rest of the flow takes another way, from now on."""
@@ -246,8 +292,25 @@ class Engine:
         flow.left = max(0.0, flow.left - flow.rate * (now_s - flow.since_s))
         flow.since_s = now_s
 
+    def _count_gaps(self, flow: Flow) -> None:
+        """Count what has passed of a flow whose rate is about to change to who follows, too."""
+        if flow.ahead is not None:
+            self._count_gap(flow)
+        if flow.behind is not None:
+            self._count_gap(flow.behind)
+
+    def note(self, links: tuple[int, ...], size: float, begin_s: float, end_s: float) -> None:
+        """Keep in the trace what passed links evenly without a flow of its own."""
+        if self.passed is not None and end_s > begin_s:
+            self.passed.append(Passed(links, begin_s, end_s, size / (end_s - begin_s)))
+
     def _leave(self, flow: Flow) -> None:
         self._count(flow)
+        if flow.ahead is not None or flow.behind is not None:
+            self._count_gaps(flow)
+            self._stopped.append(flow)
+            if flow.behind is not None and flow.behind.entered:
+                self._touched.update(dict.fromkeys(flow.behind.links))
         flow.rate = 0.0
         flow.version += 1
         flow.entered = False
@@ -255,6 +318,18 @@ class Engine:
             del self._users[link][flow]
             if self._users[link]:
                 self._touched[link] = None
+
+    def _let_go(self, flow: Flow) -> None:
+        """What follows a flow that is over waits for nobody any more."""
+        if flow.ahead is not None:
+            flow.ahead.behind = None
+            flow.ahead = None
+        behind, flow.behind = flow.behind, None
+        if behind is not None:
+            behind.ahead = None
+            behind.close = False
+            behind.waiting += 1
+            self._touched.update(dict.fromkeys(behind.links if behind.entered else ()))
 
     # Running.
 
@@ -291,15 +366,17 @@ class Engine:
                             continue
                         self._leave(act)
                         act.over, act.more = True, None
+                        if act.ahead is not None or act.behind is not None:
+                            self._let_go(act)
                         done, act.done = act.done, do_nothing  # no cycles are left for the collector
                         done()
-            if self._touched or self._settling:
+            if self._touched or self._settling or self._stopped:
                 self._share()
         if until_s < math.inf and not self._paused:
             self.now_s = max(self.now_s, until_s)
 
     def _goes_on(self, flow: Flow, more: More) -> bool:
-        """Whether a flow that has passed goes on with more bytes, at the same rate, or was given up."""
+        """Whether a flow that has passed goes on with more bytes or was given up."""
         self._count(flow)
         size = more(flow)
         if flow.over:
@@ -308,6 +385,7 @@ class Engine:
             return False
         flow.left = size
         flow.version += 1
+        # Where its limit has changed it is given another rate, and another end.
         end_s = self.now_s + size / flow.rate
         heappush(self._queue, (end_s, next(self._number), flow, flow.version, ()))
         return True
@@ -322,7 +400,8 @@ class Engine:
         settling, self._settling = self._settling, []
         for act in settling:
             act()
-        if not self._touched:
+        stopped, self._stopped = self._stopped, []
+        if not self._touched and not stopped:
             return
         queue, self._touched = list(self._touched), {}
         self._round += 1
@@ -337,8 +416,48 @@ class Engine:
                         flows.append(flow)
             self._propose(flows, seen)
             queue = self._unsettled(flows, seen)
-        for flow in flows:
-            self._set_rate(flow, flow.proposed)
+        changed = stopped + [flow for flow in flows if self._set_rate(flow, flow.proposed)]
+        following = {one: None for flow in changed for one in (flow, flow.behind) if one and one.ahead}
+        for flow in following:
+            self._wait_for(flow, flow.ahead)  # type: ignore[arg-type]
+
+    def _wait_for(self, flow: Flow, ahead: Flow) -> None:
+        """Work out when a flow will have to wait for the one that it follows."""
+        flow.waiting += 1
+        closing = flow.rate - ahead.rate
+        if closing < -SAME * ahead.rate:
+            flow.close = False
+        if not flow.close and closing > SAME * flow.rate:
+            self.at(self.now_s + max(flow.gap, 0.0) / closing, self._close_up, flow, flow.waiting)
+
+    def _close_up(self, flow: Flow, waiting: int) -> None:
+        """Have a flow wait for the one that it follows, unless rates have changed since."""
+        if flow.waiting == waiting and flow.ahead is not None:
+            self._count_gap(flow)
+            flow.gap, flow.close = 0.0, True
+            self._touched.update(dict.fromkeys(flow.links))
+
+    def _count_gap(self, flow: Flow) -> None:
+        """Count what a flow has come nearer to the one that it follows."""
+        assert flow.ahead is not None
+        if not flow.close:
+            flow.gap += (flow.ahead.rate - flow.rate) * (self.now_s - flow.gap_since_s)
+        flow.gap_since_s = self.now_s
+
+    def _look(self, flow: Flow) -> None:
+        """Find out which of its links a flow shares now, and its rate if these were no limit."""
+        if flow.looked == self._round:
+            return
+        flow.looked = self._round
+        bound, shared = flow.most, []
+        for link in flow.links:
+            capacity = self._capacity[link]
+            if len(self._users[link]) > 1:
+                shared.append(link)
+                if capacity > 0:
+                    continue
+            bound = min(bound, capacity)
+        flow.shared, flow.bound = shared, bound
 
     def _propose(self, flows: list[Flow], seen: set[int]) -> None:
         """Rates of these flows where all others keep theirs, of which there are none on links in ``seen``."""
@@ -346,32 +465,49 @@ class Engine:
         together: list[Flow] = []
         left: dict[int, float] = {}
         for flow in flows:
-            least, shares = math.inf, False
-            for link in flow.links:
-                least = min(least, capacity[link])
-                shares = shares or len(users[link]) > 1
-            # Flows that share nothing need no common solution.
-            flow.proposed = max(least, 0.0)
-            if not shares or least <= 0:
+            self._look(flow)
+            # Flows that stand still or share nothing need no common solution.
+            flow.proposed = flow.bound
+            meets = flow.shared or flow.close or (flow.behind is not None and flow.behind.close)
+            if flow.bound <= 0 or not meets:
                 continue
             together.append(flow)
-            for link in flow.links:
+            for link in flow.shared:
                 if link not in left:
                     left[link] = capacity[link]
-                    if link not in seen and len(users[link]) > 1:
+                    if link not in seen:
                         kept = sum([other.rate for other in users[link] if other.round != number])
                         left[link] = max(left[link] - kept, 0.0)
         if not together:
             return
+        limits = self._limits(together)
         if len(together) <= FEW:
-            found = rates_of_few([flow.links for flow in together], left)
+            found = rates_of_few([flow.shared for flow in together], left, limits)
         else:
             place = {link: number for number, link in enumerate(left)}
-            links = np.array([place[link] for flow in together for link in flow.links], dtype=np.int64)
-            offsets = np.cumsum([0, *(len(flow.links) for flow in together)])
-            found = rates(offsets, links, np.array(list(left.values()))).tolist()
+            links = np.array([place[link] for flow in together for link in flow.shared], dtype=np.int64)
+            offsets = np.cumsum([0, *(len(flow.shared) for flow in together)])
+            found = rates_of_many(offsets, links, np.array(list(left.values())), limits).tolist()
         for flow, rate in zip(together, found, strict=True):
             flow.proposed = rate
+
+    def _limits(self, flows: list[Flow]) -> Limits:
+        """Return what limits the rates of these flows besides the links that they share."""
+        most = [flow.bound for flow in flows]
+        if not any(flow.close for flow in flows):
+            return Limits(most)
+        place = {flow: number for number, flow in enumerate(flows)}
+        after = [-1] * len(flows)
+        for number, flow in enumerate(flows):
+            if flow.close and flow.ahead is not None:
+                after[number] = place.get(flow.ahead, -1)
+                if after[number] < 0:
+                    most[number] = min(most[number], self._rate(flow.ahead))
+        return Limits(most, after)
+
+    def _rate(self, flow: Flow) -> float:
+        """Return the rate that is proposed for a flow, or that it has."""
+        return flow.proposed if flow.round == self._round else flow.rate
 
     def _unsettled(self, flows: list[Flow], seen: set[int]) -> list[int]:
         """Links of flows that are without a bottleneck by the proposed rates, and of those that they meet."""
@@ -386,7 +522,12 @@ class Engine:
             return found
 
         def settled(flow: Flow, rate: float) -> bool:
-            for link in flow.links:
+            self._look(flow)
+            if rate >= flow.bound * FULL:
+                return True
+            if flow.close and flow.ahead is not None and rate >= self._rate(flow.ahead) * FULL:
+                return True
+            for link in flow.shared:
                 full, most = state(link)
                 if full and rate >= most * FULL:
                     return True
@@ -394,22 +535,28 @@ class Engine:
 
         found: dict[int, None] = {}
         for flow in flows:
-            open_links = [link for link in flow.links if link not in seen and len(self._users[link]) > 1]
+            changes = abs(flow.proposed - flow.rate) > SAME * flow.rate
+            if changes and (behind := flow.behind) and behind.close and behind.round != number:
+                keeps = behind.rate * FULL <= flow.proposed and settled(behind, behind.rate)
+                found.update({} if keeps else dict.fromkeys(behind.links))
+            open_links = [link for link in flow.shared if link not in seen]
             if not open_links:
                 continue
             if not settled(flow, flow.proposed):
                 found.update(dict.fromkeys(open_links))
-            elif abs(flow.proposed - flow.rate) > SAME * flow.rate:
+            elif changes:
                 for link in open_links:
                     for other in self._users[link]:
                         if other.round != number and not settled(other, other.rate):
                             found.update(dict.fromkeys(other.links))
         return [link for link in found if link not in seen]
 
-    def _set_rate(self, flow: Flow, rate: float) -> None:
+    def _set_rate(self, flow: Flow, rate: float) -> bool:
+        """Give a flow a rate, and return whether it is another one."""
         if abs(rate - flow.rate) <= SAME * rate and (flow.rate > 0 or rate == 0) and flow.version:
-            return
+            return False
         self._count(flow)
+        self._count_gaps(flow)
         flow.rate = rate
         flow.version += 1
         if rate > 0:
@@ -417,6 +564,7 @@ class Engine:
             heappush(self._queue, (end_s, next(self._number), flow, flow.version, ()))
         elif flow.left == 0:
             heappush(self._queue, (self.now_s, next(self._number), flow, flow.version, ()))
+        return True
 
 
 def do_nothing() -> None:

@@ -9,6 +9,7 @@ together, as light that is set anew for each step makes them; then steps that ar
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 
 from ringlight.fabric.impairments import resumed_s
 from ringlight.fabric.schedules import steps_named
-from ringlight.fabric.steps import Step, Steps, check_ranks, passes_on
+from ringlight.fabric.steps import Step, Steps, check_ranks, streams
 from ringlight.testbed.simulation.arrays import FloatArray
 from ringlight.testbed.simulation.engine import Engine, Flow, More
 from ringlight.testbed.simulation.exchange import Exchange, Lanes, StepPlan, plan_steps
@@ -33,10 +34,10 @@ from ringlight.testbed.simulation.passing import (
     PassingOn,
     Together,
     alike_s,
-    together_s,
 )
 from ringlight.testbed.simulation.phases import StepCost, check_cost, check_vector, synchronous
 from ringlight.testbed.simulation.repeating import Groups, Loop
+from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
 from ringlight.workloads.graph import data_parallel_loop
 
 #: More transfers than this of one job cannot be followed one by one.
@@ -202,6 +203,10 @@ def check_job(job: Job) -> Job:
     if not (math.isfinite(job.start_s) and job.start_s >= 0):
         raise ValueError(f"{where}: start_s is {job.start_s}; it must be 0 or more")
     return job
+
+
+#: A collective under way.
+Execution = Exchange | PassingOn | Streaming | Together
 
 
 class Run(Protocol):
@@ -428,9 +433,12 @@ class LoopRun:
         self.stranded: list[Callable[[], None]] = []
         self.plan: list[StepPlan] = []
         self.passing: Passing | None = None
+        #: Whether it is a ring that is not followed part by part; its plan is of the first step.
+        self.large = False
+        self.streams: list[Stream] | None = None
         #: Seconds that each transfer is on its links, where ranks all do the same at the same time.
         self.alike_s: float | None = None
-        self.exchanges: dict[int, Exchange | PassingOn | Together] = {}
+        self.exchanges: dict[int, Execution] = {}
         self.left = 0
         #: By rank, of its newest all-reduce.
         self.iteration = [0] * len(job.ranks)
@@ -455,40 +463,46 @@ class LoopRun:
             except ValueError as error:
                 raise ValueError(f"job {self.job.name}: {error}") from None
             return
+        # Light that is set up, or asked for, waits for all that goes through it.
+        waits = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
+        ring = not waits and streams(self.job.steps)
+        self.large = ring and sum(map(len, self.job.steps)) > MOST_IN_PARTS
         self._plan_steps()
         try:
             for lanes in self._lanes():
                 lanes.routes()
         except ValueError as error:
             raise ValueError(f"job {self.job.name}: {error}") from None
-        # Light that is set up, or asked for, waits for all that goes through it.
-        if not (self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0):
-            self._pass_on_what_comes()
+        if ring:
+            self._plan_ring()
+        elif not waits:
+            self.passing = self._passing(step_by_step=self.job.steps.step_by_step)
 
     def _plan_steps(self) -> None:
-        transfers = 0
-        for step in self.job.steps:
-            transfers += len(step)
-            if transfers > MOST_TRANSFERS:
-                raise ValueError(
-                    f"job {self.job.name}: more than {MOST_TRANSFERS} transfers cannot be followed one by "
-                    "one; use synchronised steps, and nothing else at the same time"
-                )
-        chunk_bytes = self.job.vector_bytes / self.job.steps.chunks
-        self.plan = plan_steps(self.job.steps, chunk_bytes, self.job.cost, self)
-
-    def _pass_on_what_comes(self) -> None:
         steps = self.job.steps
-        if steps.step_by_step or passes_on(steps):
-            self.passing = self._passing(step_by_step=steps.step_by_step)
+        if self.large:
+            steps = first_of(steps)
+        elif sum(map(len, steps)) > MOST_TRANSFERS:
+            raise ValueError(
+                f"job {self.job.name}: more than {MOST_TRANSFERS} transfers cannot be followed one by "
+                "one; use synchronised steps, and nothing else at the same time"
+            )
+        self.plan = plan_steps(steps, self.job.vector_bytes / steps.chunks, self.job.cost, self)
+
+    def _plan_ring(self) -> None:
+        job = self.job
+        if not (self.run.disturbed or job.compute.stragglers or job.cost.reduce_s_per_byte):
+            self.alike_s = alike_s(self.plan[0].lanes, self.run.network.capacity_bps / 8)
+        if self.alike_s is not None:
             return
-        if not (self.run.disturbed or self.job.compute.stragglers or self.job.cost.reduce_s_per_byte):
-            self.alike_s = alike_s(self.plan, self.run.network.capacity_bps / 8)
-        if self.alike_s is not None and self.run.engine.passed is None:
-            return
-        transfers = sum(len(plan.step) for plan in self.plan)
-        whole = self.alike_s is not None or transfers > MOST_IN_PARTS
-        self.passing = self._passing(whole=whole)
+        if self.large:
+            self._stream()
+        else:
+            self.passing = self._passing()
+
+    def _stream(self) -> None:
+        job, capacity = self.job, self.run.network.capacity_bps / 8
+        self.streams = streams_of(self.plan[0].lanes, job.steps, capacity, job.cost.reduce_s_per_byte)
 
     def _passing(self, **how: bool) -> Passing:
         """What waits for what; the same for all jobs that do the same."""
@@ -609,15 +623,18 @@ class LoopRun:
         else:
             self.reduce(row)
 
-    def _exchange(self, ended: Callable[[int], None]) -> Exchange | PassingOn | Together:
+    def _exchange(self, ended: Callable[[int], None]) -> Execution:
         engine, ranks, cost = self.engine, len(self.job.ranks), self.job.cost
         if self.passing is not None:
             return PassingOn(
-                engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, ended,
-                self.alike_s,
-            )  # fmt: skip
+                engine, self.plan, self.passing, ranks, cost.reduce_s_per_byte, self._pass_on, ended
+            )
+        if self.streams is not None:
+            return Streaming(
+                engine, self.plan[0].lanes, self.streams, ranks, self._begin_stream, self._forget, ended
+            )
         if self.alike_s is not None:
-            return Together(engine, ranks, together_s(self.plan, self.alike_s), ended)
+            return Together(engine, self.plan[0].lanes, self.job.steps.steps, self.alike_s, ended)
         return Exchange(engine, self.plan, ranks, cost.set_up_s, self._transfer, ended)
 
     def _reduced(self, row: int = 0) -> None:
@@ -629,7 +646,8 @@ class LoopRun:
     @property
     def grouped(self) -> bool:
         """Whether its ranks go on at once with what comes, each for itself."""
-        return not self.job.synchronised and (self.passing is not None or self.alike_s is not None)
+        followed = self.passing is not None or self.streams is not None or self.alike_s is not None
+        return not self.job.synchronised and followed
 
     def links_used(self) -> frozenset[int]:
         try:
@@ -725,25 +743,34 @@ class LoopRun:
     ) -> None:  # fmt: skip
         """Start ``size`` bytes of transfer ``k``, by default all of it, which could have gone ``waited_s``
         ago."""
+        size = float(plan.lanes.sizes[k]) if size is None else size
+
+        def end() -> None:
+            self._forget(flow)
+            done()
+
+        flow = Flow(size, end, more)
+        self._begin_flow(flow, plan.lanes, k, waited_s)
+
+    def _begin_stream(self, stream: Stream, flow: Flow) -> None:
+        self._begin_flow(flow, self.plan[0].lanes, stream.k)
+
+    def _begin_flow(self, flow: Flow, lanes: Lanes, k: int, waited_s: float = 0.0) -> None:
         if self.over:
             return
         try:
-            links, latency_s = plan.lanes.way(k)
+            links, latency_s = lanes.way(k)
         except ValueError as error:
             if self.run.patient:
-                self.stranded.append(lambda: self._flow(plan, k, done, size=size, more=more))
+                self.stranded.append(lambda: self._begin_flow(flow, lanes, k))
             else:
                 self.fail(str(error))
             return
-        flow: Flow
+        self.flows[flow] = (lanes, k)
+        self.engine.begin(flow, links, max(0.0, latency_s - waited_s))
 
-        def end() -> None:
-            del self.flows[flow]
-            done()
-
-        size = float(plan.lanes.sizes[k]) if size is None else size
-        flow = self.engine.start(links, size, end, max(0.0, latency_s - waited_s), more)
-        self.flows[flow] = (plan.lanes, k)
+    def _forget(self, flow: Flow) -> None:
+        del self.flows[flow]
 
     # Ranks in step.
 
@@ -797,6 +824,10 @@ class LoopRun:
             return
         for lanes in self._lanes():
             lanes.forget()
+        if self.streams is not None:
+            # Without a way for all, those that have one keep their leads.
+            with contextlib.suppress(ValueError):
+                self._stream()
         for flow, (lanes, k) in list(self.flows.items()):
             try:
                 links, _ = lanes.way(k)

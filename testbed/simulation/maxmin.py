@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,14 @@ from ringlight.testbed.simulation.arrays import LEFT, SAME, FloatArray, IntArray
 
 #: Events after which the compiled loops take over, where there are any.
 FEW_EVENTS = 50
+
+
+class Limits(NamedTuple):
+    """Limits of flows besides links: flow k has at most the rate ``most[k]``, and at most what flow
+    ``after[k]`` has, if that is not -1; ``after`` is empty if nobody has such a limit."""
+
+    most: Sequence[float] | FloatArray
+    after: Sequence[int] = ()
 
 
 def has_numba() -> bool:
@@ -55,12 +64,16 @@ def rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArra
     return _rates(offsets, links, capacity)
 
 
-def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float]) -> list[float]:
-    """Max-min fair rates of flows by the links that each passes; ``capacity`` by link, above 0.
+def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float], limits: Limits) -> list[float]:
+    """Return max-min fair rates of flows by the links that each passes; ``capacity`` by link.
 
-    The same arithmetic in the same order as :func:`rates`, to the same bits. For a few flows plain loops are
-    three times as fast as calls of numpy.
+    The same arithmetic in the same order as :func:`rates_of_many`, to the same bits. For a few flows plain
+    loops are three times as fast as calls of numpy.
+
+    A flow that has at most the rate of another counts as having its bound, too. The ``root`` of a flow is the
+    one whose own bound that is: when the root has its rate, so has the flow.
     """
+    most, after = [*limits.most], [*limits.after]
     found = [0.0] * len(ways)
     left = {link: capacity[link] for way in ways for link in way}
     active = list(range(len(ways)))
@@ -70,18 +83,21 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float]) -
             for link in ways[k]:
                 count[link] += 1
         share = {link: left[link] / number for link, number in count.items() if number}
+        tightest = {k: min([most[k], *[share[link] for link in ways[k]]]) for k in active}
+        root = _lower_along_chains(tightest, after) if after else {}
         least = dict.fromkeys(share, math.inf)
-        tightest = {}
         for k in active:
-            level = tightest[k] = min([share[link] for link in ways[k]])
+            level = tightest[k]
             for link in ways[k]:
                 if level < least[link]:
                     least[link] = level
         full = {link for link, level in share.items() if level <= least[link] * (1 + SAME)}
+        over = {k for k in active if most[k] <= tightest[k] * (1 + SAME) or not full.isdisjoint(ways[k])}
+        over |= {k for k, other in root.items() if other in over}
         taken = dict.fromkeys(left, 0.0)
         staying = []
         for k in active:
-            if full.isdisjoint(ways[k]):
+            if k not in over:
                 staying.append(k)
                 continue
             found[k] = tightest[k]
@@ -89,41 +105,93 @@ def rates_of_few(ways: Sequence[Sequence[int]], capacity: Mapping[int, float]) -
                 taken[link] += found[k]
         left = {link: max(left[link] - bytes_per_s, 0.0) for link, bytes_per_s in taken.items()}
         active = staying
+        for k in active if after else ():
+            if after[k] in over:
+                most[k] = min(most[k], found[after[k]])
+                after[k] = -1
     return found
 
 
+def _lower_along_chains(tightest: dict[int, float], after: Sequence[int]) -> dict[int, int]:
+    """Lower the bound of each flow to those of all that it comes after. Return the flows whose bound is not
+    their own, and whose it is."""
+    root: dict[int, int] = {}
+    lowered = True
+    while lowered:
+        lowered = False
+        for k in tightest:
+            ahead = after[k]
+            if ahead >= 0 and tightest[ahead] < tightest[k]:
+                tightest[k], root[k] = tightest[ahead], root.get(ahead, ahead)
+                lowered = True
+    return root
+
+
 def _rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:
+    return rates_of_many(offsets, links, capacity, Limits(np.full(len(offsets) - 1, np.inf)))
+
+
+def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limits: Limits) -> FloatArray:
+    """Return max-min fair rates of flows, without checking them; how is in :func:`rates_of_few`."""
     flows = len(offsets) - 1
     found = np.zeros(flows)
     if flows == 0:
         return found
     used, links = np.unique(links, return_inverse=True)
-    left = capacity[used].astype(np.float64)
-    size = len(used)
+    left, size = capacity[used].astype(np.float64), len(used)
     flow_of = np.repeat(np.arange(flows), np.diff(offsets))
     by_link = np.argsort(links, kind="stable")
     link_major, flow_major = links[by_link], flow_of[by_link]
-    while len(links):
+    most, after = np.array(limits.most, dtype=np.float64), np.array(limits.after, dtype=np.int64)
+    active = np.ones(flows, dtype=np.bool_)
+    while active.any():
         count = np.bincount(links, minlength=size)
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(count > 0, left / count, np.inf)
-        starts = np.flatnonzero(np.diff(flow_of, prepend=-1))
-        tightest = np.full(flows, np.inf)
-        tightest[flow_of[starts]] = np.minimum.reduceat(share[links], starts)
-        starts = np.flatnonzero(np.diff(link_major, prepend=-1))
+        tightest = np.where(active, most, np.inf)
+        if len(links):
+            starts = np.flatnonzero(np.diff(flow_of, prepend=-1))
+            bound = np.minimum.reduceat(share[links], starts)
+            tightest[flow_of[starts]] = np.minimum(tightest[flow_of[starts]], bound)
+        root = _lower_along(tightest, after) if len(after) else None
         least = np.full(size, np.inf)
-        least[link_major[starts]] = np.minimum.reduceat(tightest[flow_major], starts)
+        if len(links):
+            starts = np.flatnonzero(np.diff(link_major, prepend=-1))
+            least[link_major[starts]] = np.minimum.reduceat(tightest[flow_major], starts)
         full = (count > 0) & (share <= least * (1 + SAME))
-        frozen = np.zeros(flows, dtype=np.bool_)
-        frozen[flow_of[full[links]]] = True
-        found[frozen] = tightest[frozen]
-        gone = frozen[flow_of]
+        over = active & (most <= tightest * (1 + SAME))
+        over[flow_of[full[links]]] = True
+        if root is not None:
+            over |= active & over[root]
+        found[over] = tightest[over]
+        gone = over[flow_of]
         left = np.maximum(left - np.bincount(links[gone], found[flow_of[gone]], minlength=size), 0.0)
-        stay = ~gone
-        links, flow_of = links[stay], flow_of[stay]
-        stay = ~frozen[flow_major]
+        links, flow_of = links[~gone], flow_of[~gone]
+        stay = ~over[flow_major]
         link_major, flow_major = link_major[stay], flow_major[stay]
+        active &= ~over
+        if root is not None:
+            known = active & (after >= 0) & over[after]
+            most[known] = np.minimum(most[known], found[after[known]])
+            after[known] = -1
     return found
+
+
+def _lower_along(tightest: FloatArray, after: IntArray) -> IntArray:
+    """Lower the bound of each flow [flows], in place, to those of all that it comes after. Return by flow
+    whose bound that is."""
+    root = np.arange(len(after))
+    ahead = np.where(after >= 0, after, root)
+    for _ in range(len(after).bit_length()):
+        # Each knows the least of twice as many as before.
+        lower = tightest[ahead] < tightest
+        root = np.where(lower, root[ahead], root)
+        tightest[:] = np.where(lower, tightest[ahead], tightest)
+        further = ahead[ahead]
+        if np.array_equal(further, ahead):
+            break
+        ahead = further
+    return root
 
 
 def drain(

@@ -7,17 +7,12 @@ In a schedule of exchanges (``step_by_step``) it waits until both have come and 
 before, but not until what it sends itself has arrived. A rank has ended when its peers have said that they
 have all. These words take the delays of links, and no latency: that of a transfer is measured with them.
 
-Where each rank has as much for the same one in every step, as on a ring, chunks may be taken as wholes, which
-are an eighth of the events. Then a chunk has its latency only as far as that is longer than the time in which
-all but the first part of what it passes on arrived. Where all ranks do the same at the same time that changes
-nothing (:func:`alike_s`, :class:`Together`); elsewhere a chunk may go later than its parts would, never
-earlier. Whole chunks or parts must not be chosen by rates, delays or slow ranks, unless it changes nothing:
-otherwise a job could end earlier with a slower link.
+Rings whose ranks all do the same at the same time need no parts (:func:`alike_s`, :class:`Together`), and
+larger ones take too many: :mod:`ringlight.testbed.simulation.streaming`.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +21,12 @@ import numpy as np
 
 from ringlight.testbed.simulation.arrays import SAME, FloatArray
 from ringlight.testbed.simulation.engine import Engine, Flow
-from ringlight.testbed.simulation.exchange import StepPlan
+from ringlight.testbed.simulation.exchange import Lanes, StepPlan
 from ringlight.testbed.simulation.maxmin import rates
 
 #: Parts of a chunk that is passed on: as the workers' ``SEGMENTS_PER_CHUNK``.
 PARTS = 8
-#: Rings of more transfers are always followed by whole chunks: by parts they take eight times as many events.
+#: Rings of more transfers are not followed part by part.
 MOST_IN_PARTS = 1000
 
 
@@ -108,22 +103,16 @@ class _Transfer:
 
 
 class Passing:
-    """Which part of a plan's transfers waits for which; made once for all executions of the plan. ``whole``:
-    chunks are wholes."""
+    """Which part of a plan's transfers waits for which; made once for all executions of the plan."""
 
-    def __init__(
-        self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False, whole: bool = False
-    ) -> None:
-        self.whole = whole
+    def __init__(self, plan: Sequence[StepPlan], ranks: int, *, step_by_step: bool = False) -> None:
         transfers = _exchanges(plan, ranks) if step_by_step else _transfers(plan, ranks)
-        for one in () if step_by_step or whole else reversed(transfers):
+        for one in () if step_by_step else reversed(transfers):
             if one.takes:
                 one.parts = PARTS
             for other in (*one.takes, *(one.follows if one.parts > 1 else ())):
                 transfers[other].parts = PARTS
         self.parts: list[Part] = []
-        #: By part what it passes on, where chunks are wholes.
-        self.takes: list[list[int]] = [one.takes for one in transfers] if whole else []
         #: The parts of each connection in order, and by rank those that it sends and receives.
         self.connections: list[list[int]] = []
         self.sent: list[list[int]] = [[] for _ in range(ranks)]
@@ -213,58 +202,56 @@ def _exchanges(plan: Sequence[StepPlan], ranks: int) -> list[_Transfer]:
     return found
 
 
-def alike_s(plan: Sequence[StepPlan], capacity: FloatArray) -> float | None:
-    """Seconds that every transfer of a ring is on its links if all ranks begin together; None where its
-    transfers do not begin and end together, step by step. ``capacity``: of the network's links, bytes per
-    second."""
-    first = next((one for one in plan if len(one.step)), None)
-    if first is None:
-        return 0.0
-    offsets, links, latency_s = first.lanes.routes()
-    if len(set(latency_s)) > 1 or len(set(first.lanes.sizes.tolist())) > 1:
+def alike_s(lanes: Lanes, capacity: FloatArray) -> float | None:
+    """Return how long every transfer of a ring is on its links if all ranks begin together, seconds; None
+    where its transfers do not begin and end together, step by step. ``lanes``: of all its steps;
+    ``capacity``: of the network's links, bytes per second."""
+    offsets, links, latency_s = lanes.routes()
+    if len(set(latency_s)) > 1 or len(set(lanes.sizes.tolist())) > 1:
         return None
     found = rates(np.array(offsets), np.array(links, dtype=np.int64), capacity)
     least, most = float(found.min()), float(found.max())
-    return float(first.lanes.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
+    return float(lanes.sizes[0]) / least if least > 0 and most - least <= SAME * most else None
 
 
 class Together:
-    """One execution of a plan whose ranks all do the same at the same time, on links that nobody else uses:
-    ``took_s`` after all have come all have ended. ``ended`` and ``over`` as of :class:`PassingOn`."""
+    """One execution of a ring's ``steps`` steps whose ranks all do the same at the same time, on links that
+    nobody else uses. ``transfer_s``: as of :func:`alike_s`; ``ended`` and ``over``: as of
+    :class:`PassingOn`.
 
-    def __init__(self, engine: Engine, ranks: int, took_s: float, ended: Callable[[int], None]) -> None:
+    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; the
+    receivers' words come at the end.
+    """
+
+    def __init__(
+        self, engine: Engine, lanes: Lanes, steps: int, transfer_s: float, ended: Callable[[int], None]
+    ) -> None:
         self.over = False
-        self._engine, self._ranks, self._took_s, self._ended = engine, ranks, took_s, ended
+        self._engine, self._lanes, self._steps, self._ended = engine, lanes, steps, ended
         self._come = 0
+        self._latency_s = lanes.way(0)[1]
+        pace_s = max(transfer_s, self._latency_s + transfer_s / PARTS)
+        self._passing_s = (steps - 1) * pace_s + transfer_s
 
     def begin(self, rank: int) -> None:
         """The rank comes to the collective."""
         self._come += 1
-        if self._come == self._ranks:
-            self._engine.at(self._engine.now_s + self._took_s, self._end)
+        if self._come == len(self._lanes.sources):
+            first_s = self._engine.now_s + self._latency_s
+            self._engine.at(first_s + self._passing_s + self._lanes.back_s(0), self._end, first_s)
 
-    def _end(self) -> None:
-        for rank in range(self._ranks):
+    def _end(self, first_s: float) -> None:
+        if self.over:
+            return
+        for k, size in enumerate(self._lanes.sizes.tolist()):
+            self._engine.note(self._lanes.way(k)[0], self._steps * size, first_s, first_s + self._passing_s)
+        for rank in self._lanes.sources:
             if not self.over:
                 self._ended(rank)
 
     def continue_on(self, engine: Engine, ended: Callable[[int], None]) -> None:
         """Another engine has taken over what is under way."""
         self._engine, self._ended = engine, ended
-
-
-def together_s(plan: Sequence[StepPlan], transfer_s: float) -> float:
-    """Seconds of a ring's plan whose transfers take :func:`alike_s`, ``transfer_s``, on their links.
-
-    From one step to the next it is the time of a chunk, or of its first part and its latency if longer; the
-    receivers' words come at the end.
-    """
-    steps = [one for one in plan if len(one.step)]
-    if not steps:
-        return 0.0
-    latency_s = steps[0].lanes.way(0)[1]
-    pace_s = max(transfer_s, latency_s + transfer_s / PARTS)
-    return latency_s + (len(steps) - 1) * pace_s + transfer_s + steps[0].lanes.back_s(0)
 
 
 #: Starts a flow for a part of a transfer whose sender had its bytes so many seconds ago; the last two as
@@ -276,19 +263,14 @@ class PassingOn:
     """One execution of a plan by ``ranks`` ranks.
 
     ``ended(rank)`` is called when a rank has all that it receives, and its peers all that it sends.
-    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun. ``alike_s``:
-    seconds that each whole chunk is on its links where that is the same for all; otherwise it is taken as if
-    it had them for itself.
+    ``reduce_s_per_byte``: as ``StepCost`` has it. ``over``: set it, and nothing more is begun.
     """
 
     def __init__(
         self, engine: Engine, plan: Sequence[StepPlan], passing: Passing, ranks: int,
         reduce_s_per_byte: float, transfer: Transferring, ended: Callable[[int], None],
-        alike_s: float | None = None,
     ) -> None:  # fmt: skip
-        self._alike_s = alike_s
         self._latency = any(one.lanes.late for one in plan)
-        self._begun_s = [0.0] * ranks
         self.over = False
         self._engine, self._plan, self._passing = engine, plan, passing
         self._transfer, self._ended, self._add_s = transfer, ended, reduce_s_per_byte
@@ -310,7 +292,6 @@ class PassingOn:
 
     def begin(self, rank: int) -> None:
         """The rank comes to the collective."""
-        self._begun_s[rank] = self._engine.now_s
         for index in self._passing.sent[rank]:
             self._may_go(index)
         for index in self._passing.awaiting[rank]:
@@ -377,24 +358,8 @@ class PassingOn:
         self._transfer(self._passing.parts[index], waited_s, more, done)
 
     def _waited_s(self, index: int) -> float:
-        """Seconds since the part could have gone; if it is a whole chunk, since its first part could have."""
-        ready_s = self._ready_s[index]
-        waited_s = self._engine.now_s - ready_s
-        if not self._passing.whole or not (takes := self._passing.takes[index]):
-            return waited_s
-        behind_s = (1 - 1 / PARTS) * min(map(self._on_links_s, (*takes, index)))
-        return waited_s + min(behind_s, ready_s - self._begun_s[self._passing.parts[index].source])
-
-    def _on_links_s(self, index: int) -> float:
-        if self._alike_s is not None:
-            return self._alike_s
-        part = self._passing.parts[index]
-        try:
-            links, _ = self._plan[part.number].lanes.way(part.k)
-        except ValueError:
-            return 0.0
-        rate = min(map(self._engine.capacity, links), default=math.inf)
-        return part.size / rate if rate > 0 else 0.0
+        """Return for how long the part could have gone, seconds."""
+        return self._engine.now_s - self._ready_s[index]
 
     def _arrived(self, index: int) -> None:
         part = self._passing.parts[index]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringlight.fabric.steps import Step, Steps, frozen, passes_on
+from ringlight.fabric.steps import Step, frozen, passes_on, streams
 from ringlight.testbed.simulation.arrays import FloatArray
-from ringlight.testbed.simulation.calls import Calls, End, ends_of
+from ringlight.testbed.simulation.calls import Call, Calls, End, ends_of
 from ringlight.testbed.simulation.engine import Engine, Flow, More
 from ringlight.testbed.simulation.exchange import Exchange, StepPlan, plan_steps
 from ringlight.testbed.simulation.merged_steps import merged_steps, travelling
@@ -18,6 +18,7 @@ from ringlight.testbed.simulation.networks import Network, Routes
 from ringlight.testbed.simulation.operations import COLLECTIVE, Operations
 from ringlight.testbed.simulation.passing import MOST_IN_PARTS, Part, Passing, PassingOn, alike_s
 from ringlight.testbed.simulation.phases import StepCost
+from ringlight.testbed.simulation.streaming import Stream, Streaming, first_of, streams_of
 from ringlight.workloads.graph import Workload
 
 
@@ -35,12 +36,12 @@ class _Ways:
 
 
 class _Plan(NamedTuple):
-    """The steps of a collective, and what waits for what where ranks pass on what comes; ``alike_s`` as of
-    :class:`PassingOn`."""
+    """The steps of a collective, and what waits for what where ranks pass on what comes; of a ring that is
+    not followed part by part its streams, and the first step."""
 
     steps: list[StepPlan]
-    passing: Passing | None
-    alike_s: float | None
+    passing: Passing | None = None
+    streams: list[Stream] | None = None
 
 
 class _Meeting:
@@ -50,7 +51,7 @@ class _Meeting:
 
     def __init__(self, plan: _Plan, ranks: int) -> None:
         self.plan, self.left = plan, ranks
-        self.parts: list[Exchange | PassingOn] = []
+        self.parts: list[Exchange | PassingOn | Streaming] = []
         self.operation_of: dict[int, tuple[int, int]] = {}
 
 
@@ -134,7 +135,12 @@ class RankByRank:
                 del self._meetings[key]
             self.operations.ended(*meeting.operation_of[place])
 
-        steps, passing, alike_s = meeting.plan
+        meeting.parts.append(self._execution(meeting.plan, ranks, ended))
+
+    def _execution(
+        self, plan: _Plan, ranks: int, ended: Callable[[int], None]
+    ) -> Exchange | PassingOn | Streaming:
+        steps = plan.steps
 
         def transfer(step: int, k: int, done: Callable[[], None]) -> None:
             self._flow(*steps[step].lanes.way(k), float(steps[step].lanes.sizes[k]), done)
@@ -149,15 +155,18 @@ class RankByRank:
 
             self._flow(links, max(0.0, latency_s - waited_s), part.size, done, counted)
 
-        if passing is None:
-            one: Exchange | PassingOn = Exchange(
-                self._engine, steps, ranks, self._cost.set_up_s, transfer, ended
-            )
-        else:
-            one = PassingOn(
-                self._engine, steps, passing, ranks, self._cost.reduce_s_per_byte, pass_on, ended, alike_s
-            )
-        meeting.parts.append(one)
+        def begin(stream: Stream, flow: Flow) -> None:
+            links, latency_s = steps[0].lanes.way(stream.k)
+            self._sent[links] = self._sent.get(links, 0.0) + stream.size
+            self._engine.begin(flow, links, latency_s)
+
+        if plan.streams is not None:
+            lanes = steps[0].lanes
+            return Streaming(self._engine, lanes, plan.streams, ranks, begin, lambda _: None, ended)
+        if plan.passing is not None:
+            reduce_s_per_byte = self._cost.reduce_s_per_byte
+            return PassingOn(self._engine, steps, plan.passing, ranks, reduce_s_per_byte, pass_on, ended)
+        return Exchange(self._engine, steps, ranks, self._cost.set_up_s, transfer, ended)
 
     def _plan(self, collective: int, size: int, group: int, ordinal: int, iteration: int) -> _Plan:
         key = (collective, size, group)
@@ -165,33 +174,32 @@ class RankByRank:
         if plan is None:
             ranks = len(self._place[group])
             call = self._calls.call(collective, size, ranks, (group, ordinal, iteration))
-            if self._passes_on(call.steps):
-                steps = travelling(call.steps)
-            else:
-                steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
-            found = plan_steps(steps, call.chunk_bytes, self._cost, self._ways[group])
-            for step in found:
-                step.lanes.routes()
-            plan = self._passing(call.steps, found, ranks)
+            plan = self._planned(call, self._ways[group], ranks)
             if not call.once:
                 self._plans[key] = plan
         return plan
 
-    def _passes_on(self, steps: Steps) -> bool:
-        """Return whether ranks pass on what comes; if not, they wait for all of a step."""
-        if self._cost.set_up_s:
-            return False
-        return self._standing or steps.step_by_step or passes_on(steps)
-
-    def _passing(self, steps: Steps, plan: list[StepPlan], ranks: int) -> _Plan:
-        if not self._passes_on(steps):
-            return _Plan(plan, None, None)
-        if steps.step_by_step or passes_on(steps):
-            return _Plan(plan, Passing(plan, ranks, step_by_step=steps.step_by_step), None)
-        together = self._alike and not self._cost.reduce_s_per_byte
-        found_s = alike_s(plan, self._capacity) if together else None
-        whole = found_s is not None or sum(len(one.step) for one in plan) > MOST_IN_PARTS
-        return _Plan(plan, Passing(plan, ranks, whole=whole), found_s)
+    def _planned(self, call: Call, ways: _Ways, ranks: int) -> _Plan:
+        waits = self._cost.set_up_s or not (
+            self._standing or call.steps.step_by_step or passes_on(call.steps)
+        )
+        if waits:
+            steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
+        else:
+            steps = travelling(call.steps)
+        ring = not waits and streams(steps)
+        large = ring and sum(map(len, steps)) > MOST_IN_PARTS
+        plan = plan_steps(first_of(steps) if large else steps, call.chunk_bytes, self._cost, ways)
+        for step in plan:
+            step.lanes.routes()
+        if waits:
+            return _Plan(plan)
+        cost_s = self._cost.reduce_s_per_byte
+        # Where all do the same at the same time, parts change nothing.
+        together = ring and self._alike and not cost_s
+        if large or (together and alike_s(plan[0].lanes, self._capacity) is not None):
+            return _Plan(plan, streams=streams_of(plan[0].lanes, steps, self._capacity, cost_s))
+        return _Plan(plan, Passing(plan, ranks, step_by_step=call.steps.step_by_step))
 
     def _message(self, rank: int, iteration: int, operation: int) -> None:
         end = self._ends[rank][operation]

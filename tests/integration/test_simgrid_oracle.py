@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ringlight.fabric.schedules import ring
+from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.engine import Engine
+from ringlight.testbed.simulation.jobs import Job
 from ringlight.testbed.simulation.maxmin import drain
+from ringlight.testbed.simulation.networks import PacketNetwork
+from tests.simulated_jobs import simulate
 
 PYTHON = Path("/usr/bin/python3")
 DRIVER = Path(__file__).resolve().parents[1] / "simgrid_flows.py"
+RING_DRIVER = DRIVER.with_name("simgrid_ring.py")
 CASES = 100
 TOLERANCE = 1e-6
 
@@ -147,3 +153,26 @@ def test_finish_times_are_those_of_simgrid() -> None:
             assert off <= TOLERANCE, f"case {number}, {name}: {off:g}"
             worst = max(worst, off)
     print(f"largest relative difference to SimGrid in {CASES} cases: {worst:.2g}")  # noqa: T201
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ring_in_any_order_ends_when_simgrid_s_messages_do(seed: int) -> None:
+    """Followed by streams here, and chunk by chunk there."""
+    random = np.random.default_rng(seed)
+    fabric = leaf_spine(4, 12, 10e9, spines=2, oversubscription=float(random.choice([2, 4]))).fabric()
+    ranks = tuple(random.permutation([*fabric.gpus]).tolist())
+    network = PacketNetwork(fabric)
+    job = Job("a", ranks, ring(len(ranks)), 1e6 * len(ranks))
+    took_s = simulate(network, [job])["a"].end_s
+    routes = network.routes(ranks, next(iter(job.steps)))
+    paths = np.split(routes.links, routes.offsets[1:-1])
+    case = {
+        "capacity": (network.capacity_bps / 8).tolist(),
+        "paths": [p.tolist() for p in paths],
+        "size": 1e6,
+    }
+    done = subprocess.run(
+        [str(PYTHON), str(RING_DRIVER)], input=json.dumps(case), capture_output=True, text=True, timeout=240,
+        check=True,
+    )  # fmt: skip
+    assert took_s == pytest.approx(json.loads(done.stdout.splitlines()[-1])["end_s"], rel=TOLERANCE)

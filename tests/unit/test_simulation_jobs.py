@@ -19,7 +19,7 @@ from ringlight.fabric.placement import regroup
 from ringlight.fabric.planes.grid.wavelengths import light_use, wavelength_map, ways_for
 from ringlight.fabric.planes.ring import wdm
 from ringlight.fabric.planes.ring.wrht import wrht
-from ringlight.fabric.schedules import STEPS, halving_doubling, ring
+from ringlight.fabric.schedules import STEPS, halving_doubling, ring, ring_of_bits
 from ringlight.fabric.steps import Step, compact, passes_on
 from ringlight.fabric.topology import circuit_cross_connects
 from ringlight.fabric.trees import leaf_spine
@@ -614,9 +614,9 @@ def test_a_wrong_job_is_named(change: dict[str, object], message: str) -> None:
 
 
 def test_too_many_transfers_ask_for_synchronised_steps() -> None:
-    network, ranks = one_switch(2000)
+    network, ranks = one_switch(2300)
     with pytest.raises(ValueError, match="job a: more than 5000000 transfers"):
-        simulate(network, [Job("a", ranks, ring(2000), 1e6)])
+        simulate(network, [Job("a", ranks, ring_of_bits(2300, 8), 1e6)])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlight.fabric.cost import max_min_rates
-from ringlight.testbed.simulation.maxmin import drain, rates, rates_of_few
+from ringlight.testbed.simulation.maxmin import Limits, drain, rates, rates_of_few, rates_of_many
 
 
 def case(paths: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +39,56 @@ def test_rates_are_those_of_the_plain_filling(fabric: tuple[list[list[int]], np.
 @given(fabrics())
 def test_rates_of_few_are_the_same_to_the_last_bit(fabric: tuple[list[list[int]], np.ndarray]) -> None:
     paths, capacity = fabric
-    assert rates_of_few(paths, dict(enumerate(capacity.tolist()))) == rates(*case(paths), capacity).tolist()
+    free = Limits([math.inf] * len(paths))
+    assert (
+        rates_of_few(paths, dict(enumerate(capacity.tolist())), free)
+        == rates(*case(paths), capacity).tolist()
+    )
+
+
+Limited = tuple[list[list[int]], np.ndarray, Limits]
+
+
+@st.composite
+def limited(draw: st.DrawFn) -> Limited:
+    paths, capacity = draw(fabrics())
+    flows = range(len(paths))
+    limit = st.sampled_from([0.0, 0.25, 1.0, 3.0, math.inf])
+    most = [draw(limit) for _ in flows]
+    # Each follows one, and is followed by one, as on rings.
+    order = draw(st.permutations(flows))
+    after = [order[k] if draw(st.booleans()) and order[k] != k else -1 for k in flows]
+    return paths, capacity, Limits(most, after)
+
+
+@given(limited())
+def test_limited_rates_of_few_are_the_same_to_the_last_bit(drawn: Limited) -> None:
+    paths, capacity, limits = drawn
+    few = rates_of_few(paths, dict(enumerate(capacity.tolist())), limits)
+    assert few == rates_of_many(*case(paths), capacity, limits).tolist()
+
+
+@given(limited())
+def test_nobody_has_more_than_its_limits_and_something_holds_each(drawn: Limited) -> None:
+    """A flow is held by its limit or a full link on which nobody has more, or has the rate of one that is."""
+    paths, capacity, limits = drawn
+    found = np.array(rates_of_few(paths, dict(enumerate(capacity.tolist())), limits))
+    load, most = np.zeros(len(capacity)), np.zeros(len(capacity))
+    for path, rate in zip(paths, found, strict=True):
+        load[path] += rate
+        most[path] = np.maximum(most[path], rate)
+    assert (load <= capacity * (1 + 1e-9)).all()
+    full = load >= capacity * (1 - 1e-9)
+    for k, rate in enumerate(found):
+        assert rate <= limits.most[k]
+        assert limits.after[k] < 0 or rate <= found[limits.after[k]] * (1 + 1e-9)
+        holders = [k]
+        while (ahead := limits.after[holders[-1]]) >= 0 and ahead not in holders:
+            holders.append(ahead)
+        as_slow = [j for j in holders if found[j] <= rate * (1 + 1e-9)]
+        assert any(found[j] >= limits.most[j] for j in as_slow) or any(
+            full[link] and most[link] <= found[j] * (1 + 1e-9) for j in as_slow for link in paths[j]
+        )
 
 
 @given(fabrics())

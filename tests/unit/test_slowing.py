@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ringlight.experiments.record.events import Iteration
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.schedules import ring
 from ringlight.fabric.trees import leaf_spine
+from ringlight.testbed.simulation import jobs, rankwise
 from ringlight.testbed.simulation.engine import Engine, Passed
 from ringlight.testbed.simulation.jobs import Compute, Job, NetworkChange
 from ringlight.testbed.simulation.networks import PacketNetwork
@@ -57,6 +59,39 @@ def test_what_is_computed_at_once_takes_as_long_as_every_part(ranks: int, latenc
         later = NetworkChange(100.0, network)
         in_parts = simulate(network, [job], [later])["a"].iterations[-1].end_s.max()
         assert at_once == pytest.approx(in_parts, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_slowing_never_shortens_a_ring_of_streams(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (jobs, rankwise):
+        monkeypatch.setattr(module, "MOST_IN_PARTS", 0)
+    case = replace(own_links(np.random.default_rng([seed, 78]), most=8), collective="ring")
+    assert case.slowed.run().end_s >= case.run().end_s * (1 - ROUNDING), str(case)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_streams_of_a_large_ring_take_as_long_as_its_parts(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks in any order on a tree, a slow one, and links that change."""
+    random = np.random.default_rng([seed, 79])
+    ranks = int(random.choice([24, 32]))
+    fabric = leaf_spine(ranks // 8, 8, 1e9, oversubscription=float(random.choice([1, 2, 4]))).fabric()
+    latency_s = float(random.choice([0.0, 1e-4, 2e-3]))
+    slow = {int(random.integers(ranks)): 1.5} if random.random() < 0.6 else {}
+    order = tuple(random.permutation([*fabric.gpus]).tolist())
+    job = Job("a", order, ring(ranks), 4e6, Compute(0.02, slow), 2)
+    events = []
+    if random.random() < 0.5:
+        half = leaf_spine(ranks // 8, 8, 1e9, oversubscription=6).fabric()
+        events = [NetworkChange(0.03, PacketNetwork(half, latency_s=latency_s))]
+    took_s = []
+    for most in (10**6, 0):
+        monkeypatch.setattr(jobs, "MOST_IN_PARTS", most)
+        result = simulate(PacketNetwork(fabric, latency_s=latency_s), [job], events)["a"]
+        took_s.append([float(one.end_s.max() - one.computed_s.min()) for one in result.iterations])
+    in_parts, streamed = took_s
+    assert streamed == pytest.approx(in_parts, rel=0.03 if latency_s > 1e-3 else 0.01)
 
 
 def test_seconds_in_which_flows_share_a_link() -> None:
