@@ -1,10 +1,10 @@
 """How long `ringlight simulate` of thousands of GPUs takes as a whole command, and how much memory.
 
 Fabrics are leaf-spine with 32 GPUs a leaf and four spines. ``jobs``: of eight GPUs each, a quarter of them on
-two leaves, with or without one regroup and a lost GPU; ``ring``: all GPUs in one, in order or shuffled, 64 MiB;
-``all-to-all`` of 512 MB; ``experts``: Mixtral 8x22B by data, tensor, pipeline and expert parallelism. Limits
-are stated for a quiet machine with two processors. ``simgrid``: the shuffled ring's first all-reduce by
-messages in SimGrid (package python3-simgrid), where that is installed.
+two leaves, with or without one regroup and a lost GPU; ``ring``: all GPUs in one, in order or shuffled, 64
+MiB; ``all-to-all`` of 512 MB; ``experts``: Mixtral 8x22B by data, tensor, pipeline and expert parallelism.
+Limits are stated for a quiet machine with two processors. ``simgrid``: the shuffled ring's first all-reduce
+by messages in SimGrid (package python3-simgrid), where that is installed.
 """
 
 from __future__ import annotations

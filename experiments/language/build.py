@@ -348,6 +348,7 @@ class Builder:
         found: dict[str, JobSpec] = self._checked("jobs", _KINDS["jobs"], written, parameters)
         if not found:
             raise ValueError("jobs: there is none")
+        held = {gpu for job in found.values() for gpu in job.ranks or ()}
         plans = []
         for number, (name, job) in enumerate(found.items()):
             where = f"jobs.{name}"
@@ -394,13 +395,7 @@ class Builder:
                     phases=job.workload is not None and job.workload.light == "phases",
                     container=container,
                     start=Start(job.start.at * scale.time, job.start.after, job.start.event),
-                    on_loss=loss_rule(
-                        name,
-                        ranks,
-                        job.spares,
-                        {gpu for other, spec in found.items() if other != name for gpu in spec.ranks or ()},
-                        events,
-                    ),
+                    on_loss=loss_rule(name, ranks, job.spares, held, events),
                     spares=job.spares,
                     beacon_s=job.beacon * scale.time,
                     stragglers=job.slower,

@@ -324,17 +324,17 @@ def loss_rule(
     job: str,
     ranks: Sequence[str],
     spares: Sequence[str],
-    others: Collection[str],
+    held: Collection[str],
     events: Iterable[EventPlan],
 ) -> OnLoss:
     """What becomes of a job when one of its GPUs is lost, as the events say that lose one that it has or
-    may get. ``others``: GPUs of other jobs' ranks."""
+    may get. ``held``: GPUs of all jobs' ranks."""
     found: tuple[str, OnLoss] | None = None
     for event in events:
         if event.do != "lose" or event.then is None or event.target is None or event.target.kind != "gpu":
             continue
         gpu = event.target.names[0]
-        swapped = found is not None and found[1] == "swap" and not spares and gpu not in others
+        swapped = found is not None and found[1] == "swap" and not spares and gpu not in held
         if not (swapped or not ranks or gpu in (*ranks, *spares)):
             continue
         if found is not None and found[1] != event.then:

@@ -89,7 +89,11 @@ class Recorded:
         told = sorted(events_of(plan, records), key=lambda event: event["t"])
         for number, event in enumerate(told, start=1):
             event["id"] = number
-        laps = {job.name: _laps(job, started, records) for job in plan.jobs}
+        of_job: dict[str, list[record.Iteration]] = {job.name: [] for job in plan.jobs}
+        for one in records:
+            if isinstance(one, record.Iteration):
+                of_job[one.job].append(one)
+        laps = {job.name: _laps(job, started, of_job[job.name]) for job in plan.jobs}
         events = [moved(event, begin) for event in told]
         # Rounded, as the page has them: an event that is past the end is never reached.
         times = [0.0, first - begin, *(event["t"] for event in events)]
@@ -169,11 +173,12 @@ def _light(fabric: Fabric, circuits: Iterable[Sequence[str]]) -> dict[str, list[
     }
 
 
-def _laps(job: JobPlan, started: record.RunStarted, records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Whole iterations of a job, in order."""
+def _laps(
+    job: JobPlan, started: record.RunStarted, iterations: Iterable[record.Iteration]
+) -> list[dict[str, Any]]:
+    """Return the whole iterations of a job, in order, from those of its ranks."""
     laps = Laps(job.name, len(started.jobs.get(job.name, ())) or job.gpus)
-    of_job = (vars(one) for one in records if isinstance(one, record.Iteration) and one.job == job.name)
-    return [asdict(lap) for lap in laps.of(of_job)]
+    return [asdict(lap) for lap in laps.of(map(vars, iterations))]
 
 
 def _replayed(plan: RunPlan, records: Iterable[Record], begin: float) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from ringlight.testbed.simulation.maxmin import Limits, rates_of_few, rates_of_m
 
 #: Flows up to which plain loops find rates sooner than numpy.
 FEW = 64
+#: Solutions after which a change that still reaches further is taken to concern all flows.
+MOST_TRIES = 3
 #: A link is full from this share of its capacity on: rounding must not make it look as if it were not.
 FULL = 1 - 1e-9
 #: Events closer together than this share of the time are one instant.
@@ -65,9 +67,11 @@ class Flow:
         #: Counts changes of rate: an end that was worked out before the last one is void.
         self.version = 0
         self.entered = self.over = False
-        #: The last solution that it is part of, and that which looked at it: the links that it shares with
-        #: others then, and what it has at most for all else, except for the flow that it follows.
-        self.round = self.looked = 0
+        #: The last solution that it is part of.
+        self.round = 0
+        #: As of which arrangement it was looked at: the links that it shares with others then, and the rate
+        #: that all else allows it, except for the flow that it follows.
+        self.looked = -1
         self.shared: Sequence[int] = ()
         self.bound = most
 
@@ -112,6 +116,8 @@ class Engine:
         #: Flows that left a link, and follow others or are followed.
         self._stopped: list[Flow] = []
         self._round = 0
+        #: Counts flows that come or go, and changes of capacities and limits.
+        self._arranged = 0
         self._settling: list[Callable[[], None]] = []
         self._paused = False
         #: Is called before anything but a flow's begin or end changes rates, or somebody looks at flows.
@@ -137,6 +143,7 @@ class Engine:
             return
         self.changing()
         self._capacity[link] = capacity
+        self._arranged += 1
         self._touched[link] = None
 
     def remaining(self, links: int) -> FloatArray:
@@ -186,6 +193,9 @@ class Engine:
         """Take over what is under way on a twin that is at the same time, on links that are idle here."""
         for link, users in enumerate(twin._users):
             self._users[link].update(users)
+            for flow in users:
+                # They were part of the twin's solutions.
+                flow.round, flow.looked = 0, -1
         for time_s, _, act, version, arguments in sorted(twin._queue, key=lambda event: event[:2]):
             if getattr(act, "__self__", None) is twin:
                 act = getattr(self, act.__name__)  # type: ignore[union-attr]
@@ -255,6 +265,7 @@ class Engine:
         """Let a flow have at most this many bytes per second from now on."""
         if most != flow.most:
             flow.most = most
+            self._arranged += 1
             self._touched.update(dict.fromkeys(flow.links))
 
     def stop(self, flow: Flow) -> None:
@@ -280,6 +291,7 @@ class Engine:
             return
         flow.since_s = self.now_s
         flow.entered = True
+        self._arranged += 1
         for link in flow.links:
             self._users[link][flow] = None
             self._touched[link] = None
@@ -314,6 +326,7 @@ class Engine:
         flow.rate = 0.0
         flow.version += 1
         flow.entered = False
+        self._arranged += 1
         for link in flow.links:
             del self._users[link][flow]
             if self._users[link]:
@@ -407,7 +420,11 @@ class Engine:
         self._round += 1
         seen: set[int] = set()
         flows: list[Flow] = []
+        tries = 0
         while queue:
+            tries += 1
+            if tries > MOST_TRIES:
+                queue = [link for link, users in enumerate(self._users) if users and link not in seen]
             seen.update(queue)
             for link in queue:
                 for flow in self._users[link]:
@@ -415,7 +432,7 @@ class Engine:
                         flow.round = self._round
                         flows.append(flow)
             self._propose(flows, seen)
-            queue = self._unsettled(flows, seen)
+            queue = self._unsettled(flows, seen) if tries <= MOST_TRIES else []
         changed = stopped + [flow for flow in flows if self._set_rate(flow, flow.proposed)]
         following = {one: None for flow in changed for one in (flow, flow.behind) if one and one.ahead}
         for flow in following:
@@ -446,9 +463,9 @@ class Engine:
 
     def _look(self, flow: Flow) -> None:
         """Find out which of its links a flow shares now, and its rate if these were no limit."""
-        if flow.looked == self._round:
+        if flow.looked == self._arranged:
             return
-        flow.looked = self._round
+        flow.looked = self._arranged
         bound, shared = flow.most, []
         for link in flow.links:
             capacity = self._capacity[link]

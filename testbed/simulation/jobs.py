@@ -263,6 +263,13 @@ class Simulation:
         """The jobs that are training loops."""
         return {name: one for name, one in self.runs.items() if isinstance(one, LoopRun)}
 
+    def loop(self, name: str) -> LoopRun:
+        """Return a job that is a training loop. Raises KeyError for any other name."""
+        found = self.runs[name]
+        if not isinstance(found, LoopRun):
+            raise KeyError(name)
+        return found
+
     @property
     def results(self) -> dict[str, JobResult]:
         """What became of each training loop so far."""
@@ -299,7 +306,7 @@ class Simulation:
 
     def stop(self, name: str, reason: str) -> None:
         """A training loop ends now, as failed for a reason; one that is over stays as it is."""
-        self.loops[name].fail(reason)
+        self.loop(name).fail(reason)
 
     def run(self, until_s: float = math.inf) -> None:
         """Run like :meth:`Engine.run`."""

@@ -128,7 +128,8 @@ def _lower_along_chains(tightest: dict[int, float], after: Sequence[int]) -> dic
 
 
 def _rates(offsets: IntArray, links: IntArray, capacity: FloatArray) -> FloatArray:
-    return rates_of_many(offsets, links, capacity, Limits(np.full(len(offsets) - 1, np.inf)))
+    used, links = np.unique(links, return_inverse=True)
+    return rates_of_many(offsets, links, capacity[used], Limits(np.full(len(offsets) - 1, np.inf)))
 
 
 def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limits: Limits) -> FloatArray:
@@ -137,8 +138,7 @@ def rates_of_many(offsets: IntArray, links: IntArray, capacity: FloatArray, limi
     found = np.zeros(flows)
     if flows == 0:
         return found
-    used, links = np.unique(links, return_inverse=True)
-    left, size = capacity[used].astype(np.float64), len(used)
+    left, size = capacity.astype(np.float64), len(capacity)
     flow_of = np.repeat(np.arange(flows), np.diff(offsets))
     by_link = np.argsort(links, kind="stable")
     link_major, flow_major = links[by_link], flow_of[by_link]
@@ -181,16 +181,18 @@ def _lower_along(tightest: FloatArray, after: IntArray) -> IntArray:
     """Lower the bound of each flow [flows], in place, to those of all that it comes after. Return by flow
     whose bound that is."""
     root = np.arange(len(after))
+    followers = np.flatnonzero(after >= 0)
     ahead = np.where(after >= 0, after, root)
-    for _ in range(len(after).bit_length()):
+    for _ in range(len(followers).bit_length()):
         # Each knows the least of twice as many as before.
-        lower = tightest[ahead] < tightest
-        root = np.where(lower, root[ahead], root)
-        tightest[:] = np.where(lower, tightest[ahead], tightest)
-        further = ahead[ahead]
-        if np.array_equal(further, ahead):
+        theirs = ahead[followers]
+        lower = tightest[theirs] < tightest[followers]
+        lowered, by = followers[lower], theirs[lower]
+        root[lowered], tightest[lowered] = root[by], tightest[by]
+        further = ahead[theirs]
+        if np.array_equal(further, theirs):
             break
-        ahead = further
+        ahead[followers] = further
     return root
 
 

@@ -309,7 +309,7 @@ class RingCarrier(Carrier):
         return replace(job, steps=lit_steps(job.steps, plan, job.ranks), synchronised=True, cost=cost)
 
     def iterated(self, sim: Simulation, job: str, index: int, begin_s: float) -> None:
-        made = sim.loops[job].job
+        made = sim.loop(job).job
         step_s = synchronous(sim.network, made.ranks, made.steps, made.vector_bytes, made.cost).step_s
         begins_s = (np.cumsum(step_s) - step_s).tolist()
         self._set_ups += [

@@ -317,7 +317,7 @@ class SimulatedLab:
 
     def _iteration_done(self, job: str, index: int, now_s: float) -> None:
         ranks = self._ranks[job]
-        found = self._sim.results[job].iterations[-1]
+        found = self._sim.loop(job).result.iterations[-1]
         columns = (found.begin_s.tolist(), found.computed_s.tolist(), found.end_s.tolist())
         still = self._still if self._on[job].stalls else None
         for rank, (begin_s, computed_s, end_s) in enumerate(zip(*columns, strict=True)):
@@ -332,7 +332,7 @@ class SimulatedLab:
         self._carrier.iterated(self._sim, job, index, float(found.computed_s.max()))
 
     def _job_over(self, job: str) -> None:
-        failed = self._sim.results[job].failed
+        failed = self._sim.loop(job).result.failed
         state = "SUCCEEDED" if failed is None else "CANCELLED" if failed == _CANCELLED else "FAILED"
         self._tell(JobState, job=job, state=state, gpus=[*self._ranks[job]], reason=failed)
 
@@ -483,7 +483,7 @@ class SimulatedLab:
         before = dict(self._ranks)
         self._sim.happen(GpuLost(self.now_s(), gpu, then, spare, recovery_s))
         for name, ranks in before.items():
-            result = self._sim.results[name]
+            result = self._sim.loop(name).result
             if len(result.losses) <= self._seen_losses.get(name, 0):
                 continue
             loss = result.losses[-1]
