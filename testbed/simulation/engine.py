@@ -39,8 +39,8 @@ class Flow:
 
     __slots__ = (
         "ahead", "behind", "bound", "close", "done", "entered", "gap", "gap_since_s", "left", "links",
-        "looked", "more", "most", "over", "proposed", "rate", "round", "shared", "since_s", "version",
-        "waiting",
+        "looked", "more", "most", "over", "place", "proposed", "rate", "round", "shared", "since_s",
+        "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -67,8 +67,8 @@ class Flow:
         #: Counts changes of rate: an end that was worked out before the last one is void.
         self.version = 0
         self.entered = self.over = False
-        #: The last solution that it is part of.
-        self.round = 0
+        #: The last solution that it is part of, and its place there; -1 if it needs none.
+        self.round, self.place = 0, -1
         #: As of which arrangement it was looked at: the links that it shares with others then, and the rate
         #: that all else allows it, except for the flow that it follows.
         self.looked = -1
@@ -484,10 +484,11 @@ class Engine:
         for flow in flows:
             self._look(flow)
             # Flows that stand still or share nothing need no common solution.
-            flow.proposed = flow.bound
+            flow.proposed, flow.place = flow.bound, -1
             meets = flow.shared or flow.close or (flow.behind is not None and flow.behind.close)
             if flow.bound <= 0 or not meets:
                 continue
+            flow.place = len(together)
             together.append(flow)
             for link in flow.shared:
                 if link not in left:
@@ -513,13 +514,13 @@ class Engine:
         most = [flow.bound for flow in flows]
         if not any(flow.close for flow in flows):
             return Limits(most)
-        place = {flow: number for number, flow in enumerate(flows)}
         after = [-1] * len(flows)
         for number, flow in enumerate(flows):
-            if flow.close and flow.ahead is not None:
-                after[number] = place.get(flow.ahead, -1)
-                if after[number] < 0:
-                    most[number] = min(most[number], self._rate(flow.ahead))
+            if flow.close and (ahead := flow.ahead) is not None:
+                if ahead.round == self._round and ahead.place >= 0:
+                    after[number] = ahead.place
+                else:
+                    most[number] = min(most[number], self._rate(ahead))
         return Limits(most, after)
 
     def _rate(self, flow: Flow) -> float:
