@@ -139,6 +139,11 @@ class CircuitManager:
 
     # Reading
 
+    @property
+    def revision(self) -> int:
+        """Number of the present light, as last read: another one after every change."""
+        return self._site.revision
+
     def cross_connects(self) -> dict[str, frozenset[CrossConnect]]:
         """What is lit now, as last read from the switches."""
         return self._site.cross_connects()

@@ -243,10 +243,21 @@ def _add_fabric(app: FastAPI, controller: Controller) -> None:
         """Fabric: its GPUs, switches and fixed links."""
         return Response(plugged, media_type="application/json")
 
+    send_topology = sender(Topology)
+    drawn: tuple[object, bytes] = (None, b"")
+
     @app.get("/v1/topology", tags=["fabric"], **answers(Topology))
-    def get_topology() -> Any:
+    async def get_topology() -> Any:
         """What packets see now; links that are down are left out."""
-        return topology(controller.forwarding.graph(circuits.cross_connects()))
+        nonlocal drawn
+        state = circuits.revision, controller.forwarding.down
+        if drawn[0] != state:
+            drawn = state, await to_thread.run_sync(draw)
+        return Response(drawn[1], media_type="application/json")
+
+    def draw() -> bytes:
+        graph = controller.forwarding.graph(circuits.cross_connects())
+        return bytes(send_topology(topology(graph)).body)
 
     @app.get("/v1/paths", tags=["fabric"], **answers(PathDocument, 404, 409, 422, 503, 504))
     def get_path(source: PathEnd, destination: OtherPathEnd) -> Any:

@@ -472,15 +472,15 @@ class LoopRun:
             return
         # Light that is set up, or asked for, waits for all that goes through it.
         waits = self.job.synchronised or self.run.gate is not None or self.job.cost.set_up_s > 0
-        ring = not waits and streams(self.job.steps)
-        self.large = ring and sum(map(len, self.job.steps)) > MOST_IN_PARTS
+        is_stream = not waits and streams(self.job.steps)
+        self.large = is_stream and sum(map(len, self.job.steps)) > MOST_IN_PARTS
         self._plan_steps()
         try:
             for lanes in self._lanes():
                 lanes.routes()
         except ValueError as error:
             raise ValueError(f"job {self.job.name}: {error}") from None
-        if ring:
+        if is_stream:
             self._plan_ring()
         elif not waits:
             self.passing = self._passing(step_by_step=self.job.steps.step_by_step)

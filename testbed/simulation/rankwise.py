@@ -187,8 +187,8 @@ class RankByRank:
             steps = merged_steps([call.steps], [frozen(np.arange(ranks))], ranks)
         else:
             steps = travelling(call.steps)
-        ring = not waits and streams(steps)
-        large = ring and sum(map(len, steps)) > MOST_IN_PARTS
+        is_stream = not waits and streams(steps)
+        large = is_stream and sum(map(len, steps)) > MOST_IN_PARTS
         plan = plan_steps(first_of(steps) if large else steps, call.chunk_bytes, self._cost, ways)
         for step in plan:
             step.lanes.routes()
@@ -196,7 +196,7 @@ class RankByRank:
             return _Plan(plan)
         cost_s = self._cost.reduce_s_per_byte
         # Where all do the same at the same time, parts change nothing.
-        together = ring and self._alike and not cost_s
+        together = is_stream and self._alike and not cost_s
         if large or (together and alike_s(plan[0].lanes, self._capacity) is not None):
             return _Plan(plan, streams=streams_of(plan[0].lanes, steps, self._capacity, cost_s))
         return _Plan(plan, Passing(plan, ranks, step_by_step=call.steps.step_by_step))
