@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.harness import need_root, spread
 from ringlight.fabric.optinc import wire
 from ringlight.fabric.optinc.wire import HEADER_BYTES, Form, FrameKind, Hello, Position
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 from tests.integration import averager_rig as rig
 
 BITS = 8

@@ -55,7 +55,8 @@ def _replayed(policy: dict[str, str], share: float, compiled: bool) -> dict[str,
     if not compiled:
         # As where it is not installed.
         sys.modules["numba"] = cast(Any, None)
-    from ringlight.fabric.clusters import Policies, cluster_of
+    from ringlight.fabric.clusters import Policies
+    from ringlight.fabric.tiers import cluster_of
     from ringlight.fabric.trees import leaf_spine
     from ringlight.testbed.simulation.cluster.replay import replay
     from ringlight.workloads.formats.job_traces import read_job_trace

@@ -37,11 +37,11 @@ import typer
 from pyroute2.iproute import IPRoute
 
 from benchmarks.harness import RINGLIGHT, empty_lab, in_turns, milliseconds, need_root, show, spread
-from ringlight.testbed.emulation import calibration, netlink, openvswitch
+from ringlight.testbed.emulation import calibration, openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
-from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import build_object
+from ringlight.testbed.emulation.kernel import ebpf, netlink
+from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.lab import OVS_LABEL, Lab
 from tests.integration.controller_rig import free_port
 

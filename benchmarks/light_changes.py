@@ -29,7 +29,7 @@ import yaml
 
 from benchmarks.harness import lab_up, milliseconds, need_root, processor_s
 from benchmarks.rest_latency import Caller, Listener, Scpi
-from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.emulation.kernel.netns import entered
 from tests.integration.controller_rig import ControllerRig
 
 #: Milliseconds, median and 99th percentile.

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.harness import lab_up, need_root, show, spread
 from ringlight.fabric.impairments import Impairments
-from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.faults import FaultClient
 
 FRAME_BYTES = 9014

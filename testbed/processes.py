@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ringlight.containers.image import image_present, image_tag
 from ringlight.testbed import deaths, services
@@ -29,9 +29,6 @@ from ringlight.testbed.freezes import FreezeWatch, Watched
 from ringlight.testbed.lab import ENVIRONMENT, STATE_ROOT, Lab, LabError, new_lab
 from ringlight.testbed.parts import log_of_part
 from ringlight.testbed.supervision import ended
-
-if TYPE_CHECKING:
-    from ringlight.testbed.hosts.spread import SpreadLab
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +202,24 @@ def labs_at(ports: Iterable[int]) -> list[str]:
     return list(found)
 
 
+class OtherParts(Protocol):
+    """Parts of a lab that stand on other hosts."""
+
+    logs: Mapping[str, bytes]
+
+    def begin(self, state: Path, runtime: str, options: Sequence[str]) -> list[str]:
+        """Have them built with the options of all testbeds. Return the options of the first part's."""
+
+    def check(self) -> None:
+        """Check that all are being built or stand. Raises LabError if one could not be built or has ended."""
+
+    def blind(self) -> list[str]:
+        """Return the hosts whose parts go on without anybody who looks after them."""
+
+    def end(self) -> None:
+        """Wait until they have ended, and take what they leave."""
+
+
 class LabProcesses:
     """One lab with its testbed, which starts the controller and starts it again whenever it dies; use as a
     context manager.
@@ -227,7 +242,7 @@ class LabProcesses:
         logs: Path | None = None,
         follow: bool = True,
         apps: Sequence[Path] = (),
-        spread: SpreadLab | None = None,
+        spread: OtherParts | None = None,
         lends: bool = True,
         notice: Callable[[str], None] = log.warning,
         on_freeze: Callable[[Death], None] = lambda _: None,
@@ -442,7 +457,7 @@ class LabProcesses:
         if self._spread is not None and not self.inventory:
             self._spread.check()
 
-    def _await_reason(self, spread: SpreadLab) -> None:
+    def _await_reason(self, spread: OtherParts) -> None:
         """Raise LabError where it was another part that could not be built: it may say so a little later."""
         deadline = time.monotonic() + REASON_S
         while time.monotonic() < deadline:

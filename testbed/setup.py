@@ -34,7 +34,8 @@ class Check:
 
 def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
     """Make the machine ready for a lab. Raises ServiceError or ImageError with one line each."""
-    from ringlight.testbed.emulation.optical.build import build_object
+    from ringlight.testbed.emulation.kernel.build import build_object
+    from ringlight.testbed.emulation.optical.datapath import SOURCE
 
     services.check_privileges()
     # All at once, before anything is started. A Docker that answers may be one without programs here.
@@ -43,7 +44,7 @@ def ensure_ready(progress: Progress, *, runtime: str = "docker") -> None:
             f"this machine lacks {', '.join(lacking)}; run: apt-get install {' '.join(lacking)}"
         )
     services.ensure_services(docker=runtime == "docker")
-    build_object()
+    build_object(SOURCE)
     if runtime == "docker":
         from ringlight.containers.image import image_present
 

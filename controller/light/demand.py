@@ -11,7 +11,8 @@ import numpy as np
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.phases import PhasePlan
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 from ringlight.fabric.topology import Fabric
 
 #: By GPU and the IP address of each of its peers, as the server agent takes and shows it.

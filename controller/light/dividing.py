@@ -32,7 +32,8 @@ from ringlight.controller.light.switches import Lights, Setting
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.allocation.dividing import divider
-from ringlight.fabric.planes.divided.lightpaths import Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Paths
 from ringlight.fabric.topology import Fabric
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from ringlight.controller.light.dividing import RETRY_S, WATCH_S, DemandLoop
 from ringlight.controller.light.documents import Decision
 from ringlight.fabric.allocation.phased import Lit
 from ringlight.fabric.phases import Turn, Turns
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths
+from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 
 log = logging.getLogger(__name__)
 

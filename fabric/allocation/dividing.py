@@ -12,8 +12,8 @@ from ringlight.fabric.allocation.circuits import patient_shot, permutations, sin
 from ringlight.fabric.allocation.demand import FloatArray, check_demand
 from ringlight.fabric.planes.divided.demand_ring import DemandRing
 from ringlight.fabric.planes.divided.hop_ring import HopRing
-from ringlight.fabric.planes.divided.lightpaths import Division, Lightpath
-from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.divided.lightpaths import Division
+from ringlight.fabric.planes.divided.planes import Lightpath, ParallelOcs
 from ringlight.fabric.planes.ring.ring import CLOCKWISE, COUNTER
 from ringlight.fabric.steps import IntArray
 from ringlight.fabric.topology import Fabric

@@ -8,7 +8,7 @@ import numpy as np
 
 from ringlight.fabric.allocation.dividing import Divider
 from ringlight.fabric.phases import Phase
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths
+from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 
 
 def phase_paths(divider: Divider, phase: Phase, at: Sequence[int]) -> Paths:

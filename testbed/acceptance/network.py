@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.lab import Lab
 
 #: The EtherType of the packets: IEEE 802's first for local experiments.

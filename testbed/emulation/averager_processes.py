@@ -24,7 +24,7 @@ from pyroute2.iproute import IPRoute
 from ringlight.fabric.parts import Link, Port
 from ringlight.fabric.planes.averagers.averager import Averager
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.forkserver import Process
 
 #: Where every averager listens.

@@ -24,9 +24,10 @@ from pathlib import Path
 from pyroute2.iproute import IPRoute
 
 from ringlight.containers.image import ImageError, image_present, image_tag
-from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.clean import clean
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.lab import OVS_LABEL, Lab, new_lab

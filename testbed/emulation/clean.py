@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringlight.testbed import limits, priority, services
-from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.lab import BPF_ROOT, CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, STATE_ROOT, Lab, LabError
 
 if TYPE_CHECKING:

@@ -35,12 +35,12 @@ from ringlight.testbed.emulation.fault_targets import (
     listed,
     read_request,
 )
-from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.kernel.build import BuildError
+from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import describe
 from ringlight.testbed.emulation.onic.manage import emulate
 from ringlight.testbed.emulation.openvswitch import OpenVSwitchError
-from ringlight.testbed.emulation.optical.build import BuildError
 from ringlight.testbed.faults import Do, FaultReport, State
 from ringlight.testbed.supervision import SupervisionError, Supervisor
 

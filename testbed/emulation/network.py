@@ -25,11 +25,12 @@ from ringlight.fabric.impairments import NONE, Impairments
 from ringlight.fabric.parts import OURS, Link, Port
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.deaths import ProcessKind
-from ringlight.testbed.emulation import averager_processes, netlink, openvswitch
+from ringlight.testbed.emulation import averager_processes, openvswitch
 from ringlight.testbed.emulation.buildable import check_controllers, check_fabric, check_names, check_rates
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
 from ringlight.testbed.emulation.impairments.end import Counts, End
-from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.kernel import netlink, netns
+from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.nodes import (
     RECONNECT_MS,
     Cable,
@@ -52,7 +53,6 @@ from ringlight.testbed.emulation.onic.wiring import (
     array_wavelengths,
     standing_light,
 )
-from ringlight.testbed.emulation.optical import netns
 from ringlight.testbed.emulation.windows import LATE_S, WAITING_FRAMES, Windows
 from ringlight.testbed.lab import INTERFACE_NAME_MAX, NIC, OVS_LABEL, SECOND_NIC, Lab
 from ringlight.testbed.parts import Parts, Tunnel

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from ringlight.testbed.deaths import Deaths, ProcessKind
-from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher
+from ringlight.testbed.emulation.kernel.netns import Link, LinkWatcher
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Mininet nodes: containers and namespaces as hosts, Open vSwitch bridges and optical switches.
 
 Mininet starts a shell behind a pseudo-terminal for each node and configures through it. Here no node has
-one: settings are made by netlink (:mod:`testbed.emulation.netlink`) and bridges in one transaction, so that
-bring-up does not grow by a handful of processes per node. ``node.cmd`` and ``node.popen`` still work.
+one: settings are made by netlink (:mod:`testbed.emulation.kernel.netlink`) and bridges in one transaction, so
+that bring-up does not grow by a handful of processes per node. ``node.cmd`` and ``node.popen`` still work.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pyroute2.iproute import IPRoute
 from ringlight import IMPORT_PATH
 from ringlight.fabric.parts import OURS
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.guests import CONFINED, Guest, GuestPlan, exit_or_signal, remove_container
-from ringlight.testbed.emulation.optical.netns import HELD_GROUP
+from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel.netns import HELD_GROUP
 from ringlight.testbed.emulation.residents import Orders
 from ringlight.testbed.forkserver import Process, pidfd_of, start_process
 from ringlight.testbed.lab import (

@@ -32,7 +32,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.testbed import deaths, descriptors, forkserver, limits, services
 from ringlight.testbed.deaths import Deaths
 from ringlight.testbed.descriptors import too_few
-from ringlight.testbed.emulation import clean, netlink, openvswitch, others
+from ringlight.testbed.emulation import clean, openvswitch, others
 from ringlight.testbed.emulation.agent.hosts import IdleHosts
 from ringlight.testbed.emulation.agent.http import AgentServer, make_app
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
@@ -41,7 +41,8 @@ from ringlight.testbed.emulation.agent.workers import Workers
 from ringlight.testbed.emulation.averager_processes import Averagers
 from ringlight.testbed.emulation.fault_targets import Kind
 from ringlight.testbed.emulation.faults import Faults, Kept, fault_routes
-from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.network import OPTICAL_DPID, Emulation, LabNetwork
 from ringlight.testbed.emulation.network_watch import NetworkWatch
 from ringlight.testbed.emulation.nodes import (

@@ -10,7 +10,7 @@ from ringlight.fabric.frames import ETHERNET_BYTES, IN_PACKET_BYTES
 from ringlight.fabric.parts import Link
 from ringlight.fabric.paths import Hop, NoPathError, Router
 from ringlight.fabric.topology import Fabric, electrical_graph
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 
 #: What may wait besides what the way takes: so many frames, and so many seconds at its rate, as workers and
 #: the processes that pass frames on are late now and then.

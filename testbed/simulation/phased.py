@@ -10,7 +10,7 @@ import numpy as np
 from ringlight.fabric.allocation.dividing import Divider
 from ringlight.fabric.allocation.phased import Lit, phase_paths
 from ringlight.fabric.phases import PhasePlan, Progress, Turn, Turns
-from ringlight.fabric.planes.divided.lightpaths import Paths
+from ringlight.fabric.planes.divided.planes import Paths
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.workload import Execution

@@ -37,7 +37,7 @@ from ringlight.containers.worker.optinc import Averaging, Place
 from ringlight.containers.worker.peer import AveragingFailed
 from ringlight.fabric.optinc import blocks, wire
 from ringlight.fabric.optinc.averaging import Coding, goal, mean_of_means
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.forkserver import Process, start_process
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ import pytest
 
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.emulation.testbed import Settings, Testbed
 from ringlight.testbed.lab import CONTAINER_LABEL, ENVIRONMENT, OVS_LABEL, Lab, new_lab

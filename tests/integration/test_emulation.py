@@ -25,8 +25,9 @@ from ringlight.fabric.crossconnect import CrossConnect, Mode
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed import services
-from ringlight.testbed.emulation import clean, netlink, openvswitch
+from ringlight.testbed.emulation import clean, openvswitch
 from ringlight.testbed.emulation import testbed as emulated
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.nodes import WORKER_UID, has_kernel_datapath
 from ringlight.testbed.lab import Lab, new_lab
@@ -746,7 +747,7 @@ def test_a_bring_up_that_fails_half_way_is_taken_back(lab: Lab, tmp_path: Path) 
 def test_a_namespace_can_be_removed_after_the_machine_s_first_ip_netns_add() -> None:
     program = """
 import os, subprocess
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 subprocess.run(["umount", "--lazy", "--recursive", str(netlink.NETNS_DIR)], check=False, capture_output=True)
 for name in ("one", "two"):
     os.close(netlink.create_namespace(f"rlfirst-{name}"))

@@ -28,10 +28,11 @@ from pyroute2.iproute import IPRoute
 from ringlight.experiments.backends.emulation.lab_of_setting import processes_of
 from ringlight.experiments.client import Api
 from ringlight.experiments.language.expand import load
-from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.fastpath.carrier import Carrier
+from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel.netns import entered
 from ringlight.testbed.emulation.nodes import has_kernel_datapath
-from ringlight.testbed.emulation.optical.netns import entered
 from ringlight.testbed.lab import OVS_LABEL, new_lab
 from ringlight.testbed.processes import Addresses
 from tests.fault_client import FaultClient

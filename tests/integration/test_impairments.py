@@ -16,8 +16,8 @@ import pytest
 from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.impairments import Impairments
-from ringlight.testbed.emulation import netlink
 from ringlight.testbed.emulation.impairments.end import End
+from ringlight.testbed.emulation.kernel import netlink
 
 pytestmark = pytest.mark.root
 

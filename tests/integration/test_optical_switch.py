@@ -24,9 +24,9 @@ import httpx
 import pytest
 
 from ringlight.fabric.optical_profiles import PROFILES
-from ringlight.testbed.emulation.optical.build import BuildError, build_object
-from ringlight.testbed.emulation.optical.datapath import Counters, Datapath, remove_pins
-from ringlight.testbed.emulation.optical.netns import entered
+from ringlight.testbed.emulation.kernel.build import BuildError, build_object
+from ringlight.testbed.emulation.kernel.netns import entered
+from ringlight.testbed.emulation.optical.datapath import SOURCE, Counters, Datapath, remove_pins
 from ringlight.testbed.forkserver import Process, start_process
 
 pytestmark = pytest.mark.root
@@ -568,8 +568,8 @@ def test_a_start_that_cannot_work_says_so_in_one_line_and_leaves_nothing(bench: 
 
 
 def test_the_program_is_compiled_once(tmp_path: Path) -> None:
-    first = build_object(directory=tmp_path)
-    assert build_object(directory=tmp_path, clang="no-such-clang") == first
+    first = build_object(SOURCE, tmp_path)
+    assert build_object(SOURCE, tmp_path, clang="no-such-clang") == first
     broken = tmp_path / "broken.c"
     broken.write_text("int broken(void) { return nonsense; }\n")
     with pytest.raises(BuildError, match=r"broken\.c.*nonsense"):

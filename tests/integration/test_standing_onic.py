@@ -24,7 +24,8 @@ from ringlight.controller.optical.base import OpticalSwitchDriver
 from ringlight.controller.optical.registry import make_driver
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.crossconnect import Mode
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric

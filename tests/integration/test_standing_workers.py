@@ -14,7 +14,8 @@ from ringlight.controller.light.demand import left, stranded
 from ringlight.controller.optical.registry import make_driver
 from ringlight.controller.server_agent import AgentClient
 from ringlight.fabric.crossconnect import Mode
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Lightpath, Paths
 from ringlight.testbed.emulation import testbed as emulated
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.workloads.packed import pack

@@ -32,7 +32,8 @@ from ringlight.experiments.runner.command import check_resumed
 from ringlight.fabric.parts import Port
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import circuit_cross_connects
-from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation import openvswitch
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.others import NAME, Others
 from ringlight.testbed.lab import Lab

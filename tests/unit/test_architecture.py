@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "controller.errors",
         "controller.openflow",
         "controller.optical",
+        "testbed.emulation.kernel",
         "testbed.emulation.optical",
         "testbed.forkserver",
         "testbed.lab",
@@ -71,6 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed.emulation": ("fabric", "containers", "testbed"),
     "testbed.emulation.agent": ("fabric", "containers", "testbed", "controller.web"),
     "testbed.emulation.parts": ("fabric", "testbed", "controller.web"),
+    "testbed.emulation.kernel": ("testbed.parts",),
     "testbed.emulation.averager": ("fabric",),
     "testbed.emulation.onic": ("fabric", "controller.onic", "testbed.emulation", "testbed.lab"),
     "testbed.emulation.optical": (

@@ -14,8 +14,9 @@ from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.plan import RunPlan
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.runner.foretold import Foreteller
-from ringlight.fabric.clusters import Policies, cluster_of, leaves_of
+from ringlight.fabric.clusters import Policies
 from ringlight.fabric.schema import FabricSpec, build_fabric
+from ringlight.fabric.tiers import cluster_of, leaves_of
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.cluster.breaking import Losses
 from ringlight.testbed.simulation.cluster.by_gpu import Gpus

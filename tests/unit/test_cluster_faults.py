@@ -14,7 +14,8 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.simulation.trace_runs import replayed, trace_batch
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import TraceReplayed
-from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies, cluster_of
+from ringlight.fabric.clusters import Cluster, FaultPolicies, Lattice, LightMoves, Policies
+from ringlight.fabric.tiers import cluster_of
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.blocks import Blocks
 from ringlight.testbed.simulation.cluster.breaking import Faults, kept_units

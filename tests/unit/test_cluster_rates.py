@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from ringlight.fabric.clusters import Cluster, best_fit_parts, cluster_of, fewest_parts
+from ringlight.fabric.clusters import Cluster, best_fit_parts, fewest_parts
+from ringlight.fabric.tiers import cluster_of
 from ringlight.fabric.trees import fat_tree, leaf_spine
 from ringlight.testbed.simulation.cluster import rate_loops, rates
 from ringlight.testbed.simulation.maxmin import rates as flow_rates

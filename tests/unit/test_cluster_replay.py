@@ -8,7 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from ringlight.fabric.clusters import Cluster, LightMoves, Placement, Policies, Queueing, Sharing, cluster_of
+from ringlight.fabric.clusters import Cluster, LightMoves, Placement, Policies, Queueing, Sharing
+from ringlight.fabric.tiers import cluster_of
 from ringlight.fabric.trees import leaf_spine
 from ringlight.testbed.simulation.cluster.making_room import room_for
 from ringlight.testbed.simulation.cluster.measures import measured

@@ -34,7 +34,8 @@ from ringlight.fabric.allocation.demand import FloatArray
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.phases import Phase, PhasePlan
 from ringlight.fabric.planes.choice import lit_planes
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Lightpath
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric

@@ -23,7 +23,7 @@ from ringlight.testbed.emulation.fastpath.table import (
     read_match,
     select,
 )
-from ringlight.testbed.emulation.optical.ebpf import EbpfError
+from ringlight.testbed.emulation.kernel.ebpf import EbpfError
 
 IN_PORT, ETH_TYPE, IP_DST, ARP_OP, VLAN, TTL = 0, 5, 12, 21, 6, 44
 IPV4 = (ETH_TYPE, b"\x08\x00")

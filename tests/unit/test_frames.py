@@ -21,7 +21,7 @@ from ringlight.fabric.frames import (
 )
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.network import Emulation, LabNetwork
 from ringlight.testbed.emulation.nodes import ControllerAddress
 from ringlight.testbed.lab import Lab

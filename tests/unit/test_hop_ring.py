@@ -17,7 +17,8 @@ from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.parts import Port
 from ringlight.fabric.planes.choice import plane_of
 from ringlight.fabric.planes.divided.hop_ring import CLOCKWISE, COUNTER, HopRing
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Lightpath
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.fabric.topology import Fabric

@@ -18,7 +18,7 @@ from ringlight.experiments.runner.experiment import one_alone
 from ringlight.fabric.impairments import DELAYED_ACK_S, Impairments, reno_bps, resumed_s
 from ringlight.fabric.light import Modulation, Optics, bit_errors
 from ringlight.testbed.emulation.fault_targets import TargetError, read_request
-from ringlight.testbed.emulation.optical.survival import ALL, survival
+from ringlight.testbed.emulation.kernel.survival import ALL, survival
 from ringlight.testbed.processes import Addresses
 
 LINK = "link leaf0:2 spine0:1"

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from ringlight.fabric.schema import FabricSpec, build_fabric
 from ringlight.testbed import lab, processes
-from ringlight.testbed.emulation import clean, netlink, testbed
+from ringlight.testbed.emulation import clean, testbed
 from ringlight.testbed.emulation.agent.files import make_worker_directory, parse_event, read_from, write_whole
 from ringlight.testbed.emulation.buildable import check_fabric, check_names, check_rates
+from ringlight.testbed.emulation.kernel import netlink
 from ringlight.testbed.emulation.network import Emulation
 from ringlight.testbed.emulation.nodes import Outcome, describe, readable_by_others
 from ringlight.testbed.lab import Lab, LabError

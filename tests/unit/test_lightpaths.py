@@ -10,7 +10,8 @@ from ringlight.fabric.allocation.demand import FloatArray, sent_in_steps
 from ringlight.fabric.allocation.dividing import divider
 from ringlight.fabric.crossconnect import CrossConnect, check_matching
 from ringlight.fabric.parts import Port
-from ringlight.fabric.planes.divided.lightpaths import Lightpath, setting_of
+from ringlight.fabric.planes.divided.lightpaths import setting_of
+from ringlight.fabric.planes.divided.planes import Lightpath
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.schema import FabricSpec, build_fabric

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from ringlight.testbed.emulation import netlink
+from ringlight.testbed.emulation.kernel import netlink
 
 
 def test_who_waits_for_a_thread_waits_longer_than_the_thread_does_for_tc() -> None:

@@ -20,8 +20,7 @@ from ringlight.experiments.runner.experiment import choose, one_alone
 from ringlight.fabric.allocation.dividing import PlanesDivider
 from ringlight.fabric.allocation.phased import Lit, phase_paths
 from ringlight.fabric.phases import Phase, PhasePlan, Progress, Turn, Turns
-from ringlight.fabric.planes.divided.lightpaths import Lightpath
-from ringlight.fabric.planes.divided.planes import ParallelOcs
+from ringlight.fabric.planes.divided.planes import Lightpath, ParallelOcs
 from ringlight.fabric.planes.wholes.interconnect import PhaseLight
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.phased import PhasedLight

@@ -24,7 +24,7 @@ from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import QUEUE_S
 
 if TYPE_CHECKING:
-    from ringlight.fabric.planes.divided.lightpaths import Paths
+    from ringlight.fabric.planes.divided.planes import Paths
 
 #: Ports of a GPU, by the way that its transceivers face.
 CLOCKWISE, COUNTER = 0, 1

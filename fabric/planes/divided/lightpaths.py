@@ -5,28 +5,16 @@ GPUs are numbers here: places in ``fabric.gpus``, and so in ``nodes`` of what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from ringlight.fabric.crossconnect import CrossConnect
+from ringlight.fabric.planes.divided.planes import Paths
 from ringlight.fabric.planes.ring.ring import CLOCKWISE, WdmRing
 from ringlight.fabric.planes.ring.wdm import cross_connects
 from ringlight.fabric.steps import IntArray, Step, frozen, frozen_bool
 from ringlight.fabric.topology import Fabric
-
-
-class Lightpath(NamedTuple):
-    """One of a pair: the port of the sender's O-NIC and the wavelength; None through a circuit switch."""
-
-    port: int
-    wavelength: int | None = None
-
-
-#: The lightpaths of each pair (source, destination) that has any.
-Paths = Mapping[tuple[int, int], tuple[Lightpath, ...]]
 
 
 @dataclass(frozen=True, eq=False)

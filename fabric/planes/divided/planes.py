@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, NamedTuple
 
 from ringlight.fabric.crossconnect import CrossConnect
 from ringlight.fabric.parts import Counts, OpticalSwitch
 from ringlight.fabric.planes.wholes.interconnect import Division, Interconnect, PhaseLight, of_circuits
 
-if TYPE_CHECKING:
-    from ringlight.fabric.planes.divided.lightpaths import Paths
+
+class Lightpath(NamedTuple):
+    """One of a pair: the port of the sender's O-NIC and the wavelength; None through a circuit switch."""
+
+    port: int
+    wavelength: int | None = None
+
+
+#: The lightpaths of each pair (source, destination) that has any.
+Paths = Mapping[tuple[int, int], tuple[Lightpath, ...]]
 
 
 @dataclass(frozen=True)

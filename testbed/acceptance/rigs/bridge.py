@@ -19,7 +19,7 @@ from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.testbed.acceptance.network import Network, run
 from ringlight.testbed.acceptance.rig import Rig
 from ringlight.testbed.acceptance.rigs.emulated import HOSTS, PROFILE, SIZE, START_S, forget
-from ringlight.testbed.emulation.optical.netns import set_ipv6_off
+from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
 from ringlight.testbed.lab import new_lab
 
 

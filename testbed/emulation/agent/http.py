@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
@@ -16,11 +16,8 @@ from ringlight.controller.web.serving import HttpServer
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.onics import Onics
 from ringlight.testbed.emulation.agent.refusals import AgentError
-from ringlight.testbed.emulation.agent.workers import Digest, Name, SpareRequest, WorkerRequest, Workers
+from ringlight.testbed.emulation.agent.workers import Digest, Name, SpareRequest, WorkerRequest
 from ringlight.testbed.emulation.onic.tables import Lit, Transmitter
-
-if TYPE_CHECKING:
-    from ringlight.testbed.emulation.parts.front import WorkersOfAll
 
 #: Bodies, bytes: of a packed workload, and any other, such as the specs of all workers of a large job.
 PACKED_BYTES, BODY_BYTES = 96 << 20, 16 << 20
@@ -88,9 +85,27 @@ class LightSpec(BaseModel):
         return Lit(self.lit, tuple(Transmitter(path.port, path.wavelength) for path in self.paths))
 
 
-def make_app(
-    workers: Workers | WorkersOfAll, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]
-) -> FastAPI:
+class LabWorkers(Protocol):
+    """Workers of a lab, those of other hosts included where it has any; methods as of :class:`Workers`."""
+
+    workloads: Path
+
+    def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]: ...
+    def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]: ...
+    def put_workload(self, digest: str, part: Path, found: str) -> None: ...
+    def release(self, ids: Iterable[str], at: float) -> None: ...
+    def halt(self, job: str) -> None: ...
+    def choose_state(self, job: str, without: Collection[int]) -> int: ...
+    def remove_states(self, job: str) -> None: ...
+    def report(self, cursor: int) -> dict[str, Any]: ...
+    def ends(self, known: int, wait_s: float) -> int: ...
+    def output(self, name: str) -> dict[str, str]: ...
+    def hosts(self, *, fill: bool) -> list[dict[str, Any]]: ...
+    def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]: ...
+    def remove(self, name: str) -> None: ...
+
+
+def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:
     """The HTTP interface; ``about``: what ``/v1/health`` answers."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
     app.add_middleware(

@@ -54,7 +54,7 @@ from ringlight.testbed.emulation.guests import (
     network_environment,
     refusal_of,
 )
-from ringlight.testbed.emulation.netlink import NetworkError
+from ringlight.testbed.emulation.kernel.netlink import NetworkError
 from ringlight.testbed.emulation.network import LabNetwork
 from ringlight.testbed.emulation.nodes import (
     STDERR_TAIL_BYTES,

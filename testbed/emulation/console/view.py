@@ -134,7 +134,7 @@ class LabNode(Node):  # type: ignore[misc]
             return _states_of(self.lab.run(place, ["ip", "-j", "link"], timeout_s=10.0).stdout)
         if place.namespace is None:
             return _states()
-        from ringlight.testbed.emulation import netlink
+        from ringlight.testbed.emulation.kernel import netlink
 
         try:
             descriptor = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -157,7 +157,7 @@ def _states() -> dict[str, str]:
     # Here, as a prompt comes in half the time without netlink.
     from pyroute2.iproute import IPRoute
 
-    from ringlight.testbed.emulation import netlink
+    from ringlight.testbed.emulation.kernel import netlink
 
     with IPRoute() as here:
         states = {link.get("ifname"): netlink.state_of(link["flags"]) for link in here.get_links()}

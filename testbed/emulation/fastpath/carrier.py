@@ -23,12 +23,12 @@ from pathlib import Path
 
 from pyroute2.iproute import IPRoute
 
-from ringlight.testbed.emulation import netlink, openvswitch
+from ringlight.testbed.emulation import openvswitch
 from ringlight.testbed.emulation.fastpath import openflow
 from ringlight.testbed.emulation.fastpath.datapath import Datapath, SwitchMaps
 from ringlight.testbed.emulation.fastpath.openflow import Flow, Group, MalformedError, Port, Reader, Told
 from ringlight.testbed.emulation.fastpath.table import compile_table
-from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.kernel import ebpf, netlink
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from ringlight.testbed.emulation.fastpath.table import (
     Selection,
     Table,
 )
-from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import build_object
+from ringlight.testbed.emulation.kernel import ebpf
+from ringlight.testbed.emulation.kernel.build import build_object
 
 SOURCE = Path(__file__).with_name("fastpath.c")
 CLAIM, CARRY, SMOOTH = "claim", "carry", "smooth"

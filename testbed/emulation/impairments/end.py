@@ -21,12 +21,11 @@ from typing import TypeVar
 from pyroute2.iproute import IPRoute
 
 from ringlight.fabric.impairments import Impairments
-from ringlight.testbed.emulation import netlink
-from ringlight.testbed.emulation.netlink import NetworkError
-from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import build_object, build_program
-from ringlight.testbed.emulation.optical.netns import set_ipv6_off
-from ringlight.testbed.emulation.optical.survival import ALL, POWERS, survival
+from ringlight.testbed.emulation.kernel import ebpf, netlink
+from ringlight.testbed.emulation.kernel.build import build_object, build_program
+from ringlight.testbed.emulation.kernel.netlink import NetworkError
+from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
+from ringlight.testbed.emulation.kernel.survival import ALL, POWERS, survival
 
 SOURCE = Path(__file__).with_name("impaired.c")
 LINE_SOURCE = Path(__file__).with_name("delay_line.c")

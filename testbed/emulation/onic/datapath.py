@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ringlight.testbed.emulation.kernel import ebpf
+from ringlight.testbed.emulation.kernel.build import build_object
 from ringlight.testbed.emulation.onic.tables import (
     CONTROL,
     FIBRES,
@@ -16,8 +18,6 @@ from ringlight.testbed.emulation.onic.tables import (
     U32,
     name_peers,
 )
-from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import build_object
 
 SOURCE = Path(__file__).with_name("onic.c")
 #: Raise when a map's shape changes.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.kernel import ebpf
 
 #: Most fibre ports; their numbers come before those of the other ports.
 FIBRES = 32

@@ -38,12 +38,12 @@ from pyroute2.iproute import IPRoute
 from ringlight.fabric.parts import Gpu, Port
 from ringlight.fabric.planes.ring.ring import WdmRing
 from ringlight.fabric.topology import Fabric, channels
-from ringlight.testbed.emulation import netlink
-from ringlight.testbed.emulation.netlink import NetworkError, failing
+from ringlight.testbed.emulation.kernel import netlink
+from ringlight.testbed.emulation.kernel.netlink import NetworkError, failing
+from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
 from ringlight.testbed.emulation.nodes import ShellLess
 from ringlight.testbed.emulation.onic.datapath import OnicDatapath
 from ringlight.testbed.emulation.onic.tables import CONTROL, HOST, HOST_NAME, QUEUE
-from ringlight.testbed.emulation.optical.netns import set_ipv6_off
 from ringlight.testbed.lab import Lab
 
 #: What the control network is called in an O-NIC's namespace.

@@ -12,8 +12,8 @@ from pathlib import Path
 from ringlight.controller.errors import StartError
 from ringlight.controller.web.access import is_loopback, read_tokens
 from ringlight.fabric.optical_profiles import PROFILES
+from ringlight.testbed.emulation.kernel.build import BuildError
 from ringlight.testbed.emulation.optical.alone import read_address, read_users
-from ringlight.testbed.emulation.optical.build import BuildError
 from ringlight.testbed.emulation.optical.datapath import MAX_SELECTIVE_PORTS
 from ringlight.testbed.emulation.optical.device import Recovery
 from ringlight.testbed.emulation.optical.far_light import LightPlan

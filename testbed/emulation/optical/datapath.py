@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ringlight.testbed.emulation.optical import ebpf
-from ringlight.testbed.emulation.optical.build import build_object
+from ringlight.testbed.emulation.kernel import ebpf
+from ringlight.testbed.emulation.kernel.build import build_object
+from ringlight.testbed.emulation.kernel.survival import POWERS, survival
 from ringlight.testbed.emulation.optical.device import Admin, Lit, Recovery, Spot, Stored
-from ringlight.testbed.emulation.optical.survival import POWERS, survival
 
 #: The program of a switch that passes every colour alike, of one that tells wavelengths apart by the lasers
 #: plugged into it, and of one that does by the light itself.
@@ -38,6 +38,7 @@ _PORT = struct.Struct("=II")
 _DIM = struct.Struct(f"={1 + POWERS}Q")
 _LABEL = struct.Struct("=64s")
 _IDENTITY = struct.Struct("=IIII64s")
+SOURCE = Path(__file__).with_name("crossconnect.c")
 _SOURCE = struct.Struct("=IIQ")
 
 
@@ -158,7 +159,7 @@ class Datapath:
                     f" (layout {LAYOUT})"
                 )
             return datapath
-        object_file = build_object()
+        object_file = build_object(SOURCE)
         remove_pins(pins)
         pins.mkdir(parents=True, mode=0o700)
         capacity = {key: ports + 1 for key in _SIZES if key not in ("identity", "sources")}

@@ -15,7 +15,7 @@ from pathlib import Path
 from ringlight.fabric.light import Fibres, Optics, Wires, arriving_dbm, dimness, most_loss_db
 from ringlight.fabric.optical_profiles import PROFILES
 from ringlight.fabric.topology import Fabric
-from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.kernel import ebpf
 from ringlight.testbed.emulation.optical.datapath import Datapath
 from ringlight.testbed.emulation.optical.device import OpticalDevice
 

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlight.testbed.emulation.optical import ebpf
+from ringlight.testbed.emulation.kernel import ebpf
 
 #: Forever, for a laser that nobody's lease ends.
 ENDLESS_NS = (1 << 64) - 1

@@ -6,10 +6,10 @@ them, light and power of every port, counters. Errors are ``{"detail": "one line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 from fastapi import FastAPI, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,22 +21,44 @@ from ringlight.controller.web.bounds import BoundedBodies
 from ringlight.controller.web.refusals import add_input_handlers, errors, failure
 from ringlight.fabric.crossconnect import PortState
 from ringlight.testbed.emulation.optical.datapath import Counters, Datapath
-from ringlight.testbed.emulation.optical.device import NS, DeviceError, OpticalDevice, Wire
+from ringlight.testbed.emulation.optical.device import NS, DeviceError, Effect, OpticalDevice, Wire
+from ringlight.testbed.emulation.optical.recovery import ModelledPaths
 from ringlight.testbed.emulation.optical.switch_faults import (
     SECONDS,
     FaultError,
+    Faults,
     FaultSpec,
     Injected,
     Kind,
     TooManyFaults,
 )
 
-if TYPE_CHECKING:
-    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
-
 T = TypeVar("T")
 #: A fault's seed and its number: what JSON's readers hold exactly.
 _MAX_NUMBER = (1 << 53) - 1
+
+
+class Inside(Protocol):
+    """A running switch from the inside. All but ``ask`` is for what runs in the switch's own thread."""
+
+    device: OpticalDevice
+    faults: Faults
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def addresses(self) -> dict[str, str]: ...
+    @property
+    def light_paths(self) -> Datapath | ModelledPaths: ...
+    @property
+    def clients(self) -> int: ...
+    @property
+    def now_ns(self) -> int: ...
+    @property
+    def resumed(self) -> bool: ...
+    def apply(self, effects: Sequence[Effect]) -> int: ...
+    def ask(self, function: Callable[[], T]) -> T:
+        """Run a function in the switch's own thread and return its result."""
 
 
 class SwitchDocument(BaseModel):
@@ -168,7 +190,7 @@ PortNumber = Annotated[int, Path(ge=1, le=8192, examples=[1])]
 
 
 def create_app(
-    switch: OpticalSwitchServer, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
+    switch: Inside, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
 ) -> FastAPI:
     """The ASGI application of a running switch; with tokens (and the name of each), every call needs one."""
     app = FastAPI(
@@ -194,7 +216,7 @@ def create_app(
     return app
 
 
-def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
+def _add_reading(app: FastAPI, switch: Inside) -> None:
     device = switch.device
 
     @app.get("/v1/switch", tags=["switch"])
@@ -245,7 +267,7 @@ def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
         return switch.ask(lambda: _counters(switch))
 
 
-def _add_faults(app: FastAPI, switch: OpticalSwitchServer) -> None:
+def _add_faults(app: FastAPI, switch: Inside) -> None:
     faults = switch.faults
 
     @app.get("/v1/faults", tags=["faults"])
@@ -290,7 +312,7 @@ def _known(fault: int, call: Callable[[], T]) -> T:
 # In the switch's own thread
 
 
-def _clear(switch: OpticalSwitchServer, numbers: list[int]) -> Cleared:
+def _clear(switch: Inside, numbers: list[int]) -> Cleared:
     for number in numbers:
         switch.apply(switch.faults.clear(switch.now_ns, number))
     return Cleared(cleared=numbers)
@@ -304,7 +326,7 @@ def _ports(device: OpticalDevice) -> range:
     return range(1, 2 * device.size + 1)
 
 
-def _switch(switch: OpticalSwitchServer) -> SwitchDocument:
+def _switch(switch: Inside) -> SwitchDocument:
     device = switch.device
     return SwitchDocument(
         name=switch.name,
@@ -339,7 +361,7 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> PortDocument:
     )
 
 
-def _circuits(switch: OpticalSwitchServer) -> list[CircuitDocument]:
+def _circuits(switch: Inside) -> list[CircuitDocument]:
     device = switch.device
     reported = set(device.cross_connects())
     ready = {
@@ -361,7 +383,7 @@ def _circuits(switch: OpticalSwitchServer) -> list[CircuitDocument]:
     ]
 
 
-def _counters(switch: OpticalSwitchServer) -> CountersDocument:
+def _counters(switch: Inside) -> CountersDocument:
     device, paths = switch.device, switch.light_paths
     told = [field.name for field in fields(Counters) if not field.name.endswith("_ns")]
     found = []

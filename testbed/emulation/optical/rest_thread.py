@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from ringlight.controller.web.serving import HttpServer
-    from ringlight.testbed.emulation.optical.server import OpticalSwitchServer
 
 STOP_S = 5.0
 
 
 class RestThread:
-    """REST of a switch, on a socket that it closes. ``tokens``: the name of each; None: none is needed."""
+    """REST of a switch, on a socket that it closes. ``make_app`` makes what answers, for a host's name."""
 
-    def __init__(self, listener: socket.socket, tokens: Mapping[str, str] | None) -> None:
+    def __init__(self, listener: socket.socket, make_app: Callable[[str], FastAPI]) -> None:
         self.listener = listener
-        self._tokens = tokens
+        self._make_app = make_app
         self._server: HttpServer | None = None
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def start(self, switch: OpticalSwitchServer) -> None:
-        """Answers from now on; returns at once."""
-        self._thread = threading.Thread(target=self._run, args=(switch,), name="rest", daemon=True)
+    def start(self) -> None:
+        """Answer from now on; return at once."""
+        self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -41,11 +42,10 @@ class RestThread:
             self._thread.join(STOP_S)
         self.listener.close()
 
-    def _run(self, switch: OpticalSwitchServer) -> None:
+    def _run(self) -> None:
         from ringlight.controller.web.serving import HttpServer
-        from ringlight.testbed.emulation.optical.rest import create_app
 
         host = self.listener.getsockname()[0]
-        self._server = HttpServer(create_app(switch, self._tokens, [host]), self.listener, end_s=1)
+        self._server = HttpServer(self._make_app(host), self.listener, end_s=1)
         if not self._stopping:
             self._server.run()

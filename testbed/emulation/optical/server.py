@@ -21,10 +21,11 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringlight.controller.web.listening import listen
 from ringlight.fabric.optical_profiles import Profile
+from ringlight.testbed.emulation.kernel.netns import Link, LinkWatcher, entered, set_up
 from ringlight.testbed.emulation.optical.datapath import Datapath, Selective, remove_pins
 from ringlight.testbed.emulation.optical.device import (
     NS,
@@ -42,11 +43,13 @@ from ringlight.testbed.emulation.optical.device import (
 from ringlight.testbed.emulation.optical.far_light import FarLight, LightPlan
 from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 from ringlight.testbed.emulation.optical.lasers import Lasers
-from ringlight.testbed.emulation.optical.netns import Link, LinkWatcher, entered, set_up
 from ringlight.testbed.emulation.optical.recovery import ModelledPaths, booted
 from ringlight.testbed.emulation.optical.rest_thread import RestThread
 from ringlight.testbed.emulation.optical.session import Personality, Switch, personality, recall
 from ringlight.testbed.emulation.optical.switch_faults import Faults, FaultSpec, Kind
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 log = logging.getLogger(__name__)
 
@@ -302,7 +305,7 @@ class OpticalSwitchServer:
                 self._listeners[listener] = name, begin
             self._rest: RestThread | None = None
             if settings.rest is not None:
-                self._rest = RestThread(_listener("rest", settings.rest), settings.rest_tokens)
+                self._rest = RestThread(_listener("rest", settings.rest), self._rest_app)
                 held.callback(self._rest.stop)
             self.faults = Faults(self.device, [name for name, _ in served])
             for port, admin in sorted(before.admin.items()):
@@ -442,7 +445,12 @@ class OpticalSwitchServer:
         """From now on REST's own thread takes its callers."""
         assert self._rest is not None
         self._selector.unregister(self._rest.listener)
-        self._rest.start(self)
+        self._rest.start()
+
+    def _rest_app(self, host: str) -> FastAPI:
+        from ringlight.testbed.emulation.optical.rest import create_app
+
+        return create_app(self, self._settings.rest_tokens, [host])
 
     def _wait_s(self) -> float | None:
         times = [

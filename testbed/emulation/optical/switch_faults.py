@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ringlight.testbed.emulation.optical.device import (
     NS,
@@ -47,9 +47,6 @@ from ringlight.testbed.emulation.optical.device import (
     Ticket,
     Wire,
 )
-
-if TYPE_CHECKING:
-    from ringlight.testbed.emulation.optical.faulty_session import FaultySession
 
 #: Most faults at a time.
 MAX_FAULTS = 64
@@ -104,6 +101,15 @@ class FaultError(ValueError):
 
 class TooManyFaults(FaultError):
     """Fault beyond the limit: others must be cleared first."""
+
+
+class Speaker(Protocol):
+    """A client's session, as faults see it."""
+
+    protocol: str
+
+    def fall_silent(self, ticket: Ticket, delay_ns: int) -> None:
+        """Delay the reply to a command; 0 for ever."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ class Faults:
         self._faults: dict[int, Injected] = {}
         self._numbers = count(1)
         #: Whose commands are submitted now, if they are a client's.
-        self.speaker: FaultySession | None = None
+        self.speaker: Speaker | None = None
         #: Commands under way whose light will be stuck or vanish.
         self._watched: list[tuple[Injected, Ticket]] = []
         self._vanishing: list[_Vanishing] = []
@@ -297,16 +303,16 @@ class Faults:
                 effects += self._device.lose(one.wire)
         return effects
 
-    def heard(self, speaker: FaultySession) -> None:
+    def heard(self, speaker: Speaker) -> None:
         """A client has said something."""
         if self._faults:
             self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
 
-    def on_reply(self, speaker: FaultySession, can: Callable[[Kind], bool]) -> list[Injected]:
+    def on_reply(self, speaker: Speaker, can: Callable[[Kind], bool]) -> list[Injected]:
         """The faults that act on what the session says now, of the kinds that it ``can`` express."""
         return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker) if self._faults else []
 
-    def _acting(self, kinds: Sequence[Kind], speaker: FaultySession) -> list[Injected]:
+    def _acting(self, kinds: Sequence[Kind], speaker: Speaker) -> list[Injected]:
         """The faults of these kinds that act on the session now, in the order in which they were added."""
         acting = []
         for fault in self._faults.values():

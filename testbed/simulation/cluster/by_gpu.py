@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ringlight.fabric.clusters import Cluster, gpus_together, leaves_of, spares_for
+from ringlight.fabric.clusters import Cluster, gpus_together, spares_for
 from ringlight.fabric.cost import RingJob
 from ringlight.fabric.placement import regroup
+from ringlight.fabric.tiers import leaves_of
 from ringlight.fabric.topology import Fabric
 from ringlight.testbed.simulation.cluster.placing import Placed
 

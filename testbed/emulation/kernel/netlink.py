@@ -38,7 +38,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 from pyroute2.netlink.rtnl.tcmsg import plugins as _queueing_disciplines
 
-from ringlight.testbed.emulation.optical.netns import set_ipv6_off
+from ringlight.testbed.emulation.kernel.netns import set_ipv6_off
 from ringlight.testbed.parts import Tunnel
 
 # pyroute2 knows pfifo but not bfifo, whose option is the same number, counted in bytes instead of packets.

@@ -13,7 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("crossconnect.c")
+#: Headers that the programs share.
+HEADERS = Path(__file__).parent
 BUILD_DIRECTORY = Path(__file__).resolve().parents[3] / "build"
 COMPILE_TIMEOUT_S = 120.0
 _FLAGS = ("-O2", "-g", "-Wall", "-Werror", "-target", "bpf")
@@ -26,10 +27,10 @@ class BuildError(RuntimeError):
 
 def _includes() -> list[str]:
     # Debian keeps asm/types.h under the machine's triplet, which clang does not search for -target bpf.
-    return [f"-I/usr/include/{platform.machine()}-linux-gnu", f"-I{SOURCE.parent}"]
+    return [f"-I/usr/include/{platform.machine()}-linux-gnu", f"-I{HEADERS}"]
 
 
-def build_object(source: Path = SOURCE, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
+def build_object(source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
     """The object file for ``source``, compiled into ``directory`` unless it is already there.
 
     Safe against others that do the same at the same time. Raises BuildError.
@@ -43,7 +44,7 @@ def build_program(source: Path) -> Path:
 
 
 def _built(source: Path, directory: Path, command: list[str], suffix: str) -> Path:
-    texts = [source.read_bytes(), *(path.read_bytes() for path in sorted(SOURCE.parent.glob("*.h")))]
+    texts = [source.read_bytes(), *(path.read_bytes() for path in sorted(HEADERS.glob("*.h")))]
     digest = hashlib.sha256("\0".join(command[1:]).encode() + b"".join(texts)).hexdigest()[:16]
     target = directory / f"{source.stem}-{digest}{suffix}"
     if target.is_file():

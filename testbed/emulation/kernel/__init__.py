@@ -1,0 +1,1 @@
+"""Tools of the kernel that all of the emulation uses: eBPF, netlink, network namespaces."""
