@@ -20,10 +20,10 @@ from ringlight.experiments.analysis.differences import cause_of, signed
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.crosscheck.command import run_crosscheck
 from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text
 from ringlight.experiments.record.writing import write_whole
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.crosscheck.command import run_crosscheck
 
 LIMIT_PERCENT = 5.0
 CASES = ROOT / "tests" / "data" / "agreement"

@@ -21,8 +21,8 @@ from benchmarks.harness import need_root, processor_s
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.record.events import Operations, Record
-from ringlight.experiments.runner.bench import bench_plan
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.extensions.bench.measuring import bench_plan
 from ringlight.testbed.processes import Addresses
 from ringlight.workloads.graph import Collective
 from tests.integration.controller_rig import free_port

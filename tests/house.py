@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ringlight.containers.image import ROOT
 
-ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments")
+ROOMS = ("fabric", "workloads", "controller", "testbed", "containers", "experiments", "extensions")
 #: First words of a docstring that is a clause in place of an action.
 CLAUSES = ("What", "Whether", "How", "Where", "Who", "Which", "Why", "Whose", "When")
 #: Names that say nothing of a thing.

@@ -19,9 +19,10 @@ from types import FrameType
 import typer
 
 from ringlight import leave_out_unused
-from ringlight.experiments.cli import bench, experiments, hands, hosts, look, machine, rest, view, workload
+from ringlight.experiments.cli import experiments, hands, hosts, look, machine, rest, view, workload
 from ringlight.experiments.cli.common import Interrupted, say
 from ringlight.experiments.record.writing import DISK_FULL
+from ringlight.fabric.extension import extensions
 from ringlight.testbed.descriptors import too_few
 
 #: An error that is defined in one of these is a line for the user; any other is a fault of the program.
@@ -36,7 +37,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 experiments.register(app)
-bench.register(app)
 workload.register(app)
 machine.register(app)
 hands.register(app)
@@ -44,6 +44,9 @@ hosts.register(app)
 look.register(app)
 view.register(app)
 rest.register(app)
+for one in extensions():
+    if one.extension.commands:
+        one.load(one.extension.commands)(app)
 
 
 #: Functions that a signal must not end by an exception, as a lock would stay taken, or the signal be lost.

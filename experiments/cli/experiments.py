@@ -12,7 +12,7 @@ import typer
 from ringlight.experiments.cli import options
 from ringlight.experiments.cli.applications import with_applications
 from ringlight.experiments.cli.common import answer, echo, fail, say, show_json
-from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
+from ringlight.experiments.cli.emulated import emulation
 
 if TYPE_CHECKING:
     from ringlight.experiments.backends.protocol import Backend
@@ -115,7 +115,10 @@ def simulate(
     """Simulate an experiment in virtual time: the same run folder and report, without root."""
     from ringlight.experiments.runner.machine import real_scale
 
-    backend, spread = _simulation(mtu, latency), {"processes": processes, "dask": dask, "executor": executor}
+    backend, spread = (
+        simulation_of(mtu, latency),
+        {"processes": processes, "dask": dask, "executor": executor},
+    )
     experiment = which.load(which.file(scenario), real_scale)
     _carry_out(experiment, backend, which, runs, as_json, suffix="-simulated", **spread)
 
@@ -143,7 +146,8 @@ def _carry_out(
     _show(result, done, as_json, latency)
 
 
-def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
+def simulation_of(mtu: int | None, latency: str) -> SimulationBackend:
+    """Return the backend that these options ask for. Exit with an error if the latency is wrong."""
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
     from ringlight.fabric.units import parse_time
 
@@ -151,97 +155,6 @@ def _simulation(mtu: int | None, latency: str) -> SimulationBackend:
         return SimulationBackend(mtu, parse_time(latency))
     except ValueError as error:
         fail(f"--latency: {error}", 2)
-
-
-@options.with_groups
-def crosscheck(
-    context: typer.Context,
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); none with --random.")
-    ] = None,
-    random: Annotated[
-        int | None,
-        typer.Option(
-            "--random", metavar="N", min=1, max=1000, help="Blind test of N experiments that chance draws."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of --random.")] = 1,
-    resume: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="RUN", help="Emulated run folder in which --random goes on."),
-    ] = None,
-    arm: options.Arms = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option("--iterations", min=1, help="Number of iterations, in place of the scenario's."),
-    ] = None,
-    emulated: Annotated[
-        Path | None,
-        typer.Option(
-            "--emulated", metavar="RUN", help="Run folder of an earlier run, in place of a new one."
-        ),
-    ] = None,
-    limit: Annotated[
-        float, typer.Option("--limit", min=0, help="Largest difference allowed, per cent.")
-    ] = 10.0,
-    mtu: Mtu = None,
-    latency: Latency = "0 s",
-    dask: options.Dask = None,
-    *,
-    lab: options.Lab,
-    over: options.OverHosts,
-    runs: options.RunsFolder = options.RUNS,
-    as_json: options.Json = False,
-) -> None:
-    """Run an experiment on the testbed and in virtual time; say how far apart they are, and why.
-
-    Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit. With --random
-    all experiments are predicted, and the predictions' hash is printed, before the first is emulated.
-    """
-    from ringlight.experiments.crosscheck.blind import run_blind
-    from ringlight.experiments.crosscheck.command import run_crosscheck, show
-    from ringlight.experiments.runner.progress import Reporter
-
-    if random is not None:
-        refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
-        with emulation(lab, context, dask, (), over) as backend:
-            folder, found = run_blind(
-                random,
-                seed,
-                backend,
-                _simulation(mtu, latency),
-                runs,
-                Reporter(),
-                resume=resume,
-                limit_percent=limit,
-            )
-        answer(found, as_json, lambda found: show(found, folder))
-        if not found["within_limit"]:
-            raise typer.Exit(1)
-        return
-    refuse(context, ("seed", "resume"), "only with --random")
-    if scenario is None:
-        fail("give a SCENARIO, or --random N", 2)
-
-    if emulated is not None:
-        names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
-        refuse(context, names, "without effect on a run made before (--emulated)")
-    with emulation(lab, context, dask, (), over) as backend:
-        folder, found = run_crosscheck(
-            scenario,
-            backend,
-            _simulation(mtu, latency),
-            runs,
-            Reporter(),
-            arms=arm or (),
-            iterations=iterations,
-            emulated=emulated,
-            limit_percent=limit,
-            scale_for=options.machine(lab),
-        )
-    answer(found, as_json, lambda found: show(found, folder))
-    if not found["within_limit"]:
-        raise typer.Exit(1)
 
 
 def check(
@@ -343,5 +256,5 @@ def _show(result: dict[str, Any], done: Done, as_json: bool, latency: str = "") 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (demo, run, simulate, crosscheck, check, report, results):
+    for command in (demo, run, simulate, check, report, results):
         app.command(rich_help_panel=options.EXPERIMENTS)(command)

@@ -33,21 +33,21 @@ def whole(run: Run, cache: Path, say: Callable[[str], None]) -> int:
             return code
     # Each file's tests in one process, in the file's order: what a test meets is as without xdist.
     in_order = ("--dist", "loadfile", "--no-loadscope-reorder")
-    others = "--ignore=tests/unit"
+    others = ("--ignore=tests/unit", "--ignore=tests/extensions")
     # What runs at the same time; the first of them is shown as it goes.
     stages: tuple[tuple[tuple[str, ...], ...], ...] = (
         # Collecting compiles what all later processes import; at once, each of them would compile it anew.
         (("mypy",), ("pytest", "--collect-only")),
         (
             # One process more than there are processors, as some tests wait. Only `labs` builds labs.
-            ("pytest", "tests/unit", "-n", str((os.cpu_count() or 1) + 1), *in_order),
-            ("pytest", others, "-m", "labs"),
-            ("pytest", others, "-m", "drivers"),
+            ("pytest", "tests/unit", "tests/extensions", "-n", str((os.cpu_count() or 1) + 1), *in_order),
+            ("pytest", *others, "-m", "labs"),
+            ("pytest", *others, "-m", "drivers"),
         ),
         # They wait, too: four side by side, each with labs of its own. Six keep two processors so busy that
         # what waits for another process does so for half a minute.
-        (("pytest", others, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
-        (("pytest", others, "-m", "alone"),),
+        (("pytest", *others, "-m", "not alone and not labs and not drivers", "-n", "4", *in_order),),
+        (("pytest", *others, "-m", "alone"),),
     )
     second: list[str] = []
     for stage in stages:

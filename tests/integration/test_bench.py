@@ -10,8 +10,8 @@ from ringlight.experiments.analysis import fidelity
 from ringlight.experiments.backends.emulation import linktest
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.language.expand import parse
-from ringlight.experiments.runner.bench import bench_plan, checked, measured, slow_links
 from ringlight.experiments.runner.experiment import one_alone
+from ringlight.extensions.bench.measuring import bench_plan, checked, measured, slow_links
 from ringlight.testbed.processes import Addresses
 from ringlight.workloads.graph import Collective, Split
 from tests.integration.controller_rig import free_port

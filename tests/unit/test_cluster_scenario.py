@@ -12,7 +12,6 @@ from ringlight.containers.image import ROOT
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.show import check_document
-from ringlight.experiments.crosscheck.command import flow_by_flow
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.traces import jobs_of
@@ -23,6 +22,7 @@ from ringlight.experiments.runner import progress
 from ringlight.experiments.runner.command import carry_out_experiment, finish
 from ringlight.experiments.runner.foretold import Foreteller
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.crosscheck.command import flow_by_flow
 
 FABRIC = "leaf_spine: {leaves: 4, spines: 1, gpus_per_leaf: 8, gpu: g, rate: 100 Gbit/s, oversubscription: 4}"
 MADE_UP = "generate: {jobs: 150, gap: 50 s, duration: 600 s, sizes: {1: 2, 2: 1, 4: 1, 10: 1, 40: 0.1}}"

@@ -12,12 +12,12 @@ import yaml
 from ringlight.containers.image import ROOT
 from ringlight.experiments.analysis.prediction import expected_s
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.crosscheck.command import trimmed
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.language.workloads import OF_RUN_FOLDERS, WorkloadSpec, workload_of
 from ringlight.experiments.record.folder import RunFolder, experiment_of
 from ringlight.experiments.runner.command import carry_out_experiment, check_resumed, finish
+from ringlight.extensions.crosscheck.command import trimmed
 from ringlight.workloads.devices import DEVICES
 from ringlight.workloads.formats.chakra import reader, writer
 from ringlight.workloads.models import MODELS

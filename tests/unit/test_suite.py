@@ -43,6 +43,7 @@ def test_what_fails_is_run_once_more(
     tmp_path: Path, tests: int, fails: int, code: int, again: list[str]
 ) -> None:
     (tmp_path / "tests/unit").mkdir(parents=True)
+    (tmp_path / "tests/extensions").mkdir()
     (tmp_path / "tests/unit/test_it.py").write_text(FLAKY.format(tests=tests, fails=fails))
     ran: list[tuple[str, ...]] = []
     told: list[str] = []

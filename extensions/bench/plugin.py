@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ringlight.experiments.testing.fixture_lab import Labs, RinglightLab, Wanted
+    from ringlight.extensions.bench.fixture_lab import Labs, RinglightLab, Wanted
 
 #: Keywords of the marker ``ringlight``.
 _KEYWORDS = ("arm", "lab", "runtime", "slowed")
@@ -83,7 +83,7 @@ def _cannot(config: pytest.Config, reason: str) -> None:
 @contextmanager
 def _in_one_line() -> Iterator[None]:
     """What is foreseen to go wrong inside fails the test with its line alone."""
-    from ringlight.experiments.testing.fixture_lab import FORESEEN
+    from ringlight.extensions.bench.fixture_lab import FORESEEN
 
     try:
         yield
@@ -113,7 +113,7 @@ def ringlight_scenario(request: pytest.FixtureRequest) -> str | Path | Mapping[s
 @pytest.fixture(scope="session")
 def _ringlight_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
     """Labs of this session, at most one at a time."""
-    from ringlight.experiments.testing.fixture_lab import Labs
+    from ringlight.extensions.bench.fixture_lab import Labs
 
     labs = Labs(lambda: tmp_path_factory.mktemp("ringlight"))
     try:
@@ -127,7 +127,7 @@ def ringlight_lab(
     request: pytest.FixtureRequest, ringlight_scenario: Any, _ringlight_labs: Labs
 ) -> Iterator[RinglightLab]:
     """A lab of the scenario, up and its links measured; removed whatever happens."""
-    from ringlight.experiments.testing.fixture_lab import wanted, why_not
+    from ringlight.extensions.bench.fixture_lab import wanted, why_not
 
     kept, words = _marked(request)
     with _in_one_line():

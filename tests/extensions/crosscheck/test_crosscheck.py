@@ -17,8 +17,6 @@ from ringlight.experiments.analysis.fidelity import Reason
 from ringlight.experiments.analysis.metrics.regroup import dark_intervals
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.crosscheck.command import compared, run_crosscheck, side, trimmed, write
-from ringlight.experiments.crosscheck.sides import Side, crosscheck
 from ringlight.experiments.language.expand import Experiment, load, parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.events import (
@@ -35,6 +33,8 @@ from ringlight.experiments.record.events import (
 from ringlight.experiments.record.runs import runs_of
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.crosscheck.command import compared, run_crosscheck, side, trimmed, write
+from ringlight.extensions.crosscheck.sides import Side, crosscheck
 from ringlight.fabric.frames import ETHERNET_BYTES
 from tests.simulated import experiment
 from tests.unit.test_cli import BUNDLED, MINI, ROOT, one_line, ringlight

@@ -25,7 +25,12 @@ from ringlight.experiments.language.plan import RunPlan, Setting
 from ringlight.experiments.language.text import SCENARIO_BYTES, ScenarioError, read_text
 from ringlight.experiments.record.events import LinkRate, PortRate, Record
 from ringlight.experiments.record.writing import WriteError
-from ringlight.experiments.runner.bench import (
+from ringlight.experiments.runner.experiment import nothing_to_run
+from ringlight.experiments.runner.foretold import Foreteller
+from ringlight.experiments.runner.machine import scale_here
+from ringlight.experiments.runner.progress import Reporter
+from ringlight.experiments.runner.timeline import run_in
+from ringlight.extensions.bench.measuring import (
     SLOW,
     Measured,
     bench_plan,
@@ -37,11 +42,6 @@ from ringlight.experiments.runner.bench import (
     what_of,
     words_of,
 )
-from ringlight.experiments.runner.experiment import nothing_to_run
-from ringlight.experiments.runner.foretold import Foreteller
-from ringlight.experiments.runner.machine import scale_here
-from ringlight.experiments.runner.progress import Reporter
-from ringlight.experiments.runner.timeline import run_in
 from ringlight.fabric.planes.divided.plugged import plugged
 from ringlight.fabric.text import visible
 from ringlight.fabric.topology import Fabric

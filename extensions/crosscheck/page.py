@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ringlight.experiments.analysis.differences import JUDGED, signed
-from ringlight.experiments.crosscheck.spread_page import spread_figure, spread_parts
 from ringlight.experiments.language.expand import Experiment
 from ringlight.experiments.report.charts import chart, key, legend, named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
@@ -29,6 +28,7 @@ from ringlight.experiments.report.page import (
     tag,
     text,
 )
+from ringlight.extensions.crosscheck.spread_page import spread_figure, spread_parts
 
 _EMULATED, _SIMULATED = PALETTE[0], PALETTE[1]
 _DASHED = (0, (4, 2))

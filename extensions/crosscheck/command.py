@@ -14,8 +14,6 @@ from ringlight.experiments.analysis.result import read_result
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.cli.common import echo, table
-from ringlight.experiments.crosscheck.page import render, title_of
-from ringlight.experiments.crosscheck.sides import Side, crosscheck
 from ringlight.experiments.language.expand import Experiment, ScaleFor, parse
 from ringlight.experiments.language.text import ScenarioError, parse_yaml
 from ringlight.experiments.record.events import LinkRate, LinkRateDisturbed, read_records
@@ -26,6 +24,8 @@ from ringlight.experiments.runner.command import carry_out_experiment, finish, l
 from ringlight.experiments.runner.experiment import choose
 from ringlight.experiments.runner.machine import scale_here
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.crosscheck.page import render, title_of
+from ringlight.extensions.crosscheck.sides import Side, crosscheck
 
 #: Sections that name arms; without them fewer arms are as sound.
 _OF_ALL_ARMS = ("compare", "published", "break_even", "sweep")

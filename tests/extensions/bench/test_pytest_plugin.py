@@ -14,9 +14,8 @@ import pytest
 
 from ringlight.experiments.analysis.rows import Row
 from ringlight.experiments.backends.protocol import BackendError
-from ringlight.experiments.runner.bench import Measured
-from ringlight.experiments.testing import fixture_lab as testing
-from ringlight.experiments.testing.fixture_lab import (
+from ringlight.extensions.bench import fixture_lab as testing
+from ringlight.extensions.bench.fixture_lab import (
     Bench,
     Figures,
     Labs,
@@ -25,11 +24,12 @@ from ringlight.experiments.testing.fixture_lab import (
     Wanted,
     wanted,
 )
+from ringlight.extensions.bench.measuring import Measured
 from ringlight.testbed import processes, services
 
 pytest_plugins = ("pytester",)
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MINI = ROOT / "tests/data/mini.yaml"
 USES_LAB = """
 import pytest
@@ -117,7 +117,7 @@ def test_a_wrong_marker_is_one_line_on_any_machine(pytester: pytest.Pytester, mo
     assert "1 error" in said
     assert line in said
     assert "Traceback" not in said
-    assert "experiments/testing" not in said
+    assert "extensions/bench" not in said
 
 
 @pytest.mark.usefixtures("any_user")
@@ -253,9 +253,14 @@ def test_figures_are_asked_for_by_name() -> None:
 
 def test_the_plugin_is_light() -> None:
     """It is loaded by every pytest of a machine, whatever that tests."""
-    code = "import pytest, sys; old = set(sys.modules); import ringlight.experiments.testing.plugin; "
+    code = "import pytest, sys; old = set(sys.modules); import ringlight.extensions.bench.plugin; "
     code += "print(*(set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    ours = {"ringlight", "ringlight.experiments", "ringlight.experiments.testing"}
-    ours.add("ringlight.experiments.testing.plugin")
+    ours = {
+        "ringlight",
+        "ringlight.extensions",
+        "ringlight.extensions.bench",
+        "ringlight.extensions.bench.plugin",
+    }
+    ours |= {"ringlight.fabric", "ringlight.fabric.extension"}
     assert set(done.stdout.split()) - sys.stdlib_module_names <= ours

@@ -18,9 +18,6 @@ from ringlight.experiments.analysis.differences import FIGURES, Entry, cause_of
 from ringlight.experiments.analysis.prediction import ideal_all_reduce_s
 from ringlight.experiments.backends.protocol import Backend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
-from ringlight.experiments.crosscheck.command import compared, side, write
-from ringlight.experiments.crosscheck.drawn import kind_of, scenario_of
-from ringlight.experiments.crosscheck.sides import predicted_of
 from ringlight.experiments.language.expand import parse
 from ringlight.experiments.language.text import ScenarioError
 from ringlight.experiments.record.folder import environment_of
@@ -28,6 +25,9 @@ from ringlight.experiments.record.runs import Run
 from ringlight.experiments.record.writing import write_json, writing
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.crosscheck.command import compared, side, write
+from ringlight.extensions.crosscheck.drawn import kind_of, scenario_of
+from ringlight.extensions.crosscheck.sides import predicted_of
 
 #: Key of the trivial predictor in entries and spreads.
 TRIVIAL = "trivial"

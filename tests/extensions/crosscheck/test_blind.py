@@ -17,11 +17,6 @@ from ringlight.experiments.analysis.differences import cause_of
 from ringlight.experiments.backends.emulation.backend import EmulationBackend
 from ringlight.experiments.backends.simulation.backend import SimulationBackend
 from ringlight.experiments.backends.simulation.lab import SimulatedLab
-from ringlight.experiments.crosscheck.blind import beside_trivial, run_blind, spread_of
-from ringlight.experiments.crosscheck.command import side
-from ringlight.experiments.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
-from ringlight.experiments.crosscheck.sides import crosscheck
-from ringlight.experiments.crosscheck.spread_page import spread_parts
 from ringlight.experiments.language.expand import load, parse
 from ringlight.experiments.language.plan import Setting
 from ringlight.experiments.language.text import ScenarioError
@@ -32,6 +27,11 @@ from ringlight.experiments.record.version import ROOT
 from ringlight.experiments.runner.command import carry_out_experiment
 from ringlight.experiments.runner.experiment import one_alone
 from ringlight.experiments.runner.progress import Reporter
+from ringlight.extensions.crosscheck.blind import beside_trivial, run_blind, spread_of
+from ringlight.extensions.crosscheck.command import side
+from ringlight.extensions.crosscheck.drawn import KINDS, MOST_BPS, kind_of, scenario_of
+from ringlight.extensions.crosscheck.sides import crosscheck
+from ringlight.extensions.crosscheck.spread_page import spread_parts
 
 
 def test_a_seed_draws_the_same_experiments_and_fewer_are_its_first() -> None:

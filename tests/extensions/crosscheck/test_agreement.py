@@ -12,7 +12,7 @@ from benchmarks.agreement import BEGIN, END, files, worst_of, written
 from ringlight.experiments.analysis.differences import cause_of
 from ringlight.experiments.backends.protocol import BackendError
 from ringlight.experiments.language.text import ScenarioError, parse_yaml, read_text
-from tests.unit.test_blind import entry
+from tests.extensions.crosscheck.test_blind import entry
 from tests.unit.test_cli import ROOT
 
 

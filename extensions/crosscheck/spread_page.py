@@ -8,10 +8,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ringlight.experiments.analysis.differences import FIGURES, signed
-from ringlight.experiments.crosscheck.drawn import kind_of
 from ringlight.experiments.report.charts import named_rows, sheet
 from ringlight.experiments.report.drawing import LIGHT, PALETTE, QUIET
 from ringlight.experiments.report.page import mark, quiet, table_of, tag, text
+from ringlight.extensions.crosscheck.drawn import kind_of
 
 Entry = Mapping[str, Any]
 

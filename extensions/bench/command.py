@@ -63,10 +63,10 @@ def bench(
 
     from ringlight.experiments.analysis.latency import latency_words
     from ringlight.experiments.backends.simulation.backend import SimulationBackend
-    from ringlight.experiments.runner import bench as benching
     from ringlight.experiments.runner.command import load_checked
     from ringlight.experiments.runner.experiment import made_alone
     from ringlight.experiments.runner.machine import real_scale
+    from ringlight.extensions.bench import measuring as benching
 
     try:
         chosen = benching.parse_sizes(sizes, factor)

@@ -1,1 +1,0 @@
-"""An experiment emulated and simulated, side by side: how far apart, which is off, and why."""

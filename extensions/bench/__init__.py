@@ -1,0 +1,5 @@
+"""Bandwidths of collectives by size, as nccl-tests prints them, and labs for other people's tests."""
+
+from ringlight.fabric.extension import Extension
+
+EXTENSION = Extension(name="bench", commands="command:register")

@@ -1,0 +1,109 @@
+"""``ringlight crosscheck``: an experiment both ways, or many that chance draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlight.experiments.cli import options
+from ringlight.experiments.cli.common import answer, fail
+from ringlight.experiments.cli.emulated import OVER_HOSTS, emulation, refuse
+from ringlight.experiments.cli.experiments import Latency, Mtu, simulation_of
+
+
+@options.with_groups
+def crosscheck(
+    context: typer.Context,
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); none with --random.")
+    ] = None,
+    random: Annotated[
+        int | None,
+        typer.Option(
+            "--random", metavar="N", min=1, max=1000, help="Blind test of N experiments that chance draws."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of --random.")] = 1,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Emulated run folder in which --random goes on."),
+    ] = None,
+    arm: options.Arms = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option("--iterations", min=1, help="Number of iterations, in place of the scenario's."),
+    ] = None,
+    emulated: Annotated[
+        Path | None,
+        typer.Option(
+            "--emulated", metavar="RUN", help="Run folder of an earlier run, in place of a new one."
+        ),
+    ] = None,
+    limit: Annotated[
+        float, typer.Option("--limit", min=0, help="Largest difference allowed, per cent.")
+    ] = 10.0,
+    mtu: Mtu = None,
+    latency: Latency = "0 s",
+    dask: options.Dask = None,
+    *,
+    lab: options.Lab,
+    over: options.OverHosts,
+    runs: options.RunsFolder = options.RUNS,
+    as_json: options.Json = False,
+) -> None:
+    """Run an experiment on the testbed and in virtual time; say how far apart they are, and why.
+
+    Exit code 1 when an iteration or an all-reduce of any job differs by more than the limit. With --random
+    all experiments are predicted, and the predictions' hash is printed, before the first is emulated.
+    """
+    from ringlight.experiments.runner.progress import Reporter
+    from ringlight.extensions.crosscheck.blind import run_blind
+    from ringlight.extensions.crosscheck.command import run_crosscheck, show
+
+    if random is not None:
+        refuse(context, ("scenario", "arm", "iterations", "emulated"), "not with --random")
+        with emulation(lab, context, dask, (), over) as backend:
+            folder, found = run_blind(
+                random,
+                seed,
+                backend,
+                simulation_of(mtu, latency),
+                runs,
+                Reporter(),
+                resume=resume,
+                limit_percent=limit,
+            )
+        answer(found, as_json, lambda found: show(found, folder))
+        if not found["within_limit"]:
+            raise typer.Exit(1)
+        return
+    refuse(context, ("seed", "resume"), "only with --random")
+    if scenario is None:
+        fail("give a SCENARIO, or --random N", 2)
+
+    if emulated is not None:
+        names = ("arm", "iterations", "runtime", "rest", "openflow", "dask", *OVER_HOSTS)
+        refuse(context, names, "without effect on a run made before (--emulated)")
+    with emulation(lab, context, dask, (), over) as backend:
+        folder, found = run_crosscheck(
+            scenario,
+            backend,
+            simulation_of(mtu, latency),
+            runs,
+            Reporter(),
+            arms=arm or (),
+            iterations=iterations,
+            emulated=emulated,
+            limit_percent=limit,
+            scale_for=options.machine(lab),
+        )
+    answer(found, as_json, lambda found: show(found, folder))
+    if not found["within_limit"]:
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command(rich_help_panel=options.EXPERIMENTS)(crosscheck)

@@ -1,0 +1,102 @@
+"""What an extension may add to Ringlight, and how extensions are found.
+
+An extension is a package with an object ``EXTENSION``. Ours are the folders of ``ringlight.extensions``;
+anybody else's has an entry point, whose name is the extension's:
+
+    [project.entry-points."ringlight.extensions"]
+    torus = "acme_torus:EXTENSION"
+
+No file of the core imports an extension or knows one by its name. With an extension's folder deleted, and its
+tests, scenarios and pages, everything else works as before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+ENTRY_POINTS = "ringlight.extensions"
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What an extension adds.
+
+    Values are ``"module:object"``, the module's name relative to the extension's package, and are loaded when
+    they are used. ``requires``: names of the extensions whose modules it imports. ``commands``: a function
+    that adds commands to a :class:`typer.Typer`. It is called whenever ``ringlight`` starts, so its module
+    must import what is heavy inside its commands.
+    """
+
+    name: str
+    requires: tuple[str, ...] = ()
+    commands: str = ""
+
+
+@dataclass(frozen=True)
+class InstalledExtension:
+    """An extension and the package that holds it."""
+
+    extension: Extension
+    package: str
+
+    def load(self, value: str) -> Any:
+        """Return the object that a value names. Raises ValueError naming the extension if there is none."""
+        module, _, name = value.partition(":")
+        try:
+            return getattr(importlib.import_module(f"{self.package}.{module}"), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"extension {self.extension.name}: {value} cannot be loaded: {error}") from None
+
+
+@cache
+def extensions() -> tuple[InstalledExtension, ...]:
+    """Return all extensions, each after those that it requires, ours first.
+
+    Raises ValueError naming one that cannot be loaded, has the name of another, or requires one that is not
+    there.
+    """
+    return in_order([*_of_folders(), *map(_of_entry_point, entry_points(group=ENTRY_POINTS))])
+
+
+def in_order(installed: Iterable[InstalledExtension]) -> tuple[InstalledExtension, ...]:
+    """Return extensions, each after those that it requires. Raises ValueError as :func:`extensions`."""
+    by_name: dict[str, InstalledExtension] = {}
+    for item in installed:
+        if by_name.setdefault(item.extension.name, item) is not item:
+            packages = f"{by_name[item.extension.name].package} and {item.package}"
+            raise ValueError(f"two extensions are called {item.extension.name}: {packages}")
+    for name, item in by_name.items():
+        missing = [required for required in item.extension.requires if required not in by_name]
+        if missing:
+            raise ValueError(f"extension {name} requires {missing[0]}, which is not installed")
+    order = TopologicalSorter({name: item.extension.requires for name, item in by_name.items()})
+    try:
+        return tuple(by_name[name] for name in order.static_order())
+    except CycleError as error:
+        raise ValueError(f"extensions require each other: {', '.join(error.args[1])}") from None
+
+
+def _of_folders() -> list[InstalledExtension]:
+    try:
+        package = importlib.import_module("ringlight.extensions")
+    except ModuleNotFoundError:
+        return []
+    names = sorted(f"{package.__name__}.{part.name}" for part in pkgutil.iter_modules(package.__path__))
+    return [InstalledExtension(importlib.import_module(name).EXTENSION, name) for name in names]
+
+
+def _of_entry_point(point: EntryPoint) -> InstalledExtension:
+    try:
+        extension = point.load()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"extension {point.name}: {point.value} cannot be loaded: {error}") from None
+    if not isinstance(extension, Extension) or extension.name != point.name:
+        raise ValueError(f"extension {point.name}: {point.value} is not an Extension of that name")
+    return InstalledExtension(extension, point.module)

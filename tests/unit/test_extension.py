@@ -1,0 +1,79 @@
+"""Extensions: how they are found and in which order, and that the core does without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from ringlight.containers.image import ROOT
+from ringlight.fabric.extension import Extension, InstalledExtension, _of_entry_point, extensions, in_order
+
+
+def installed(name: str, *requires: str, package: str = "p") -> InstalledExtension:
+    return InstalledExtension(Extension(name, requires), package)
+
+
+def test_every_folder_is_an_extension_of_its_name() -> None:
+    folders = {path.parent.name for path in (ROOT / "extensions").glob("*/__init__.py")}
+    assert folders
+    assert folders <= {item.extension.name for item in extensions()}
+
+
+def test_everything_that_ours_name_is_there() -> None:
+    for item in extensions():
+        for value in (item.extension.commands,):
+            assert not value or callable(item.load(value))
+
+
+def test_an_extension_comes_after_those_that_it_requires() -> None:
+    order = in_order([installed("c", "b"), installed("a"), installed("b", "a")])
+    assert [item.extension.name for item in order] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("items", "names"),
+    [
+        ([installed("a", package="one"), installed("a", package="two")], ("a", "one", "two")),
+        ([installed("a", "b")], ("a", "b")),
+        ([installed("a", "b"), installed("b", "a")], ("a", "b")),
+    ],
+)
+def test_extensions_that_do_not_fit_are_named(
+    items: list[InstalledExtension], names: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        in_order(items)
+    assert all(name in str(caught.value) for name in names)
+
+
+@pytest.mark.parametrize("value", ["no.such.module:EXTENSION", "json:EXTENSION", "json:dumps", "tests:house"])
+def test_an_entry_point_that_gives_no_extension_is_named(value: str) -> None:
+    with pytest.raises(ValueError, match="extension torus: "):
+        _of_entry_point(EntryPoint("torus", value, "ringlight.extensions"))
+
+
+def test_a_value_that_names_nothing_is_named() -> None:
+    item = InstalledExtension(Extension("torus"), "json")
+    assert item.load("decoder:JSONDecoder").__name__ == "JSONDecoder"
+    for value in ("decoder:none", "none:none"):
+        with pytest.raises(ValueError, match=f"extension torus: {value}"):
+            item.load(value)
+
+
+def test_the_command_works_without_extensions() -> None:
+    code = """
+import sys
+sys.modules["ringlight.extensions"] = None
+from ringlight.experiments.cli.app import main
+sys.argv = ["ringlight", *sys.argv[1:]]
+main()
+"""
+    for words, shown in ((["--help"], "simulate"), (["check", "scenarios/disaggregation.yaml"], "regrouped")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert shown in done.stdout
+        assert "crosscheck " not in done.stdout
