@@ -77,9 +77,9 @@ class _Way:
 
 
 def calibrate(say: Callable[[str], None]) -> Measured:
-    """Measure all of it. Needs root and a running Open vSwitch.
+    """Measure the costs of :class:`Measured` and return them. Needs root and a running Open vSwitch.
 
-    Raises NetworkError, LabError and what the programs raise that are not there.
+    Raises NetworkError, LabError, and the errors of missing programs.
     """
     lab = new_lab()
     with lab.hold():

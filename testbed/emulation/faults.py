@@ -65,7 +65,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class _Course:
-    """How a fault is brought about and ended; each returns once it has been seen. Raises ``Failures``."""
+    """Actions that begin and end a fault. Each returns once its effect has been observed. Raises
+    ``Failures``."""
 
     begin: Callable[[], None]
     end: Callable[[], None] | None
@@ -142,7 +143,8 @@ class Faults:
     # -- asking
 
     def ask(self, request: FaultRequest) -> tuple[FaultReport, Callable[[], None] | None]:
-        """Enter a fault, or end one; and what is still to be called to start it. Raises TargetError."""
+        """Record a new fault, or end one. Return the fault's report and the function that starts the fault,
+        None if nothing is left to start. Raises TargetError."""
         target = find_target(self._fabric, request)
         with self._lock:
             if self._closed:
@@ -169,12 +171,12 @@ class Faults:
             return fault.report(), lambda: self._start(fault)
 
     def reports(self) -> list[FaultReport]:
-        """Every fault so far, the oldest first."""
+        """Return a report of every fault so far, the oldest first."""
         with self._lock:
             return [fault.report() for fault in self._faults]
 
     def impaired(self) -> list[dict[str, Any]]:
-        """Each direction of each link that was impaired, with what it has counted."""
+        """Return the counters of each direction of each link that was impaired."""
         own = self._network.impaired_counts()
         return own if self._elsewhere is None else [*own, *self._elsewhere.impaired()]
 
@@ -230,7 +232,7 @@ class Faults:
         log.warning("fault %s: %s is back", fault.id, fault.target.text)
 
     def _mend(self, fault: _Fault) -> None:
-        """What was broken only in part must not stay so."""
+        """End a fault that was brought about only in part."""
         if fault.course.end is None or self._closed:
             return
         try:
@@ -463,7 +465,7 @@ def _stands(fault: _Fault) -> bool:
 
 
 def fault_routes(faults: Faults) -> APIRouter:
-    """``/v1/faults`` of a server agent."""
+    """Return the routes ``/v1/faults`` and ``/v1/impaired`` of a server agent."""
     router = APIRouter()
 
     @router.get("/v1/faults")

@@ -110,7 +110,8 @@ def _check(result: int, what: str) -> None:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Errors of the kernel become NetworkError with ``what`` before them."""
+    """Return a context that turns errors of the kernel into NetworkError, with ``what`` before the
+    message."""
     try:
         yield
     except NetlinkError as error:
@@ -144,9 +145,10 @@ def in_thread(function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
 
 
 def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
-    """Run ``function`` in a thread inside the network namespace behind an open file descriptor.
+    """Run ``function`` in a thread inside the network namespace behind an open file descriptor. Return its
+    result.
 
-    Raises TimeoutError after ``timeout_s``.
+    Raises TimeoutError after ``timeout_s`` seconds.
     """
 
     def run() -> T:
@@ -157,13 +159,13 @@ def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = 
 
 
 def open_namespace(pid: int) -> int:
-    """A descriptor of a process's network namespace. Raises NetworkError when the process is gone."""
+    """Return a descriptor of a process's network namespace. Raises NetworkError if the process has ended."""
     with failing(f"network namespace of process {pid}"):
         return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def is_own_namespace(descriptor: int | None) -> bool:
-    """Whether it is the network namespace of this process, or none."""
+    """Return whether the descriptor is of this process's own network namespace, or None."""
     return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net"))
 
 
@@ -185,7 +187,8 @@ def _provide_directory() -> None:
 
 
 def create_namespace(name: str) -> int:
-    """A named network namespace, as ``ip netns add`` makes; a descriptor of it. Raises NetworkError."""
+    """Create a named network namespace like ``ip netns add``. Return a descriptor of it. Raises
+    NetworkError."""
     path = NETNS_DIR / name
     with failing(f"network namespace {name}"):
         _provide_directory()
@@ -266,7 +269,8 @@ def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
 
 @cache
 def _passes_large_bursts() -> bool:
-    """Whether IPv4 may hand over more than `USUAL_BURST_BYTES` in one piece here: since Linux 6.3."""
+    """Return whether IPv4 may pass more than `USUAL_BURST_BYTES` in one piece on this machine, as since Linux
+    6.3."""
     with IPRoute() as here:
         return here.link("get", index=1)[0].get("gso_ipv4_max_size") is not None
 
@@ -286,12 +290,14 @@ def set_burst(netlink: IPRoute, index: int, frames: int = 1) -> None:
 
 
 def segments_at(rate_bps: float) -> int:
-    """How many frames TCP may hand at once to a link of ``rate_bps`` bit/s: what it passes in `BURST_S`."""
+    """Return how many frames TCP may pass in one burst to a link of ``rate_bps`` bit/s: as many as the link
+    passes in `BURST_S`."""
     return max(1, int(rate_bps * BURST_S / 8 / FRAME_BYTES))
 
 
 def index_of(name: str) -> int:
-    """Index of an interface here. Raises NetworkError when there is none of that name."""
+    """Return the index of an interface in this namespace. Raises NetworkError if there is none of that
+    name."""
     found = _found(name)
     if found is None:
         raise NetworkError(f"there is no interface {name}")
@@ -374,7 +380,7 @@ def create_vxlan(
 
 
 def set_up(netlink: IPRoute, name: str) -> int:
-    """Bring an interface up without IPv6; its index. Raises NetworkError."""
+    """Bring an interface up without IPv6. Return its index. Raises NetworkError."""
     index = index_of(name)
     set_ipv6_off(name)
     with failing(f"{name}: up"):
@@ -391,7 +397,7 @@ class LinkState:
 
 
 def link_state(netlink: IPRoute, name: str) -> LinkState | None:
-    """How an interface is now; None when there is none of that name."""
+    """Return the state of an interface, None if there is none of that name. Raises NetworkError."""
     with failing(name):
         found = _found(name)
         try:
@@ -404,12 +410,13 @@ def link_state(netlink: IPRoute, name: str) -> LinkState | None:
 
 
 def state_of(flags: int) -> LinkState:
-    """What an interface's flags say."""
+    """Return the state that an interface's flags describe."""
     return LinkState(bool(flags & _IFF_UP), bool(flags & _IFF_LOWER_UP))
 
 
 def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None) -> bool:
-    """Bring an interface up or down, and into a group; whether there is one. Raises NetworkError."""
+    """Bring an interface up or down, and into a group. Return whether the interface exists. Raises
+    NetworkError."""
     found = _found(name)
     if found is None:
         return False
@@ -430,7 +437,7 @@ def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None
 
 
 def delete_link(netlink: IPRoute, name: str) -> bool:
-    """Whether there was such an interface to delete."""
+    """Delete an interface. Return whether there was such an interface. Raises NetworkError."""
     found = _found(name)
     if found is None:
         return False
@@ -452,14 +459,15 @@ def delete_group(netlink: IPRoute, group: int) -> None:
 
 
 def interfaces_called(prefix: str) -> list[str]:
-    """Interfaces of the calling thread's namespace whose names begin with ``prefix``."""
+    """Return the interfaces of the calling thread's namespace whose names begin with ``prefix``, sorted."""
     with IPRoute() as here:
         names = [link.get("ifname") for link in here.get_links()]
     return sorted(name for name in names if isinstance(name, str) and name.startswith(prefix))
 
 
 def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[str]:
-    """Remove a group and whatever is called ``prefix…``, and wait until it is gone. Raises NetworkError."""
+    """Remove a group and the interfaces called ``prefix…``, and wait until they are gone. Return the names
+    found before. Raises NetworkError."""
     found = interfaces_called(prefix)
     deadline = time.monotonic() + timeout_s
     with IPRoute() as here:
@@ -554,7 +562,7 @@ def announce(name: str, ip: str, mac: str, others: Sequence[tuple[str, str]] = (
 
 
 def arp_frame(operation: int, mac: str, ip: str, to_mac: str, to_ip: str) -> bytes:
-    """An Ethernet frame with an ARP packet, as RFC 826 has it."""
+    """Return an Ethernet frame with an ARP packet in the format of RFC 826."""
     own, other = (bytes.fromhex(text.replace(":", "")) for text in (mac, to_mac))
     asked = bytes(6) if operation == _ARP_REQUEST else other
     addresses = own + socket.inet_aton(ip) + asked + socket.inet_aton(to_ip)
@@ -562,20 +570,22 @@ def arp_frame(operation: int, mac: str, ip: str, to_mac: str, to_ip: str) -> byt
 
 
 def bucket_bytes(rate_bps: float) -> int:
-    """Depth of a token bucket for a rate in bits per second; see the module's text."""
+    """Return the depth of a token bucket in bytes for a rate in bits per second; see the module's text."""
     return math.ceil(FRAME_BYTES + rate_bps / 8 * TIMER_SLACK_S)
 
 
 def htb_bucket_bytes(rate_bps: float) -> int:
-    """Depth of an HTB class's bucket, for a rate in bits per second: what passes while a timer is late.
+    """Return the depth of an HTB class's bucket in bytes for a rate in bits per second: what passes while a
+    timer is late.
 
-    It need not hold a frame, which HTB lets go on credit; 1,600 is the least that tc would set.
+    The bucket need not hold a frame, which HTB sends on credit. The least that tc would set is 1,600 bytes.
     """
     return max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))
 
 
 def queue_bytes(rate_bps: float, queue_s: float) -> int:
-    """Bytes that may wait at ``rate_bps`` bits per second for ``queue_s`` seconds; at least two frames."""
+    """Return the bytes that may wait at ``rate_bps`` bits per second for ``queue_s`` seconds, at least two
+    frames."""
     return max(2 * FRAME_BYTES, math.ceil(rate_bps / 8 * queue_s))
 
 
@@ -733,9 +743,10 @@ _ACKNOWLEDGEMENTS = (
 
 
 def _turns(hosts: Sequence[str], by: By) -> tuple[int, str]:
-    """How many turns there are, and the classic BPF by which ``tc`` finds a packet's, from class 1:3 on.
+    """Return the number of turns, and the classic BPF by which ``tc`` finds the turn of a packet, from class
+    1:3 on.
 
-    The addresses are numbered from the least one on; what has no turn of its own shares those of others.
+    The addresses are numbered from the lowest. A packet without a turn of its own shares those of others.
     """
     least, most = (found(int(ipaddress.IPv4Address(host)) for host in hosts) for found in (min, max))
     count = most - least + 1

@@ -30,7 +30,8 @@ class Astray:
     _reported: dict[tuple[ProcessKind, str], str] = field(default_factory=dict)
 
     def look(self, found: Found) -> list[tuple[ProcessKind, str, str | None]]:
-        """Kind, name and what it is, or None where it is as it should be again."""
+        """Return kind, name and fault of each thing newly reported, with None as fault if the thing is in
+        order again."""
         new: list[tuple[ProcessKind, str, str | None]] = []
         for key in found.keys() & self._before.keys() - self._reported.keys():
             self._reported[key] = found[key]

@@ -85,9 +85,9 @@ def vsctl(*words: str) -> str:
 
 
 def members() -> dict[str, set[str]]:
-    """Names of the ports of each bridge of this machine, as the database has them.
+    """Return the names of the ports of each bridge of this machine, as the database has them.
 
-    Asked without a process of its own, as this is asked twice a second. Raises OSError, ValueError.
+    The query needs no process of its own, because it is made twice a second. Raises OSError, ValueError.
     """
     chosen = [
         {"op": "select", "table": table, "where": [], "columns": columns}
@@ -125,18 +125,20 @@ def _uuids(value: Any) -> list[str]:
 
 
 def find(table: str, label: str, value: str, column: str) -> list[str]:
-    """A column of the records of ``table`` whose ``external_ids:label`` is ``value``."""
+    """Return a column of the records of ``table`` whose ``external_ids:label`` is ``value``."""
     out = vsctl("--bare", f"--columns={column}", "find", table, f"external_ids:{label}={value}")
     return [line for line in out.splitlines() if line]
 
 
 def waiting() -> list[str]:
-    """Words for :func:`vsctl`: a switch that has died takes up nothing, and is not waited for."""
+    """Return the words for :func:`vsctl` not to wait for the switch's process, [] if that process runs. A
+    dead process takes up no changes."""
     return [] if services.open_vswitch_running() else ["--no-wait"]
 
 
 def remove_labelled(label: str, value: str) -> list[str]:
-    """Remove the bridges and queue records with a label; the bridges' names. Raises OpenVSwitchError."""
+    """Remove the bridges and queue records with a label. Return the names of the bridges. Raises
+    OpenVSwitchError."""
     bridges = find("Bridge", label, value, "name")
     wait = waiting()
     # Two transactions: the ports that refer to a record are only gone after the first.
@@ -168,7 +170,7 @@ class Connection:
 
 
 def connections(bridges: Sequence[str]) -> list[Connection]:
-    """State of each bridge's connection to its one controller. Raises OpenVSwitchError."""
+    """Return the state of each bridge's connection to its one controller. Raises OpenVSwitchError."""
     if not bridges:
         return []
     said = json.loads(vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges))
@@ -246,10 +248,11 @@ def check_ports(wanted: Mapping[str, int]) -> None:
 
 
 def widen_buffers(prefix: str) -> int:
-    """Widen the sending socket and the receiving sockets of interfaces called ``prefix…``; how many.
+    """Widen the sending socket and the receiving sockets of interfaces called ``prefix…``. Return the number
+    of sockets widened.
 
-    It borrows the sockets from the switch's process (pidfd_getfd, Linux 5.6). Where that is not allowed a
-    warning says so and the sockets stay as they are.
+    The sockets are borrowed from the switch's process (pidfd_getfd, Linux 5.6). If that is not allowed, a
+    warning is logged and the sockets stay as they are.
     """
     try:
         return sum(_widen(packet, prefix) for packet in _borrowed_sockets())
@@ -281,16 +284,18 @@ def filter_received(interfaces: Collection[str], program: int) -> None:
 
 
 def management_socket(bridge: str) -> Path:
-    """Where a bridge speaks OpenFlow with whoever is on this machine."""
+    """Return the path of the socket at which a bridge accepts OpenFlow from programs on this machine."""
     return _PID_FILE.parent / f"{bridge}.mgmt"
 
 
 def keep_memory(control: Path | None = None) -> bool:
-    """Have the switch's process keep memory that it frees; whether it answered. Once is enough for a process.
+    """Have the switch's process keep memory that it frees. Return whether the process replied. Once is enough
+    for a process.
 
     glibc raises what it keeps at the end of the heap to twice the largest block that was mapped on its own
     and has been freed (mallopt(3), M_MMAP_THRESHOLD). A long request to the ``control`` socket is such a
-    block, whoever started the process and without a restart. Later, every short batch of frames fits.
+    block. It works for any process of the switch and without a restart. Later, every short batch of frames
+    fits.
     """
     try:
         if control is None:

@@ -105,9 +105,9 @@ class Stopped(TestbedError):
 
 @dataclass(frozen=True)
 class KeptController:
-    """How the controller of a lab is started that stays up. ``rest``: where it answers, ``host:port``.
+    """Command of a lab's permanent controller. ``rest``: address of its REST API, ``host:port``.
 
-    ``follow``: it ends with the testbed, however that ends.
+    ``follow``: the controller ends with the testbed, however that ends.
     """
 
     command: tuple[str, ...]
@@ -117,7 +117,7 @@ class KeptController:
 
     @classmethod
     def read(cls, path: Path) -> KeptController:
-        """Read a JSON file with these keys. Raises OSError, ValueError."""
+        """Read a JSON file with these keys and return the settings. Raises OSError, ValueError."""
         return TypeAdapter(cls).validate_json(path.read_bytes())
 
     @property
@@ -129,13 +129,14 @@ class KeptController:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker.
+    """Settings of a testbed. ``command``: the worker's, see :class:`WorkerPlace`; None for the training
+    worker.
 
-    ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
-    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: applications of others.
-    ``keeps``: the controller's command, where the testbed is to start it and keep it running. ``fast_path``:
-    the kernel carries what the packet switches' flow tables say. ``parts``: of a lab over several hosts, of
-    which this testbed is one.
+    ``onic_faults``: the O-NICs' agents can be ordered to delay and lose control messages. ``onic_lease_s``:
+    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: foreign applications.
+    ``keeps``: the controller's command, if the testbed starts the controller and keeps it running.
+    ``fast_path``: the kernel carries packets according to the packet switches' flow tables. ``parts``: the
+    parts of a lab over several hosts, of which this testbed is one.
     """
 
     lab: Lab
@@ -199,11 +200,11 @@ class Testbed:
             raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was told to stop within ``timeout_s``."""
+        """Return whether a request to stop came within ``timeout_s`` seconds."""
         return self._stop.wait(timeout_s)
 
     def is_forgotten(self) -> bool:
-        """Whether it is a part of a lab whose first part has not been heard for too long."""
+        """Return whether this is a part of a lab whose first part has not been heard from for too long."""
         return self._joint is not None and self._joint.is_forgotten()
 
     def stop(self) -> None:
@@ -767,7 +768,8 @@ class Testbed:
         }
 
     def _login(self, switch: OpticalSwitch) -> dict[str, Any]:
-        """How its driver gets at an emulated optical switch, which has no TLS and keeps what it has shown."""
+        """Return the driver's options for access to an emulated optical switch, which has no TLS and never
+        drops a change that it has shown."""
         protocol = protocol_of(switch)
         entry: dict[str, Any] = {"address": self._addresses[switch.name][protocol]}
         if protocol != "scpi":
@@ -822,20 +824,21 @@ def _asked(fabric: Fabric) -> tuple[str, ...]:
 
 
 def protocol_of(switch: OpticalSwitch) -> str:
-    """What an emulated optical switch serves for its driver."""
+    """Return the protocol that an emulated optical switch serves for its driver."""
     protocol = DRIVERS[switch.driver].protocol
     assert protocol is not None
     return protocol
 
 
 def worker_command(runtime: Runtime) -> tuple[str, ...]:
-    """The training worker; in a container by the image's Python, else by this one."""
+    """Return the command of the training worker, run by the image's Python in a container, else by this
+    Python."""
     python = "python3" if runtime == "docker" else sys.executable
     return (python, "-m", "ringlight.containers.worker", "{job}")
 
 
 def answers(address: Path | tuple[str, int]) -> bool:
-    """Whether somebody listens on a Unix socket, or at an IP address and port."""
+    """Return whether a server listens on a Unix socket, or at an IP address and port."""
     inet = socket.AF_INET6 if ":" in str(address[0] if isinstance(address, tuple) else "") else socket.AF_INET
     family = socket.AF_UNIX if isinstance(address, Path) else inet
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -848,7 +851,7 @@ def answers(address: Path | tuple[str, int]) -> bool:
 
 
 def last_line(log_file: Path) -> str:
-    """The last thing that a process of the lab wrote."""
+    """Return the last line that a process of the lab wrote, or a notice if it wrote none."""
     with suppress(OSError):
         lines = log_file.read_text(errors="replace").strip().splitlines()
         if lines:

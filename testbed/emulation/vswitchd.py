@@ -104,7 +104,7 @@ class VswitchdWatch:
         return None if ended else (pid, descriptor)
 
     def _how(self, pid: int) -> str:
-        """How a process ended, as its monitor has written it."""
+        """Return how a process ended, according to its monitor's log."""
         self._stop.wait(WORDS_S)
         with suppress(OSError):
             with self._log_file.open("rb") as file:

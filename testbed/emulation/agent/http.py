@@ -47,7 +47,7 @@ class AnnouncementRequest(BaseModel):
 
 
 class ResumeRequest(BaseModel):
-    """What a job is to go on from: ``without`` what these ranks had."""
+    """Request to choose the state from which a job resumes. ``without``: ranks whose states do not count."""
 
     model_config = ConfigDict(extra="forbid")
     without: list[int]
@@ -62,7 +62,7 @@ class TurnsRequest(BaseModel):
 
 
 class TransmitterSpec(BaseModel):
-    """Which of an O-NIC's fixed transmitters to use: of port ``port``, on channel ``wavelength``."""
+    """One of an O-NIC's fixed transmitters, at port ``port`` on channel ``wavelength``."""
 
     model_config = ConfigDict(extra="forbid")
     port: int = Field(ge=0, le=1)
@@ -91,7 +91,7 @@ class LightSpec(BaseModel):
 def make_app(
     workers: Workers | WorkersOfAll, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]
 ) -> FastAPI:
-    """The HTTP interface; ``about``: what ``/v1/health`` answers."""
+    """Return the application that serves the HTTP interface. ``about``: the reply of ``/v1/health``."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
     app.add_middleware(
         BoundedBodies,

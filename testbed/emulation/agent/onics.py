@@ -23,13 +23,15 @@ class Onics:
         self._lock = threading.Lock()
 
     def counters(self) -> dict[str, Any]:
-        """What the O-NICs and WSSs have counted since they were made, and the sums of what must stay 0."""
+        """Return the counters of the O-NICs and WSSs since they were created, and the sums of those that must
+        stay 0."""
         return read_light(self._fabric, self._bpf_dir)
 
     def set_transmitters(self, gpu: str, wanted: Mapping[str, Transmitter]) -> dict[str, Any]:
-        """Makes ``wanted`` the whole transmit table of a GPU's O-NIC, by peer's address; as read back.
+        """Set the complete transmit table of a GPU's O-NIC to ``wanted``, by peer's address. Return the table
+        as read back from the kernel.
 
-        Raises AgentError, and then nothing has been changed, unless the kernel refused.
+        Raises AgentError. Nothing has been changed then, unless the kernel refused.
         """
         onic = self._fabric.onics.get(gpu)
         if onic is None:

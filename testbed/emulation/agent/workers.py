@@ -114,7 +114,8 @@ class WorkerRequest(BaseModel):
 
     @property
     def stays(self) -> bool:
-        """Whether its process stays for later attempts: where nothing but the NIC ties it to its GPU."""
+        """Return whether the worker's process stays for later attempts, because nothing but the NIC ties it
+        to its GPU."""
         return self.checkpoint and "onic" not in self.spec and not self.spec.get("posted")
 
 
@@ -133,9 +134,9 @@ class SpareRequest(BaseModel):
 
 @dataclass
 class Worker:
-    """What is known of one worker. ``begun``: its guest was asked to start; ``guest_end``: how that ended.
+    """State of one worker. ``begun``: its guest was requested to start. ``guest_end``: how the guest ended.
 
-    One that is ``waiting`` is a resident without an attempt: a spare's, or one that was halted.
+    A ``waiting`` worker is a resident without an attempt: a spare, or a worker that was halted.
     """
 
     host: WorkerHost
@@ -153,7 +154,7 @@ class Worker:
 
     @property
     def lives(self) -> bool:
-        """Whether it is to be watched, as it has a process that has not ended."""
+        """Return whether the worker has a process that has not ended and must be watched."""
         return self.state in ("running", "waiting")
 
     def told(self) -> dict[str, Any]:
@@ -217,7 +218,8 @@ class Workers:
     # -- starting
 
     def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
-        """Start workers in parallel, all or none. Raises AgentError naming the rank and the cause."""
+        """Start workers in parallel, all or none. Return the id, GPU and state of each. Raises AgentError
+        naming the rank and the cause."""
         chosen = list(wanted)
         self._settle({request.gpu for request in chosen})
         self._remove(self._in_the_way(chosen))
@@ -257,7 +259,8 @@ class Workers:
         return [{"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers]
 
     def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]:
-        """Start the processes of spares, which wait to be workers. Raises AgentError naming the GPU."""
+        """Start the processes of spares, which wait to become workers. Return the description of each spare.
+        Raises AgentError naming the GPU."""
         return [self._start_spare(request) for request in wanted]
 
     def _start_spare(self, request: SpareRequest) -> dict[str, Any]:
@@ -404,7 +407,7 @@ class Workers:
             return list(workers.values())
 
     def _place(self, request: WorkerRequest) -> WorkerPlace:
-        """What a worker is to be where no resident waits for it."""
+        """Return the place of a worker for which no resident waits."""
         name = request.worker
         if request.stays:
             return self._lodged(request, name, request.rank)
@@ -422,7 +425,8 @@ class Workers:
         )
 
     def _guest(self, request: WorkerRequest) -> GuestPlan | None:
-        """What runs beside a worker, whose own image may be asked for by the name that does not change."""
+        """Return the plan of the container that runs next to a worker, None without one. The constant name of
+        the worker's own image is replaced by that image."""
         plan = request.container
         if plan is None or self._image is None or plan.image != OWN_IMAGE:
             return plan
@@ -617,7 +621,7 @@ class Workers:
             log.error("worker %s is not told that its command has ended: %s", worker.place.id, error.strerror)
 
     def _save_output(self, worker: Worker) -> None:
-        """What its guest said, into its directory."""
+        """Write the output of a worker's guest into the worker's directory."""
         guest, directory = worker.host.guest, worker.place.directory
         if guest is None or guest.id is None or (directory / "stdout.txt").exists():
             return
@@ -628,7 +632,8 @@ class Workers:
             log.warning("output of worker %s is lost: %s", worker.place.id, error)
 
     def output(self, name: str) -> dict[str, str]:
-        """What the guest of a worker said, also of one that has been removed. Raises AgentError."""
+        """Return what the guest of a worker wrote, by stream, also for a worker that has been removed. Raises
+        AgentError."""
         with self._lock:
             worker = self._workers.get(name)
         if worker is not None and worker.host.guest is not None and worker.guest_end is None:
@@ -667,13 +672,14 @@ class Workers:
                 self._events.append(self._marked(worker, event))
 
     def ends(self, known: int, wait_s: float) -> int:
-        """How many workers have ended so far, once it is not ``known``, or ``wait_s`` seconds later."""
+        """Return how many workers have ended so far. Waits until the number differs from ``known``, or for
+        ``wait_s`` seconds."""
         with self._ended_one:
             self._ended_one.wait_for(lambda: self._ends != known or self._closed, wait_s)
             return self._ends
 
     def report(self, cursor: int) -> dict[str, Any]:
-        """State of every worker that has a rank, and the events from number ``cursor`` on."""
+        """Return the state of every worker that has a rank, and the events from number ``cursor`` on."""
         with self._lock:
             for worker in self._workers.values():
                 if worker.state == "running":
@@ -686,13 +692,17 @@ class Workers:
             }
 
     def workers(self) -> list[Worker]:
-        """Workers that have not been removed."""
+        """Return the workers that have not been removed."""
         with self._lock:
             return list(self._workers.values())
 
     def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]:
-        """Have what is at these GPUs' NICs say on the network where it is; those that have nothing there.
-        ``forget``: first, stated switches lose their flows to them. Raises AgentError."""
+        """Have the hosts at these GPUs' NICs announce their place on the network. Return the GPUs for which
+        nothing was announced.
+
+        ``forget``: first delete the flows of these GPUs at the switches of other controllers for which the
+        fabric requires it. Raises AgentError.
+        """
         if forget:
             try:
                 self._network.delete_flows_of(gpus)
@@ -704,7 +714,8 @@ class Workers:
         return self._idle.announce(quiet)
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
-        """What is at each GPU's NIC (:func:`told`); ``fill``: with idle hosts. Raises AgentError."""
+        """Return an entry for each GPU with the host at its NIC (:func:`told`). ``fill``: create idle hosts
+        for GPUs without a host. Raises AgentError."""
         if fill:
             self._idle.fill(lambda: [worker.host for worker in self.workers()])
         workers = [(worker.host, worker.lives) for worker in self.workers()]
@@ -736,7 +747,8 @@ class Workers:
             raise AgentError(500, f"job {job}: {errors[0]}")
 
     def choose_state(self, job: str, without: Collection[int]) -> int:
-        """The iteration that a job goes on from, not by what the ranks ``without`` had. Raises AgentError."""
+        """Choose the state from which a job resumes, without the states of the ranks in ``without``. Return
+        its iteration, 0 if there is none. Raises AgentError."""
         with self._lock:
             mine = [w for w in self._workers.values() if w.place.job == job]
             there = [w.place.id for w in mine if w.state in ("starting", "running")]
@@ -748,7 +760,7 @@ class Workers:
             raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
 
     def state(self, job: str, iteration: int) -> bytes:
-        """The state that a job is to go on from, for another host. Raises AgentError."""
+        """Return the content of the state from which a job resumes, for another host. Raises AgentError."""
         try:
             return read_from(chosen_state(self._checkpoint(job), iteration), 0, STATE_BYTES)
         except OSError as error:
@@ -847,7 +859,7 @@ class Workers:
         return None
 
     def close(self) -> list[str]:
-        """End all workers, and start no more; what went wrong."""
+        """End all workers and start no more. Return a line for each failure."""
         with self._lock:
             self._closed = True
             self._ended_one.notify_all()
@@ -869,7 +881,7 @@ class Workers:
 
 
 def _stop(worker: Worker) -> bool:
-    """Whether a resident has ended its attempt."""
+    """Order a resident to end its attempt. Return whether the resident has ended the attempt."""
     assert worker.host.orders is not None
     try:
         worker.host.orders.stop()
@@ -888,7 +900,7 @@ def _tail(path: Path) -> str:
 
 
 def _is_averaged(spec: dict[str, Any]) -> bool:
-    """Whether averagers add a worker's gradients. Raises ValueError for an unknown collective."""
+    """Return whether averagers add a worker's gradients. Raises ValueError for an unknown collective."""
     # Here, as the testbed comes up sooner without numpy.
     from ringlight.fabric.schedules import parse_collective
 

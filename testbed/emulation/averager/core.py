@@ -49,14 +49,15 @@ _FIRST = Position(0, 0)
 
 @dataclass(frozen=True)
 class Unit:
-    """What an averager is.
+    """Settings of one averager.
 
     coding      of its servers' codes and of its answers
-    first_rank  the rank of the job that its port 0 has; None where its ports are averagers
-    above       its own port at an averager above, and how many that one has; None without one
-    silence_s   that long a server may be silent while others wait, or leave answers unread, and take to come
-                back
-    join_s      that long the last server may come after the first, and a connection be silent at first
+    first_rank  the rank of the job at port 0; None if the ports lead to averagers
+    above       its own port at the averager above, and the number of ports of that averager; None without one
+    silence_s   longest time that a server may be silent while other servers wait, leave answers unread, or
+                take to come back, seconds
+    join_s      longest time from the first server to the last, and that a connection may be silent at first,
+                seconds
     """
 
     coding: Coding
@@ -83,9 +84,10 @@ class Unit:
 
 @dataclass
 class Counts:
-    """What an averager has done. Lists are by port; bytes are those of the streams.
+    """Counters of an averager. Lists are by port. Bytes are those of the streams.
 
-    ``latencies_s``: of the latest frames, from the last byte that came of it to the first byte of the answer.
+    ``latencies_s``: of the latest frames, seconds from the last byte of the frame that arrived to the first
+    byte of the answer.
     """
 
     bytes_in: list[int]
@@ -106,7 +108,7 @@ class Ring:
         self._start = self.filled = 0
 
     def room(self) -> memoryview:
-        """Buffer for the next bytes; empty when it is full."""
+        """Return the buffer for the next bytes, empty if the ring is full."""
         size = len(self._data)
         end = (self._start + self.filled) % size
         return self._data[end : end + min(size - self.filled, size - end)]
@@ -115,7 +117,7 @@ class Ring:
         self.filled += count
 
     def first(self, count: int) -> memoryview:
-        """The first ``count`` bytes: a view, or a copy where they are not in one piece."""
+        """Return the first ``count`` bytes: a view, or a copy if they are not contiguous."""
         end = self._start + count
         if end <= len(self._data):
             return self._data[self._start : end]
@@ -150,9 +152,10 @@ class Stream:
         self.closing_since: float | None = None
 
     def wanted(self) -> int:
-        """Bytes without which nothing can be done with what comes next, at least 1.
+        """Return the number of bytes without which the next item cannot be processed, at least 1.
 
-        While others are awaited that is all that fits: more of it is only looked at when they have come.
+        While other servers are awaited, the number is all that fits into the ring. More bytes are only looked
+        at after those servers have sent theirs.
         """
         if self.complete_at is not None:
             return max(1, len(self.ring.room()))
@@ -195,7 +198,7 @@ class Core:
         self._lost = ""
 
     def checked(self) -> int:
-        """Answers that were compared with the network's own."""
+        """Return the number of answers that were compared with the network's own."""
         return self._sample.checked
 
     # -- what the shell tells ------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ class Core:
         self._lost = reason
 
     def room(self, key: int) -> memoryview:
-        """Buffer for what comes; empty while nothing more is taken."""
+        """Return the buffer for incoming bytes, empty while no more bytes are accepted."""
         stream = self.streams[key]
         if stream.closing_since is not None:
             return memoryview(bytearray(65536))  # thrown away

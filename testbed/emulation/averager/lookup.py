@@ -1,7 +1,7 @@
-"""What an averager answers: its network evaluated on every input into a table, and that table applied.
+"""Answers of an averager: its network evaluated on every input into a table, and the lookup in that table.
 
-The live codes go through the table. Of some frames some codes also go through the network itself, and must
-agree with what the table said.
+The live codes go through the table. For some frames, some codes also go through the network itself, and must
+agree with the table.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Disagreement(Exception):
 
 
 def load(weights: str) -> Network | None:
-    """The network in an ``npz`` file of w1, b1, w2 ..; None for EXACT.
+    """Return the network in an ``npz`` file of w1, b1, w2 …, None for EXACT.
 
-    Raises ValueError naming the file that is not such a one, OSError for one that cannot be read.
+    Raises ValueError naming the file if the file has another content, and OSError if the file cannot be read.
     """
     if weights == EXACT:
         return None
@@ -45,7 +45,7 @@ def load(weights: str) -> Network | None:
 
 
 def evaluate(network: Network | None, coding: Coding) -> Table:
-    """The answer to every combination of inputs; without a network the exact ones."""
+    """Return the answer to every combination of inputs, the exact answers if there is no network."""
     if network is not None:
         return table_of(network, coding)
     size = coding.combinations

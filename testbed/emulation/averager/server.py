@@ -97,7 +97,8 @@ class Server:
             self._selector.close()
 
     def status(self) -> dict[str, Any]:
-        """What the status file has: ``facts``, counters, processor seconds since ``run`` was made ready."""
+        """Return the content of the status file: ``facts``, counters, and processor seconds since ``run`` was
+        made ready."""
         counts = self._core.counts
         latencies = sorted(counts.latencies_s)
         return self._facts | {
@@ -197,7 +198,7 @@ class Server:
                 self._watch(key, stream, link)
 
     def _send(self, key: int, stream: Stream, link: _Link) -> bool:
-        """Whether the connection is still there."""
+        """Send what is ready for a connection. Return whether the connection still exists."""
         try:
             while stream.outgoing and link.can_write:
                 count = link.socket.send(stream.outgoing[0].data)

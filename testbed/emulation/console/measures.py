@@ -32,9 +32,10 @@ _RTT_MS = re.compile(r"time=([0-9.]+) ms")
 
 @dataclass(frozen=True)
 class Pinged:
-    """Whether one echo came back, and after how many seconds.
+    """Result of one echo: seconds until the reply, None without a reply.
 
-    ``over``: the light of O-NICs that it took, else None; ``waited_s``: for that light, seconds.
+    ``over``: the light of O-NICs that the echo took, else None. ``waited_s``: time until that light was lit,
+    seconds.
     """
 
     source: str
@@ -45,7 +46,7 @@ class Pinged:
 
 
 def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
-    """One echo request. Raises LabError when ping itself cannot run."""
+    """Send one echo request and return the result. Raises LabError if ping itself cannot run."""
     ip = lab.fabric.gpus[target].ip
     try:
         done = lab.run(place, ["ping", "-n", "-c1", f"-W{PING_S}", ip], timeout_s=PING_S + 10.0)
@@ -59,7 +60,7 @@ def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
 
 
 def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
-    """One echo over the light of O-NICs that is lit now. Raises NoLight, LabError."""
+    """Send one echo over the current light of O-NICs and return the result. Raises NoLight and LabError."""
     found = light_echoes.echo(lab, places, source, target)
     return Pinged(source, target, found.rtt_s, found.over, found.waited_s)
 
@@ -77,10 +78,11 @@ def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: s
 def ping_all(
     lab: Attached, gpus: list[str], *, control: bool = False, within_s: float = PING_ALL_S
 ) -> Iterator[list[Pinged]]:
-    """Every GPU to every other, one list for each that pings, in order. Raises LabError.
+    """Ping from every GPU to every other. Yield one list of results for each GPU that pings, in order. Raises
+    LabError.
 
-    ``control``: over the O-NICs' control network, also where there is light. After ``within_s`` no ping
-    begins; those that have not begun are in no list.
+    ``control``: over the O-NICs' control network, even if there is light. No ping begins later than
+    ``within_s`` seconds; pings that have not begun by then are in no list.
     """
     places = lab.places()
     end = time.monotonic() + within_s
@@ -107,9 +109,9 @@ def ping_all(
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a TCP transfer reached, bits per second: as received and as sent, in emulated time.
+    """Rates that a TCP transfer reached, bits per second in emulated time, at the receiver and at the sender.
 
-    ``over``: the light of O-NICs that it took, else None.
+    ``over``: the light of O-NICs that the transfer took, else None.
     """
 
     received_bps: float
@@ -118,7 +120,8 @@ class Transfer:
 
 
 def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
-    """One TCP transfer from ``client`` to ``server``, over light where they have O-NICs. Raises LabError."""
+    """Measure one TCP transfer from ``client`` to ``server``, over light if they have O-NICs. Return its
+    rates. Raises LabError."""
     if client not in lab.fabric.onics:
         return _iperf(lab, client, server, seconds)
     tried = ping_light(lab, lab.places(), client, server)
@@ -132,7 +135,7 @@ def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
 
 
 def no_answer(pinged: Pinged) -> str:
-    """Why nothing came back over light."""
+    """Return the reason why no reply came over light."""
     within = f"within {light_echoes.ECHO_S:g} s"
     return f"{pinged.target} acknowledged nothing {within}: {pinged.over} does not lead there now"
 
@@ -210,7 +213,7 @@ def _iperf_elsewhere(
 
 
 def _listens(table: str) -> bool:
-    """Whether somebody waits at iperf's port, by the kernel's table of TCP."""
+    """Return whether a server listens at iperf's port, according to the kernel's table of TCP connections."""
     rows = [line.split() for line in table.splitlines()[1:]]
     return any(row[1].endswith(f":{IPERF_PORT:04X}") and row[3] == _LISTENS for row in rows)
 
@@ -245,7 +248,7 @@ def _rate(report: str) -> float | None:
 
 
 def line(one: Pinged) -> str:
-    """What a ping found, for a person."""
+    """Return the result of a ping as a line for a person."""
     said = "no answer" if one.rtt_s is None else f"{1e3 * one.rtt_s:.2f} ms"
     over = "" if one.over is None else f" over {one.over}"
     waited = f", lit after {1e3 * one.waited_s:.2f} ms" if one.waited_s else ""
@@ -253,14 +256,14 @@ def line(one: Pinged) -> str:
 
 
 def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
-    """The last line of Mininet's pingall."""
+    """Return the last line of Mininet's pingall."""
     received = sum(one.rtt_s is not None for one in pinged.values())
     lost = 100 * (len(pinged) - received) / len(pinged) if pinged else 0
     return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"
 
 
 def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float) -> str | None:
-    """What to say of pairs of so many GPUs that were not pinged in time, if there are any."""
+    """Return a line about the pairs of so many GPUs that were not pinged in time, None if there are none."""
     pairs = gpus * (gpus - 1)
     if len(pinged) == pairs:
         return None
@@ -268,7 +271,7 @@ def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float
 
 
 def by_light(pinged: Mapping[tuple[str, str], Pinged]) -> str:
-    """How many of all took light, where GPUs have O-NICs."""
+    """Return a line with the number of pings that took light, for GPUs with O-NICs."""
     lit = sum(one.over is not None for one in pinged.values())
     rest = len(pinged) - lit
     others = f"; {rest} took the control network, as no light led there" if rest else ""

@@ -49,10 +49,11 @@ Refused = (RuntimeError, OSError, ValueError)
 
 
 class Controller(Protocol):
-    """What the prompt asks the lab's controller; each prints its answer, or raises RuntimeError."""
+    """Requests of the prompt to the lab's controller. Each method prints the answer, or raises
+    RuntimeError."""
 
     def light(self) -> None:
-        """What is lit."""
+        """Print the cross-connects that are lit."""
 
     def regroup(self, words: list[str]) -> None:
         """Move GPUs together."""
@@ -61,7 +62,7 @@ class Controller(Protocol):
         """The links that packets take."""
 
     def why_not(self, source: str, destination: str) -> str:
-        """Why no packet comes through, one line."""
+        """Return the reason why no packet gets through, one line."""
 
 
 class Said(StreamHandlerNoNewline):  # type: ignore[misc]
@@ -162,7 +163,7 @@ class Prompt(CLI):  # type: ignore[misc]
             raise KeyboardInterrupt
 
     def _interruptible(self, on: bool) -> None:
-        """Whether Ctrl-C is a signal."""
+        """Set whether Ctrl-C is a signal."""
         if self._terminal is not None:
             *flags, keys = self._terminal
             keys = [*keys]
@@ -198,7 +199,8 @@ class Prompt(CLI):  # type: ignore[misc]
         return any(self.onecmd(self.precmd(one.strip())) for one in lines)
 
     def onecmd(self, line: str) -> bool:
-        """Carry out one command; what it cannot do is a line, and the next may be typed."""
+        """Run one command. Print a line if the command fails, so that the next may be typed. Return whether
+        the prompt ends."""
         try:
             return bool(super().onecmd(line))
         except Refused as refusal:
@@ -239,7 +241,7 @@ class Prompt(CLI):  # type: ignore[misc]
             output(f"{node.name}: {','.join(plug.name for plug in node.intfList())}\n")
 
     def do_light(self, _line: str) -> None:
-        "What is lit on the optical switches now."
+        "Print the lit cross-connects of the optical switches."
         self.controller.light()
 
     def do_path(self, line: str) -> None:
@@ -289,7 +291,7 @@ class Prompt(CLI):  # type: ignore[misc]
             error(f"*** {self._why(pinged)}\n")
 
     def _why(self, one: Pinged) -> str:
-        """Why nothing came back."""
+        """Return the reason why no reply came."""
         return measures.no_answer(one) if one.over else self.controller.why_not(one.source, one.target)
 
     def do_pingall(self, line: str) -> None:
@@ -364,7 +366,7 @@ class Prompt(CLI):  # type: ignore[misc]
         )
 
     def do_capture(self, line: str) -> None:
-        """What passes a port, such as ocs0:1 or tor0:1, or a GPU's NIC: as text, or into a pcap file.
+        """Capture packets at a port such as ocs0:1 or tor0:1, or a GPU's NIC: as text or into a pcap file.
         Ends after 10 seconds and 100,000 packets unless said otherwise. Something to see: g0 ping g1 &
         Usage: capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"""
         try:
@@ -421,7 +423,7 @@ class Prompt(CLI):  # type: ignore[misc]
         super().do_px(line)
 
     def do_time(self, line: str) -> None:
-        """How long another command takes.
+        """Measure how long another command takes.
         Usage: time pingall"""
         super().do_time(line)
 
@@ -506,7 +508,8 @@ class _Words(argparse.ArgumentParser):
 
 
 def _capture_of(line: str) -> argparse.Namespace:
-    """What ``capture`` is told, as its command in a shell is. Raises ValueError, argparse.ArgumentError."""
+    """Return the options of ``capture``, which are those of the shell's command. Raises ValueError,
+    argparse.ArgumentError."""
     words = _Words(prog="capture", add_help=False, allow_abbrev=False, exit_on_error=False)
     words.add_argument("port")
     words.add_argument("-w", "--write")
@@ -522,7 +525,7 @@ def _capture_of(line: str) -> argparse.Namespace:
 
 
 def _is_time(word: str) -> bool:
-    """Whether something can go on for so many seconds."""
+    """Return whether a word is a duration in seconds, from 0.1 to 3600."""
     try:
         return 0.1 <= float(word) <= 3600
     except ValueError:

@@ -72,7 +72,7 @@ class BridgeTable:
         self._xid = 100
 
     def connect(self) -> bool:
-        """Connect and ask for everything; whether the bridge is there."""
+        """Connect and request everything. Return whether the bridge is there."""
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             found.connect(str(openvswitch.management_socket(self.name)))
@@ -158,7 +158,7 @@ class BridgeTable:
         self._maps.open_ports(interfaces)
 
     def counts(self) -> Mapping[str, object]:
-        """What was carried, as a document."""
+        """Return the packets and bytes carried, as a document."""
         flows, groups = self._maps.counts()
         return {
             "flows": [
@@ -174,7 +174,7 @@ class BridgeTable:
         }
 
     def extras(self) -> Mapping[str, object]:
-        """What the kernel's counters of ports lack, as a document."""
+        """Return what is missing in the kernel's counters of ports, as a document."""
         return {"ports": [[number, *counts] for number, counts in self._maps.extras().items()]}
 
 
@@ -238,7 +238,7 @@ class Carrier:
         self._datapath.close()
 
     def carries(self, bridge: str) -> bool:
-        """Whether a bridge is one of those whose packets it carries."""
+        """Return whether the carrier handles the packets of a bridge."""
         return bridge in self._tables
 
     def take_up(self, interfaces: Iterable[str]) -> None:

@@ -76,7 +76,7 @@ class Datapath:
 
 
 class SwitchMaps:
-    """What the maps have of one switch. ``index``: its number among the lab's."""
+    """Entries of one switch in the maps. ``index``: the switch's number in the lab."""
 
     def __init__(self, datapath: Datapath, index: int) -> None:
         self._maps, self._number, self._index = datapath.maps, datapath.number, index
@@ -149,7 +149,7 @@ class SwitchMaps:
         self._ports = dict(interfaces)
 
     def counts(self) -> tuple[dict[FlowName, Count], dict[GroupName, Count]]:
-        """What has been carried by each flow, and by each group and each of its buckets."""
+        """Return the packets and bytes carried by each flow, and by each group and each of its buckets."""
         flows: dict[FlowName, Count] = {}
         groups: dict[GroupName, Count] = {}
         for name, number in self._counters.items():
@@ -162,8 +162,8 @@ class SwitchMaps:
         return flows, groups
 
     def extras(self) -> dict[int, tuple[int, int, int, int]]:
-        """What the kernel's counters of each port lack, where they lack something: packets and bytes that
-        came, and that left."""
+        """Return what is missing in the kernel's counters of each port, only for ports at which something is
+        missing: packets and bytes received, then packets and bytes sent."""
         found = {}
         for number, interface in self._ports.items():
             value = self._maps["ports"].lookup(_U32.pack(interface))

@@ -50,10 +50,11 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Counters:
-    """What one O-NIC has passed since it was made, in packets as the kernel carries them (up to 64 KiB).
+    """Counters of one O-NIC since it was created, in packets as the kernel carries them (up to 64 KiB).
 
-    ``light_*`` and ``misdirected`` (light meant for another) are by fibre port; ``control_*`` is the GPU's
-    own traffic over the control network; ``unrouted`` is payload for a peer that no light leads to.
+    ``light_*`` and ``misdirected`` (light meant for another O-NIC) are by fibre port. ``control_*`` counts
+    the GPU's own traffic over the control network. ``unrouted`` counts payload for a peer to which no light
+    leads.
     """
 
     light_tx_packets: tuple[int, ...]
@@ -69,12 +70,13 @@ class Counters:
 
 
 def open_map(pins: Path, name: str) -> ebpf.Map:
-    """A pinned map of the O-NIC whose pins are in ``pins``. Raises EbpfError."""
+    """Open a map of the O-NIC whose pins are in ``pins`` and return it. Raises EbpfError."""
     return ebpf.Map(name, ebpf.open_pinned(pins / name), *SIZES[name])
 
 
 def read_counters(pins: Path, ports: int) -> Counters:
-    """Counters of the O-NIC pinned in ``pins``, which has so many fibre ports. Raises EbpfError."""
+    """Return the counters of the O-NIC pinned in ``pins``, which has ``ports`` fibre ports. Raises
+    EbpfError."""
     with closing(open_map(pins, "counters")) as table:
         of_gpu = _COUNTERS.unpack(table.lookup(U32.pack(0)) or bytes(_COUNTERS.size))
     with closing(open_map(pins, "fibres")) as table:
@@ -188,11 +190,11 @@ def _pack(ip: str, light: Lit) -> bytes:
 
 
 class PeerCount(NamedTuple):
-    """What an O-NIC of standing light has sent to a peer since it was made.
+    """Counters of an O-NIC with permanent light for one peer, since the O-NIC was created.
 
-    ``fresh``: bytes of TCP payload that have left as light for the first time, ``resent``: again.
-    ``words``: bytes of payload marked as words, which took the control network. ``held``: how often a packet
-    was sent round in the dark.
+    ``fresh``: bytes of TCP payload that have left as light for the first time; ``resent``: again. ``words``:
+    bytes of payload marked as words, which took the control network. ``held``: how often a packet was sent
+    round in the dark.
     """
 
     fresh: int
@@ -202,7 +204,7 @@ class PeerCount(NamedTuple):
 
 
 class PathCount(NamedTuple):
-    """What one lightpath has carried: packets, their bytes, and bytes of TCP payload in them."""
+    """Counters of one lightpath: packets, their bytes, and bytes of TCP payload in them."""
 
     packets: int
     bytes: int
@@ -214,12 +216,12 @@ LightpathKey = tuple[str, int, int | None]
 
 
 class TrafficTable(_Tables):
-    """What one O-NIC of standing light has sent and received, by peer and by lightpath."""
+    """Counters of one O-NIC with permanent light, sent and received, by peer and by lightpath."""
 
     NAMES = ("peers", "sent_on", "received_on")
 
     def peers(self) -> dict[str, PeerCount]:
-        """Counters of each peer by IP address, also of peers never sent to."""
+        """Return the counters of each peer by IP address, also of peers to which nothing was ever sent."""
         found = {}
         for peer, value in self._maps[0].items():
             _, fresh, payload, words, held = _PEER.unpack(value)
@@ -227,7 +229,7 @@ class TrafficTable(_Tables):
         return found
 
     def sent_on(self) -> dict[LightpathKey, PathCount]:
-        """Counters of what was sent on each lightpath that was ever used."""
+        """Return the counters of what was sent on each lightpath that was ever used."""
         return _carried(self._maps[1])
 
     def received_on(self) -> dict[LightpathKey, PathCount]:
@@ -252,7 +254,7 @@ class Traffic:
 
 
 def read_traffic(pins: Path) -> Traffic:
-    """What the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
+    """Return what the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
     with closing(TrafficTable(pins)) as table:
         return Traffic(table.peers(), table.sent_on(), table.received_on())
 

@@ -88,7 +88,7 @@ class Cookies:
         self._made = 0
 
     def make(self, key: str, now_ns: int) -> str:
-        """A new one that only who has the password could guess."""
+        """Make a cookie that cannot be guessed without the password, and return it."""
         self._made += 1
         cookie = hmac.new(key.encode(), str(self._made).encode(), "sha256").hexdigest()[:32]
         self._heard[cookie] = now_ns
@@ -246,7 +246,8 @@ class CalientRestSession(HttpSession):
         return items
 
     def _circuit(self, item: Mapping[str, Any]) -> Circuit | None:
-        """What is asked for; None for what cannot be. Raises HttpError for other types than those wanted."""
+        """Return the requested circuit, None if it cannot exist. Raises HttpError for values of a wrong
+        type."""
         direction = _text(item, "dir", "uni")
         into, out, conn = _text(item, "in"), _text(item, "out"), _text(item, "conn")
         group, name = _text(item, "group", GROUP), _text(item, "name")
@@ -286,7 +287,7 @@ class CalientRestSession(HttpSession):
         return self._which(found, self._circuits.done(ticket, fine, on))
 
     def _which(self, found: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
-        """Whether each entry was done; a circuit named twice is done once."""
+        """Return whether each entry was carried out. A circuit that is named twice is carried out once."""
         left = {id(circuit) for circuit in done}
         told = []
         for circuit in found:

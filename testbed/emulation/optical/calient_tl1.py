@@ -122,7 +122,7 @@ class CalientTl1Session(Tl1Session):
         raise Denial("IIAC", INVALID)
 
     def _joins(self, circuit: Circuit, ends: Sequence[str]) -> bool:
-        """Whether these are a circuit's ports."""
+        """Return whether these are a circuit's ports."""
         ports = [self._number(end) for end in ends]
         mine = [circuit.source, circuit.destination]
         return ports == mine or (circuit.two_way and ports == mine[::-1])

@@ -32,7 +32,7 @@ MAX_LABEL_BYTES = 63
 
 
 class Admin(Enum):
-    """Whether a port may carry light."""
+    """Administrative state of a port."""
 
     ENABLED = 0
     DISABLED = 1
@@ -40,8 +40,8 @@ class Admin(Enum):
 
 
 class Recovery(Enum):
-    """What a switch does with its light when it is switched on again; words of the Open Compute Project's
-    model (cold-boot-recovery)."""
+    """Handling of a switch's light when the switch is switched on again, in the words of the Open Compute
+    Project's model (cold-boot-recovery)."""
 
     #: The mirrors stood while the switch was away, and light with them.
     MAINTAIN = "maintain"
@@ -52,7 +52,7 @@ class Recovery(Enum):
 
 
 class Fault(Enum):
-    """Why a command was refused."""
+    """Reason for a refused command."""
 
     RANGE = "no such port, or on the wrong side"
     CONFLICT = "at odds with what is set"
@@ -76,7 +76,7 @@ class Wire(NamedTuple):
 
     @property
     def spot(self) -> tuple[int, int | None]:
-        """Where its light comes in."""
+        """Return the ingress and the wavelength at which the light comes in."""
         return self.ingress, self.wavelength
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Lit(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a device remembers over a restart."""
+    """State that a device keeps over a restart."""
 
     cross_connects: Mapping[Spot, Lit] = field(default_factory=dict)
     admin: Mapping[int, Admin] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class SetLabel:
 
 @dataclass(frozen=True)
 class SetRecovery:
-    """What the next start does with light."""
+    """Effect that sets what the next start does with light."""
 
     recovery: Recovery
 
@@ -197,11 +197,11 @@ Effect = Light | Dark | Gate | SetLabel | SetRecovery
 
 @dataclass(frozen=True)
 class Mishap:
-    """What goes wrong with a command.
+    """Fault of one command.
 
-    ``share``: how much of what it changes is still done, the removals first; with less than all of it the
-    command is refused. ``late_ns``: how much later than usual its light is tuned. ``ghost``: what it makes
-    is shown like any other and has no light.
+    ``share``: share of the command's changes that is still carried out, the removals first. With a share
+    below 1 the command is refused. ``late_ns``: how much later than usual its light is tuned, nanoseconds.
+    ``ghost``: the new cross-connects are shown like any other and have no light.
     """
 
     share: float = 1.0
@@ -253,7 +253,7 @@ class _Change(NamedTuple):
         return len({*self.remove, *[wire.spot for wire in self.add]})
 
     def first(self, share: float) -> _Change:
-        """The first part of it."""
+        """Return the first part of the change, by share."""
         count = int((len(self.remove) + len(self.add)) * share)
         return _Change(self.remove[:count], self.add[: max(0, count - len(self.remove))])
 
@@ -308,7 +308,8 @@ class OpticalDevice:
     # Commands
 
     def submit(self, now_ns: int, command: Command) -> Ticket:
-        """Queues a command; :meth:`advance` carries it out when its time has come."""
+        """Queue a command and return its ticket. :meth:`advance` carries the command out when its time has
+        come."""
         ticket = Ticket()
         self._queue.append(_Turn(command, now_ns, ticket, self.mishap(now_ns, ticket)))
         return ticket
@@ -320,7 +321,7 @@ class OpticalDevice:
                 turn.mishap = None
 
     def do(self, now_ns: int, command: Command) -> list[Effect]:
-        """Carries out a command at once, before all that wait. Raises DeviceError."""
+        """Carry out a command immediately, before all that wait. Return its effects. Raises DeviceError."""
         return self._carry_out(command, now_ns, Ticket())
 
     @property
@@ -331,7 +332,7 @@ class OpticalDevice:
         return self._queue[0].due_ns or 0
 
     def advance(self, now_ns: int) -> list[Effect]:
-        """Carries out every command whose time has come; the effects, in order."""
+        """Carry out every command whose time has come. Return the effects, in order."""
         effects: list[Effect] = []
         self._carried_out = []
         while self._queue:
@@ -454,7 +455,7 @@ class OpticalDevice:
         return Dark(*spot)
 
     def _change(self, command: Command) -> _Change:
-        """What a command does to the cross-connects. Raises DeviceError."""
+        """Return how a command changes the cross-connects. Raises DeviceError."""
         match command:
             case Rewire(add, remove, only, blocked):
                 gone = self._checked(remove)
@@ -582,14 +583,15 @@ class OpticalDevice:
         self._received[faceplate] = light
 
     def fail(self, port: int) -> list[Effect]:
-        """A port breaks; it stays broken."""
+        """Break a port for good. Return the effects. Raises DeviceError."""
         self._check_port(port)
         self._admin[port] = Admin.FAILED
         self.ports_revision += 1
         return [Gate(port, Admin.FAILED)]
 
     def repair(self, now_ns: int, port: int) -> list[Effect]:
-        """A broken port works again, and is enabled; the mirrors find its paths anew."""
+        """Repair and enable a broken port. The mirrors find its paths again. Return the effects, none if the
+        port was not broken. Raises DeviceError."""
         self._check_port(port)
         if self.admin(port) is not Admin.FAILED:
             return []
@@ -597,49 +599,54 @@ class OpticalDevice:
         return self._set_admin(SetAdmin((port,), True), now_ns)[0]
 
     def lose(self, wire: Wire) -> list[Effect]:
-        """A cross-connect is gone by itself, if it is there."""
+        """Drop a cross-connect, as if it were lost by itself. Return the effects, none if there is no such
+        cross-connect."""
         return [] if self._find(wire) is None else [self._cut(wire.spot)]
 
     def realign(self, now_ns: int, wire: Wire) -> list[Effect]:
-        """The mirrors find a cross-connect's path anew, if it is there."""
+        """Have the mirrors find a cross-connect's path again. Return the effects, none if there is no such
+        cross-connect."""
         return [] if self._find(wire) is None else [self._tune(wire, now_ns)[0]]
 
     # Reading
 
     def remembered(self) -> dict[str, Any]:
-        """Notes as they are now."""
+        """Return the notes, brought up to date."""
         self.notes |= {whose: memory() for whose, memory in self.memories.items()}
         return dict(self.notes)
 
     def cross_connects(self) -> tuple[Wire, ...]:
-        """Every cross-connect, tuned or not, in order of ingress and wavelength."""
+        """Return every cross-connect, tuned or not, in order of ingress and wavelength."""
         return tuple([Wire(spot[0], lit.egress, spot[1]) for spot, lit in sorted(self._lit.items())])
 
     def since_ns(self, wire: Wire) -> int | None:
-        """Time since which a cross-connect passes packets; None if it does not exist."""
+        """Return the time since which a cross-connect passes packets, nanoseconds, or None if it does not
+        exist."""
         lit = self._find(wire)
         return None if lit is None else lit.ready_ns
 
     def tuned_ns(self, wires: Iterable[Wire], now_ns: int) -> int:
-        """Time at which the mirrors of all these stand; now if none exists."""
+        """Return the time at which the mirrors of all these cross-connects are tuned, nanoseconds, or
+        ``now_ns`` if none exists."""
         ready = [self.since_ns(wire) for wire in wires]
         retrain_ns = round(self.profile.retrain_s * NS)
         return max((at - retrain_ns for at in ready if at is not None), default=now_ns)
 
     def is_ghost(self, wire: Wire) -> bool:
-        """Whether it is shown and has no light."""
+        """Return whether a cross-connect is shown but has no light."""
         lit = self._find(wire)
         return lit is not None and lit.ghost
 
     def peer(self, port: int, wavelength: int | None = None) -> int | None:
-        """The other end of a port's cross-connect. Raises DeviceError for what is not there."""
+        """Return the other end of a port's cross-connect, None without one. Raises DeviceError for a port or
+        wavelength that does not exist."""
         self._check_port(port)
         self._check_wavelength(wavelength)
         lit = self._lit.get((port, wavelength))
         return lit.egress if lit else self._feeder.get((port, wavelength))
 
     def admin(self, port: int) -> Admin:
-        """Raises DeviceError for a port that is not there."""
+        """Return the administrative state of a port. Raises DeviceError for a port that does not exist."""
         self._check_port(port)
         return self._admin.get(port, Admin.ENABLED)
 
@@ -648,18 +655,21 @@ class OpticalDevice:
         return self._labels.get(port, "")
 
     def is_plugged(self, faceplate: int) -> bool:
-        """Whether a fibre is plugged into a faceplate port."""
+        """Return whether a fibre is plugged into a faceplate port."""
         return faceplate in self._received
 
     def peers(self, port: int) -> list[int]:
-        """The other ends of all of a port's cross-connects. Raises DeviceError for what is not there."""
+        """Return the other ends of all of a port's cross-connects. Raises DeviceError for a port that does
+        not exist."""
         self._check_port(port)
         return sorted({wire.egress if port <= self.size else wire.ingress for wire in self._wires(port)})
 
     def port_state(self, port: int, now_ns: int) -> PortState:
-        """BLOCKED without a cross-connect or when a port on its way is not enabled.
+        """Return the state of a port: BLOCKED without a cross-connect, or if a port on its way is not
+        enabled.
 
-        Of a port with several wavelengths, TUNED when all that can carry light do.
+        A port with several wavelengths is TUNED if all that can carry light are. Raises DeviceError for a
+        port that does not exist.
         """
         if self.admin(port) is Admin.FAILED:
             return PortState.FAILED
@@ -669,12 +679,13 @@ class OpticalDevice:
         return PortState.TUNED if all(self.is_tuned(w, now_ns) for w in wires) else PortState.TUNING
 
     def is_tuned(self, wire: Wire, now_ns: int) -> bool:
-        """Whether its mirrors stand; False for a cross-connect that there is not."""
+        """Return whether the mirrors of a cross-connect are tuned, False if it does not exist."""
         lit = self._find(wire)
         return lit is not None and now_ns >= lit.ready_ns - round(self.profile.retrain_s * NS)
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
-        """Factory insertion loss of a path: triangular between the profile's least, typical and most."""
+        """Return the factory insertion loss of a path in dB: triangular between the profile's least, typical
+        and greatest."""
         profile = self.profile
         if profile.loss_min_db == profile.loss_max_db:
             return profile.loss_min_db
@@ -682,7 +693,8 @@ class OpticalDevice:
         return dice.triangular(profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db)
 
     def loss_db(self, wire: Wire) -> float:
-        """Loss (dB) of a cross-connect since it was last tuned: the path's own, and the mirrors' error."""
+        """Return the loss (dB) of a cross-connect since it was last tuned: the path's own loss and the
+        mirrors' error."""
         loss_db, spread = self.insertion_loss_db(wire.ingress, wire.egress), self.profile.repeatability_db
         if spread:
             # Drawn from the moment of tuning, so that a restarted device reads the same.
@@ -692,12 +704,13 @@ class OpticalDevice:
         return max(0.0, loss_db)
 
     def light_of(self, wire: Wire) -> Light:
-        """The effect that makes a cross-connect that stands."""
+        """Return the effect that makes an existing cross-connect."""
         ready_ns = self._lit[wire.spot].ready_ns
         return Light(wire.ingress, wire.egress, ready_ns, wire.wavelength, self.loss_db(wire))
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
-        """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
+        """Return egress and loss (dB) of every cross-connect whose ports are enabled and that has light, by
+        ingress and wavelength."""
         return {
             wire.spot: (wire.egress, self.loss_db(wire))
             for wire in self.cross_connects()
@@ -705,10 +718,12 @@ class OpticalDevice:
         }
 
     def power_dbm(self, port: int, now_ns: int) -> float:
-        """What the port's monitor reads: the received power at an ingress, what leaves at an egress.
+        """Return the power at the port's monitor in dBm: the received power at an ingress, the leaving power
+        at an egress.
 
-        The profile's ``dark_dbm`` (the monitor's floor) without light. A fibre brings light while its far
-        end is up; a WSS reads no single wavelength and takes the strongest of those that lead to the port.
+        Without light that is the profile's ``dark_dbm``, the monitor's floor. A fibre brings light while its
+        far end is up. A WSS reads no single wavelength and takes the strongest of those that lead to the
+        port. Raises DeviceError for a port that does not exist.
         """
         self._check_port(port)
         read = self.profile.dark_dbm
@@ -724,7 +739,8 @@ class OpticalDevice:
         return read
 
     def alarms(self, now_ns: int) -> list[Alarm]:
-        """Failed ports; ingress ports without light; tuned egress ports below the power threshold."""
+        """Return an alarm for each failed port, ingress port without light, and tuned egress port below the
+        power threshold."""
         found = [
             Alarm(port, "FAILED", "the port has failed")
             for port, admin in sorted(self._admin.items())

@@ -137,7 +137,7 @@ class Map:
         return value.raw
 
     def delete(self, key: bytes) -> bool:
-        """False when there was nothing to delete."""
+        """Delete an entry. Return False if there was nothing to delete. Raises EbpfError."""
         if _library().bpf_map_delete_elem(self.descriptor, key):
             code = ctypes.get_errno()
             if code == errno.ENOENT:
@@ -175,10 +175,11 @@ def load(
     entries: Mapping[str, int],
     shared: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, int], dict[str, Map]]:
-    """Loads some programs of an object: their descriptors and the maps, all owned by the caller.
+    """Load some programs of an object. Return their descriptors and the maps, all owned by the caller.
 
-    ``sizes``: key and value size in bytes of each map wanted; ``entries``: capacity to give a map instead
-    of the one in the source; ``shared``: descriptor of an existing map to use instead of making one.
+    ``sizes``: key and value size in bytes of each map to return. ``entries``: capacity to give a map instead
+    of that in the source. ``shared``: descriptor of an existing map to use instead of a new map. Raises
+    EbpfError.
     """
     lib = _library()
     _messages.clear()
@@ -224,7 +225,8 @@ def load(
 
 
 def create_map(name: str, key_size: int, value_size: int, capacity: int) -> Map:
-    """A hash whose elements are replaced as a whole, owned by the caller."""
+    """Create a hash map whose elements are replaced as a whole, and return it, owned by the caller. Raises
+    EbpfError."""
     options = _MapOptions(sz=ctypes.sizeof(_MapOptions), map_flags=_F_NO_PREALLOC)
     descriptor = _library().bpf_map_create(
         _MAP_TYPE_HASH, name.encode(), key_size, value_size, capacity, ctypes.byref(options)
@@ -240,7 +242,7 @@ def pin(descriptor: int, path: Path) -> None:
 
 
 def open_pinned(path: Path) -> int:
-    """Descriptor of a pinned map or program, owned by the caller."""
+    """Return a descriptor of a pinned map or program, owned by the caller. Raises EbpfError."""
     descriptor = _library().bpf_obj_get(_path(path))
     if descriptor < 0:
         raise _fail(ctypes.get_errno(), f"{path}: open")
@@ -256,15 +258,18 @@ def program_id(descriptor: int) -> int:
 
 
 def attach_ingress(ifindex: int, descriptor: int) -> bool:
-    """Makes the program the ingress filter of an interface in the thread's network namespace.
+    """Make the program the ingress filter of an interface in the thread's network namespace.
 
-    False when it was so already, and then nothing is touched.
+    Return False if it was so already, and then change nothing. Raises EbpfError.
     """
     return _attach(ifindex, _TC_INGRESS, descriptor)
 
 
 def attach_egress(ifindex: int, descriptor: int) -> bool:
-    """Makes the program the egress filter, as :func:`attach_ingress`."""
+    """Make the program the egress filter of an interface in the thread's network namespace.
+
+    Return False if it was so already, and then change nothing. Raises EbpfError.
+    """
     return _attach(ifindex, _TC_EGRESS, descriptor)
 
 

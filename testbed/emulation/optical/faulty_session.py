@@ -42,12 +42,12 @@ class FaultySession:
 
     @property
     def established(self) -> bool:
-        """Whether its client has said who it is, where the protocol asks."""
+        """Return whether the client has logged in, True if the protocol has no login."""
         return getattr(self.inner, "established", True)
 
     @property
     def keeps_time(self) -> bool:
-        """Whether its client has chosen how long it may be silent, and the protocol sees to it."""
+        """Return whether the client has chosen how long it may be silent, and the protocol enforces that."""
         return getattr(self.inner, "keeps_time", False)
 
     @property

@@ -51,7 +51,7 @@ Asked = tuple[list[Command], Callable[[], None]]
 
 
 def read_path(prefix: Any, path: Any) -> Path:
-    """The steps of a path. Raises CallError."""
+    """Return the steps of a path. Raises CallError."""
     if path.element or prefix.element:
         raise CallError(Status.UNIMPLEMENTED, "paths have elem, not the old element")
     return tuple(
@@ -80,14 +80,14 @@ def _scalar(leaf: Any) -> Any:
 
 
 def json_value(told: Any, encoding: int) -> Any:
-    """JSON in one of its two encodings."""
+    """Return a value as JSON in one of gNMI's two encodings."""
     text = json.dumps(told, separators=(",", ":")).encode()
     ietf = encoding == gnmi.JSON_IETF
     return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
 
 
 def read_value(value: Any) -> Any:
-    """Raises CallError."""
+    """Return the Python value of a TypedValue. Raises CallError."""
     kind = value.WhichOneof("value")
     try:
         match kind:
@@ -166,7 +166,7 @@ class GnmiSession(ABC):
 
     @property
     def keeps_time(self) -> bool:
-        """Whether the session may idle: a subscriber to changes listens however long nothing changes."""
+        """Return whether the session may idle: a subscriber to changes listens even if nothing changes."""
         return self.next_ns is not None
 
     @property
@@ -179,7 +179,7 @@ class GnmiSession(ABC):
             self._fed[call.number] = call
 
     def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """Add an HTTP/2 ping before a reply, or after the settings that open a connection."""
+        """Return the reply with an HTTP/2 ping before it, or after the settings that open a connection."""
         ping = self._calls.ping()
         return said + ping if self._calls.opening else ping + said
 
@@ -244,7 +244,8 @@ class GnmiSession(ABC):
 
     @abstractmethod
     def _asked(self, request: Any) -> Asked:
-        """What a Set asks for. Raises TreeError or CallError."""
+        """Return the commands that a Set requests, and a function to call once they are carried out. Raises
+        TreeError or CallError."""
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
         """A container or a leaf, in JSON."""
@@ -265,7 +266,7 @@ class GnmiSession(ABC):
         return write_path(path)
 
     def _refusal(self, error: DeviceError) -> str:
-        """What is told of a command that the device has refused."""
+        """Return the text that a client gets if the device has refused a command."""
         return str(error)
 
     def _read(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
@@ -399,7 +400,7 @@ class GnmiSession(ABC):
         self._tell(one, now_ns, everything=sample)
 
     def _tell(self, one: _Subscription, now_ns: int, everything: bool) -> None:
-        """What is there, or what has changed since it was told."""
+        """Send a subscriber everything, or what has changed since the last notification."""
         root = self._read(one.paths, now_ns)
         now = {
             at: leaf

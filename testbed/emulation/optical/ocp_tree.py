@@ -62,7 +62,7 @@ def port_name(port: int) -> str:
 
 
 def port_number(name: object, device: OpticalDevice) -> int:
-    """Raises TreeError."""
+    """Return the device's number of a named port. Raises TreeError."""
     match = _PORT.fullmatch(name) if isinstance(name, str) else None
     if match is None or not 1 <= int(match[1]) <= 2 * device.size:
         raise TreeError(f"there is no port {name!r}")
@@ -70,7 +70,7 @@ def port_number(name: object, device: OpticalDevice) -> int:
 
 
 class Names:
-    """What clients have called the cross-connects of one device."""
+    """Names that clients have given to the cross-connects of one device."""
 
     def __init__(self, device: OpticalDevice) -> None:
         noted = device.notes.get(NOTES, [])
@@ -79,7 +79,7 @@ class Names:
         device.memories[NOTES] = lambda: [[name, *wire[:2]] for name, wire in self.current().items()]
 
     def current(self) -> dict[str, Wire]:
-        """Every cross-connect that stands, by name."""
+        """Return every existing cross-connect, by name."""
         wires = self._device.cross_connects()
         standing = set(wires)
         self._given = {name: wire for name, wire in self._given.items() if wire in standing}
@@ -104,7 +104,7 @@ class Names:
 
 
 def tree(switch: Switch, names: Names, now_ns: int, top: str | None = None) -> dict[str, Any]:
-    """Everything that can be read, or only what is under ``top``."""
+    """Return everything that can be read, or only what is under ``top``."""
     device = switch.device
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "components": lambda: {"component": _components(device, switch.name, switch.model, now_ns)},
@@ -287,8 +287,8 @@ class Change:
                 raise TreeError(f"{name}: {'/'.join(rest)} cannot be set to {str(value)[:40]!r}")
 
     def commands(self) -> tuple[list[Command], dict[str, Wire], list[str]]:
-        """What the device is to do; the names of the connections that are new or have moved, and those that
-        go. Raises TreeError."""
+        """Return the device's commands, the connections that are new or have moved, by name, and the names of
+        removed connections. Raises TreeError."""
         after: dict[str, Wire] = {}
         for name, ends in self.wanted.items():
             if len(ends) < 2:

@@ -560,7 +560,8 @@ def _tag(value: object) -> str:
 
 
 def _matches(condition: str, tag: str, there: bool) -> bool:
-    """Whether an If-Match or If-None-Match is about what has this entity tag, and is ``there``."""
+    """Return whether an If-Match or If-None-Match names this entity tag. ``there``: whether the entity
+    exists, which ``*`` matches."""
     named = [part.strip().removeprefix("W/") for part in condition.split(",")]
     return there if "*" in named else bool(tag) and tag in named
 

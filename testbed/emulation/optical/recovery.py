@@ -1,7 +1,8 @@
-"""What a restart of an optical switch does to its light, and what it remembers of it on disk.
+"""Effect of a restart on the light of an optical switch, and the state that the switch keeps on disk.
 
-A switch in a testbed has its light paths in the kernel, which keeps them while the process is away. One that
-runs alone has none: what it is told goes into :class:`ModelledPaths`, and into a file where it has a folder.
+A switch in a testbed has its light paths in the kernel, which keeps them while the process is away. A switch
+that runs alone has none: its configuration goes into :class:`ModelledPaths`, and into a file if it has a
+folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LAYOUT = 1
 
 
 def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
-    """What a switch that was off has when it is on again, ``now_ns`` (CLOCK_MONOTONIC nanoseconds).
+    """Return the state of a switch that was off and is on again at ``now_ns`` (CLOCK_MONOTONIC nanoseconds).
 
     Ports that were disabled or have failed stay so, and labels stay.
     """
@@ -127,7 +128,7 @@ class ModelledPaths:
         self._notes = dict(notes)
 
     def stored(self) -> Stored:
-        """What a device remembers over a restart."""
+        """Return the state that a device keeps over a restart."""
         admin = {port: admin for port, admin in self._admin.items() if admin is not Admin.ENABLED}
         labels = {port: label for port, label in self._labels.items() if label}
         return Stored(dict(self._lit), admin, labels, self._recovery, dict(self._notes))

@@ -170,7 +170,8 @@ PortNumber = Annotated[int, Path(ge=1, le=8192, examples=[1])]
 def create_app(
     switch: OpticalSwitchServer, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
 ) -> FastAPI:
-    """The ASGI application of a running switch; with tokens (and the name of each), every call needs one."""
+    """Return the ASGI application of a running switch. With ``tokens`` (each with its name), every call needs
+    a token."""
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -199,7 +200,7 @@ def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
 
     @app.get("/v1/switch", tags=["switch"])
     def get_switch() -> SwitchDocument:
-        """What it is, and how much of everything there is."""
+        """Return the switch's properties, and its numbers of clients, cross-connects and faults."""
         return switch.ask(lambda: _switch(switch))
 
     @app.get("/v1/ports", tags=["switch"])

@@ -106,7 +106,7 @@ _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
-    """Port numbers of one channel list, ``(@1,3:5)``; ``(@)`` is empty. Raises ScpiError."""
+    """Return the port numbers of one channel list, ``(@1,3:5)``. ``(@)`` is empty. Raises ScpiError."""
     whole = _PORT_LIST.fullmatch(text.strip())
     if whole is None:
         raise ScpiError(-104, f"{_quotable(text)} is not a port list such as (@1,2)")
@@ -179,7 +179,8 @@ class ScpiSession(Conversation[bytes]):
                     self._buffer.clear()
 
     def advance(self, now_ns: int) -> bytes:
-        """Does what can be done now. May leave commands with the device: advance it, then call again."""
+        """Do what can be done now, and return the bytes to send. May leave commands with the device: advance
+        the device, then call again."""
         self._wake_ns = None
         return b"".join(self._replies(now_ns))
 

@@ -110,11 +110,11 @@ class Settings:
 
 
 def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: int | None = None) -> int:
-    """Makes the kernel do what the device decided, at ``decided_ns`` if that is known.
-
-    A process that is held up between the two takes light away late. Then what is lit in its place is lit so
-    much later, too: how long ports are dark is the device's to say, not the machine's. Gives by how much,
+    """Make the kernel do what the device decided, at ``decided_ns`` if that is known. Return the delay in
     nanoseconds.
+
+    A process that is held up between decision and effect takes light away late. The light that replaces it is
+    then delayed by the same time, because the device decides how long ports are dark, not the machine.
     """
     late_ns = 0
     for effect in effects:
@@ -367,7 +367,7 @@ class OpticalSwitchServer:
 
     @property
     def resumed(self) -> bool:
-        """Whether the light was burning already."""
+        """Return whether the light was already on when the server started."""
         return self._datapath.resumed
 
     def stop(self) -> None:
@@ -381,10 +381,10 @@ class OpticalSwitchServer:
             self._wake_out.send(b"\0")
 
     def ask(self, function: Callable[[], Answer], timeout_s: float = ASK_S) -> Answer:
-        """Has something done in the switch's own thread; for other threads.
+        """Run a function in the switch's own thread and return its result. For calls from other threads.
 
-        What ``function`` raises is raised here. Raises TimeoutError if the switch does not come to it, which
-        then never does, and CancelledError if it ends before.
+        Exceptions of ``function`` are raised here. Raises TimeoutError if the switch does not begin in time,
+        and then the function never runs. Raises CancelledError if the switch ends before.
         """
         if self._stopping:
             raise CancelledError
@@ -485,8 +485,8 @@ class OpticalSwitchServer:
         self._datapath.keep()
 
     def apply(self, effects: Sequence[Effect], decided_ns: int | None = None) -> int:
-        """Makes the kernel do what the device decided; how much later, nanoseconds. Only for the switch's own
-        thread."""
+        """Make the kernel do what the device decided. Return the delay in nanoseconds. Only for the switch's
+        own thread."""
         if not effects:
             return 0
         if self._far is not None:

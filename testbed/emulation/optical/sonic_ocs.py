@@ -66,7 +66,7 @@ _SEGMENT = re.compile(r"(?:([A-Za-z_][\w.-]*):)?([A-Za-z_][\w.-]*)(?:=(.*))?", r
 
 
 def read_path(text: str) -> Path:
-    """The path of a resource below ``/restconf/data``. Raises RestconfError."""
+    """Return the path of a resource below ``/restconf/data``. Raises RestconfError."""
     steps: list[Step] = []
     for part in (part for part in text.split("/") if part):
         match = _SEGMENT.fullmatch(part)

@@ -99,7 +99,7 @@ def port_name(port: int, size: int) -> str:
 
 
 def port_number(name: object, side: str, size: int) -> int:
-    """The device's number of a port of side ``A``, ``B`` or either (``AB``). Raises TreeError."""
+    """Return the device's number of a port of side ``A``, ``B`` or either (``AB``). Raises TreeError."""
     match = _PORT.fullmatch(name) if isinstance(name, str) else None
     if match is None or int(match[1]) > size:
         raise TreeError(f"there is no port {str(name)[:40]!r}")
@@ -113,7 +113,7 @@ def wire_id(wire: Wire, size: int) -> str:
 
 
 def wire_of(name: str, size: int) -> Wire:
-    """The cross-connect that an id names. Raises TreeError."""
+    """Return the cross-connect with an id. Raises TreeError."""
     a_side, separator, b_side = name.partition("-")
     if not separator:
         raise TreeError(f"{name[:40]!r} is not a cross-connect's id, such as 1A-2B")
@@ -124,7 +124,7 @@ def wire_of(name: str, size: int) -> Wire:
 
 
 def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
-    """As much of the tree as the path leads to. Raises TreeError (TooBig)."""
+    """Return the part of the tree to which the path leads. Raises TreeError (TooBig)."""
     size, wanted = device.size, model_path(path)
     names = [port_name(port, size) for port in range(1, 2 * size + 1)]
     makers: dict[str, dict[str, Callable[[], Entries]]] = {
@@ -167,7 +167,7 @@ def _hashes(entries: Entries) -> dict[str, Any]:
 
 
 def model_path(path: Path) -> Path:
-    """A path in a database as the models have it; any other as it is. Raises TreeError."""
+    """Return a path in a database as a path in the models, and any other path unchanged. Raises TreeError."""
     if not path or path[0].name not in DATABASES:
         return path
     names = [step.name for step in path]
@@ -183,7 +183,8 @@ def model_path(path: Path) -> Path:
 
 
 def model_value(path: Path, value: Any) -> Any:
-    """A value at a path in a database as the models have it; any other as it is. Raises TreeError."""
+    """Return a value at a path in a database in the form of the models, and any other value unchanged. Raises
+    TreeError."""
     if not path or path[0].name not in DATABASES or len(path) > 3:
         return value
     listed = f"{path[2].name}_LIST" if len(path) == 3 else ""
@@ -286,7 +287,8 @@ def _factory_losses(device: OpticalDevice, path: Path) -> Entries:
 
 
 def told(node: Any) -> Any:
-    """JSON of a container, an entry or a leaf. All leaves are text, so rows of lists are as they are."""
+    """Return the JSON of a container, an entry or a leaf. All leaves are text, so that rows of lists stay
+    unchanged."""
     if isinstance(node, Entries):
         return list(node.values())
     if not isinstance(node, dict):
@@ -320,7 +322,8 @@ class Change:
         self.wanted = {name: {} for name in self._before}
 
     def exists(self, path: Path) -> bool:
-        """Whether there is what the path names: a cross-connect, any, or what always is."""
+        """Return whether the target of a path exists: the named cross-connect, or any if the path is the
+        whole list. True for any other path."""
         name = _named_wire(path)
         if name is not None:
             return name in self.wanted
@@ -380,7 +383,7 @@ class Change:
                 raise TreeError(f"port {name}: {leaf} cannot be set to {str(value)[:40]!r}")
 
     def commands(self) -> list[Command]:
-        """What the device is to do. Raises TreeError."""
+        """Return the device's commands. Raises TreeError."""
         size = self.device.size
         after: dict[str, Wire] = {}
         used: dict[int, str] = {}
@@ -414,7 +417,7 @@ class Change:
 
 
 def by_name(text: str, size: int) -> str:
-    """What the device says, with the names of ports in place of its numbers."""
+    """Return a text of the device with the names of ports in place of their numbers."""
 
     def name(match: re.Match[str]) -> str:
         return f"{match[1]}{port_name(int(match[2]), size)}"

@@ -58,7 +58,7 @@ _NEVER_NS = 1 << 60
 
 
 class Kind(StrEnum):
-    """What goes wrong."""
+    """Kind of an injected fault."""
 
     DENY = "deny"
     HALF = "half"
@@ -140,7 +140,7 @@ class Injected:
 
     @property
     def left(self) -> int | None:
-        """How often it may still act; None: until it is cleared."""
+        """Return how often the fault may still act, None if it acts until it is cleared."""
         return None if self.spec.count is None else self.spec.count - self.hits
 
     @property
@@ -151,7 +151,8 @@ class Injected:
 
 @dataclass(frozen=True)
 class _Vanishing:
-    """What is gone at ``at_ns``, unless it was made anew: then it passes packets since another time."""
+    """Cross-connect that is lost at ``at_ns``, unless it was made again and so passes packets since another
+    time than ``since_ns``."""
 
     fault: Injected
     wire: Wire
@@ -179,7 +180,7 @@ class Faults:
     # What is injected
 
     def add(self, now_ns: int, spec: FaultSpec) -> tuple[Injected, list[Effect]]:
-        """A new fault, and what it does at once. Raises FaultError."""
+        """Add a fault. Return the fault and its immediate effects. Raises FaultError."""
         self._check(spec)
         made = Injected(next(self._numbers), spec, random.Random(spec.seed))
         self._faults[made.id] = made
@@ -190,7 +191,8 @@ class Faults:
         return made, effects
 
     def clear(self, now_ns: int, number: int) -> list[Effect]:
-        """Ends a fault; what it has broken or left without light works again. Raises KeyError."""
+        """End a fault, and return the effects that repair what it has broken or left without light. Raises
+        KeyError."""
         gone = self._faults.pop(number)
         effects: list[Effect] = []
         if gone.spec.kind is Kind.PORT_FAILED and gone.spec.port is not None:
@@ -213,11 +215,11 @@ class Faults:
         return effects
 
     def all(self) -> list[Injected]:
-        """The faults in force, those included that have acted as often as they may."""
+        """Return the faults in force, including faults that have acted as often as they may."""
         return list(self._faults.values())
 
     def get(self, number: int) -> Injected:
-        """Raises KeyError."""
+        """Return the fault with this number. Raises KeyError."""
         return self._faults[number]
 
     def _check(self, spec: FaultSpec) -> None:
@@ -275,7 +277,7 @@ class Faults:
         return min((one.at_ns for one in self._vanishing), default=None)
 
     def advance(self, now_ns: int) -> list[Effect]:
-        """What other writers do, and what is gone by now."""
+        """Return the effects of foreign writers, and of cross-connects that vanish by now."""
         if not (self._writers or self._watched or self._vanishing):
             return []
         writers, self._writers = self._writers, []
@@ -303,7 +305,8 @@ class Faults:
             self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
 
     def on_reply(self, speaker: FaultySession, can: Callable[[Kind], bool]) -> list[Injected]:
-        """The faults that act on what the session says now, of the kinds that it ``can`` express."""
+        """Return the faults that act on the session's present reply, of the kinds that the session ``can``
+        express."""
         return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker) if self._faults else []
 
     def _acting(self, kinds: Sequence[Kind], speaker: FaultySession) -> list[Injected]:
@@ -319,7 +322,7 @@ class Faults:
         return acting
 
     def _mishap(self, now_ns: int, ticket: Ticket) -> Mishap | None:
-        """What goes wrong with a command that comes now."""
+        """Return the mishap of a command that has just arrived, None without one."""
         speaker = self.speaker
         if speaker is None or not self._faults:
             return None

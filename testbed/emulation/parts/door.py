@@ -44,7 +44,8 @@ def _server_tls(tls: Tls) -> ssl.SSLContext:
 
 
 def client_tls(tls: Tls) -> ssl.SSLContext:
-    """Whoever shows a certificate of the lab's authority is believed, whatever its name, as by Dask."""
+    """Return TLS settings that accept any peer with a certificate of the lab's authority, whatever its name,
+    as Dask does."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -86,7 +87,7 @@ class Door:
             self._listen(asyncio.start_unix_server(self._leading(place, name), sock=listener.dup()))
 
     def to_tcp(self, place: Place, name: str) -> tuple[str, int]:
-        """The same of a port of this machine's loopback; its address."""
+        """Have a TCP port of this machine's loopback lead to a server of another part. Return its address."""
         server = self._listen(asyncio.start_server(self._leading(place, name), "127.0.0.1", 0))
         host, port = server.sockets[0].getsockname()
         return str(host), int(port)

@@ -26,7 +26,7 @@ class Elsewhere:
         self._fabric, self._parts, self._others = fabric, parts, tuple(others)
 
     def pieces(self, target: Target, request: FaultRequest) -> tuple[bool, list[Piece]]:
-        """Whether a fault is this part's, too, and what it is at other parts."""
+        """Return whether a fault concerns this part, and the pieces of the fault at other parts."""
         if request.do == "impair":
             return True, [self._piece(other, target, request) for other in self._others]
         nodes = self._nodes(target)
@@ -73,7 +73,7 @@ class Elsewhere:
         raise TimeoutError(f"host {other.host}: not {' or '.join(until)} within {_DONE_S:g} s")
 
     def impaired(self) -> list[dict[str, Any]]:
-        """What links of the other parts have counted; of one that does not answer nothing."""
+        """Return the counters of the other parts' impaired links, without parts that do not answer."""
         found = []
         for other in self._others:
             try:

@@ -1,8 +1,9 @@
-"""What the first part of a lab answers for all: workers, on whichever host their GPUs are.
+"""Workers of all parts of a lab, for the server agent of the first part.
 
-It has the methods of :class:`Workers` and asks the server agents of the other parts, over their doors. Times
-that they tell are of their hosts' clocks and become those of this host's. Where a host is lost, its workers
-have ended and its GPUs are lost, so that jobs fail or go on as after any loss.
+:class:`WorkersOfAll` has the methods of :class:`Workers` and sends requests to the server agents of the other
+parts, over their doors. Times in their answers are of their hosts' clocks and are converted to this host's
+clock. If a host is lost, its workers have ended and its GPUs are lost, so that jobs fail or continue as after
+any loss.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class OtherPart:
         data: bytes | None = None,
         timeout_s: float = ANSWER_S,
     ) -> Any:
-        """What it answers."""
+        """Request something from the part's server agent. Return its JSON reply. Raises AgentError."""
         if self.pulse.lost:
             raise AgentError(503, f"host {self.host} is lost")
         try:
@@ -69,7 +70,7 @@ class OtherPart:
         return found
 
     def fetch(self, path: str, timeout_s: float = 60.0) -> bytes:
-        """What it answers, as it is."""
+        """Return the content of a path of the part's server agent, as bytes. Raises AgentError."""
         if self.pulse.lost:
             raise AgentError(503, f"host {self.host} is lost")
         try:
@@ -81,7 +82,7 @@ class OtherPart:
         return answer.content
 
     def here(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of it with times of this host's clock."""
+        """Return an event of the part with times of this host's clock."""
         later_s = self.pulse.offset_s
         found = event | {key: event[key] - later_s for key in _TIMES if event.get(key) is not None}
         if event.get("stalls"):
@@ -120,7 +121,8 @@ class WorkersOfAll:
     # -- starting
 
     def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
-        """All or none, on all hosts at once."""
+        """Start workers on all hosts at the same time, all or none. Return the id, GPU and state of each.
+        Raises AgentError."""
         chosen = list(wanted)
         if not chosen:
             raise AgentError(422, "no workers are named")
@@ -184,7 +186,8 @@ class WorkersOfAll:
     # -- watching
 
     def report(self, cursor: int) -> dict[str, Any]:
-        """As of one machine, with the events of all parts in the order in which this one heard of them."""
+        """Return the report of all parts in the form of one machine's, with the events in the order in which
+        this part received them."""
         with self._reporting:
             told = [self._pool.submit(self._heard, other) for other in self._others]
             own = self._own.report(self._own_cursor)
@@ -263,7 +266,8 @@ class WorkersOfAll:
         return found
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
-        """What is at each GPU's NIC. A network namespace of another host has a path there only."""
+        """Return an entry for each GPU with the host at its NIC. The path of a network namespace on another
+        host is valid there only."""
         found = {one["gpu"]: one for one in self._own.hosts(fill=fill)}
         for other in self._others:
             for one in other.ask("POST" if fill else "GET", "/v1/hosts", timeout_s=30.0):
@@ -311,7 +315,8 @@ class WorkersOfAll:
         self._everywhere(lambda other: other.ask("POST", f"/v1/jobs/{job}/halt", timeout_s=60.0))
 
     def choose_state(self, job: str, without: Collection[int]) -> int:
-        """The newest state of any host goes to all of them. Those of a lost host are lost."""
+        """Choose the newest state of any host and copy it to all hosts. Return its iteration, 0 if there is
+        none. States of a lost host are lost."""
         body = {"without": list(without)}
         others = [other for other in self._others if not other.pulse.lost]
         path = f"/v1/checkpoints/{job}/resume"

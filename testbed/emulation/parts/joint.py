@@ -1,4 +1,4 @@
-"""How a testbed that is one part of a lab is joined to the others."""
+"""Connection of a testbed that is one part of a lab to the other parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunRequest(BaseModel):
 
 
 def ran(asked: RunRequest) -> dict[str, Any]:
-    """What a command said here, its last, and its exit code. Raises AgentError."""
+    """Run a command here. Return the last bytes of its output and its exit code. Raises AgentError."""
     where = [] if asked.namespace is None else ["nsenter", f"--net={asked.namespace}", "--"]
     try:
         done = subprocess.run(
@@ -87,11 +87,12 @@ class Joint:
 
     @property
     def is_first(self) -> bool:
-        """Whether it has the controller."""
+        """Return whether this part has the controller."""
         return self._parts.own == 0
 
     def open(self, controller: tuple[str, int]) -> tuple[str, int]:
-        """Open the door; where this part's packet switches find the controller. Raises JoinError."""
+        """Open the door. Return the address at which this part's packet switches find the controller. Raises
+        JoinError."""
         own = self._parts.places[self._parts.own]
         try:
             self._door.open()
@@ -108,7 +109,8 @@ class Joint:
         return self._state / f"agent-{number}.sock"
 
     def workers(self, fabric: Fabric, own: Workers) -> WorkersOfAll:
-        """Workers of all parts, for the first one's server agent; from now on the others are asked."""
+        """Return the workers of all parts, for the first part's server agent. From now on the other parts are
+        polled."""
         for pulse in self._pulses:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
@@ -116,11 +118,11 @@ class Joint:
         return WorkersOfAll(fabric, own, self._others)
 
     def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
-        """Fault services of the other parts; None in these."""
+        """Return the fault services of the other parts in the first part, None in the others."""
         return Elsewhere(fabric, self._parts, self._others) if self.is_first else None
 
     def tell(self, inventory: Mapping[str, Any]) -> None:
-        """What the first part may reach of this one's optical switches."""
+        """Open this part's optical switches to the first part."""
         if self.is_first:
             return
         for name, entry in inventory["optical_switches"].items():
@@ -132,8 +134,8 @@ class Joint:
     def with_others(
         self, inventory: dict[str, Any], deadline: float, go_on: Callable[[], None]
     ) -> dict[str, Any]:
-        """The inventory with what the other parts have; in the first part, once they are up. Raises
-        JoinError."""
+        """Wait in the first part until the other parts are up. Return the inventory with the switches of the
+        other parts. Raises JoinError."""
         for other in self._others:
             theirs = self._inventory_of(other, deadline, go_on)
             for name, entry in theirs["optical_switches"].items():
@@ -176,7 +178,8 @@ class Joint:
         raise JoinError(f"host {other.host}: {why}")
 
     def clocks(self) -> dict[str, dict[str, float]]:
-        """By host: how much later its clock is, and how wrong that may be, seconds."""
+        """Return by host how much later its clock is than this host's (``offset_s``), and how wrong that may
+        be (``error_s``), seconds."""
         return {
             pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s} for pulse in self._pulses
         }
@@ -193,7 +196,7 @@ class Joint:
         self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
 
     def routes(self, inventory: Callable[[], Mapping[str, Any]], workers: Workers) -> APIRouter:
-        """What a part's server agent answers besides. ``workers``: those of the part."""
+        """Return the additional routes of a part's server agent. ``workers``: those of the part."""
         router = APIRouter()
 
         @router.get(STATES + "{job}/{iteration}")
@@ -246,7 +249,7 @@ class Joint:
         return router
 
     def is_forgotten(self) -> bool:
-        """Whether the first part has not been heard for too long."""
+        """Return whether the first part has not been heard from for too long."""
         return not self.is_first and time.monotonic() - self._door.heard_s > LEASE_S
 
     def end_others(self) -> None:

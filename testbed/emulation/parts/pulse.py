@@ -70,7 +70,7 @@ class Pulse:
             connection.sendall(END)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Whether the part, asked to end, has closed its door; also where it cannot be reached."""
+        """Return whether the part, after a request to end, has closed its door or cannot be reached."""
         connection, self._connection = self._connection, None
         if connection is None:
             return False
