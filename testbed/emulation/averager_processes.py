@@ -105,12 +105,15 @@ def place_of(
     turns the real rate of a link into the emulated rate. Raises ValueError if the job cannot average here."""
     from ringlight.fabric.planes.averagers.averaging import averaging_of
 
-    found = averaging_of(fabric, gpus)
-    if tuple(gpus) != found.servers:
-        raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(found.servers)}")
+    averaging = averaging_of(fabric, gpus)
+    if tuple(gpus) != averaging.servers:
+        raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(averaging.servers)}")
     (cable,) = cables_at(fabric, gpus[rank])
     own = fabric.averagers[cable.b.node]
-    slowest = max(silence_s(one, rate_bps) for one in (*found.first, *([found.above] if found.above else [])))
+    slowest = max(
+        silence_s(averager, rate_bps)
+        for averager in (*averaging.first, *([averaging.above] if averaging.above else []))
+    )
     return {
         "address": f"{address_of(fabric, cable.b)}:{TCP_PORT}",
         "port": cable.b.number - 1,
@@ -158,8 +161,8 @@ class Averagers:
 
     def status(self, name: str) -> dict[str, Any]:
         """Return the latest status that an averager has written. Raises OSError."""
-        found: dict[str, Any] = json.loads(self.status_file(name).read_text())
-        return found
+        status: dict[str, Any] = json.loads(self.status_file(name).read_text())
+        return status
 
     def _command(self, name: str) -> list[str]:
         from ringlight.fabric.planes.averagers.averaging import coding
@@ -203,8 +206,8 @@ class Averagers:
             return "exact"
         case = next(
             name
-            for name, one in CASES.items()
-            if (one.coding.bits, one.coding.servers) == (averager.bits, averager.ports)
+            for name, known_case in CASES.items()
+            if (known_case.coding.bits, known_case.coding.servers) == (averager.bits, averager.ports)
         )
         if averager.network == "trained":
             return str(resources.files("ringlight.fabric.optinc.weights") / f"{case}.npz")

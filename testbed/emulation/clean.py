@@ -85,8 +85,8 @@ def find_labs() -> list[Lab]:
     ids = {path.name for root in (STATE_ROOT, BPF_ROOT) if root.is_dir() for path in root.iterdir()}
     ids |= {value for _, value in _labelled_processes()}
     if (api := _docker()) is not None:
-        found = api.containers(all=True, filters={"label": CONTAINER_LABEL})
-        ids |= {container["Labels"][CONTAINER_LABEL] for container in found}
+        containers = api.containers(all=True, filters={"label": CONTAINER_LABEL})
+        ids |= {container["Labels"][CONTAINER_LABEL] for container in containers}
         api.close()
     if services.open_vswitch_database_running():
         for table in ("Bridge", "QoS"):
@@ -152,12 +152,12 @@ def _remove_containers(lab: Lab) -> list[str]:
 
     removed = []
     with api:
-        found = api.containers(all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"})
-        for container in found:
+        containers = api.containers(all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"})
+        for container in containers:
             if container.get("State") == "running":
                 with suppress(docker.errors.APIError):
                     api.kill(container["Id"], "SIGKILL")
-        for container in found:
+        for container in containers:
             with suppress(docker.errors.NotFound):
                 api.remove_container(container["Id"], force=True, v=True)
             removed.append(f"container {container['Names'][0].lstrip('/')}")
@@ -168,7 +168,7 @@ def _labelled_processes() -> Iterator[tuple[int, str]]:
     """Processes with a lab in their environment, without this one, its ancestors, and those in containers."""
     spared = set(_ancestors())
     own = os.readlink("/proc/self/ns/pid")
-    wanted = f"{ENVIRONMENT}=".encode()
+    variable = f"{ENVIRONMENT}=".encode()
     for path in Path("/proc").iterdir():
         if not path.name.isdigit() or int(path.name) in spared:
             continue
@@ -179,8 +179,8 @@ def _labelled_processes() -> Iterator[tuple[int, str]]:
         except OSError:
             continue
         for word in words:
-            if word.startswith(wanted):
-                yield int(path.name), word[len(wanted) :].decode(errors="replace")
+            if word.startswith(variable):
+                yield int(path.name), word[len(variable) :].decode(errors="replace")
 
 
 def _ancestors() -> Iterator[int]:

@@ -183,10 +183,10 @@ def _link(fabric: Fabric, *ends: str) -> Target:
         a, b = only.a, only.b
     link = fabric.link_at.get(a)
     if link is None or link.other(a) != b:
-        found = [
+        neighbours = [
             f"{port} leads to {fabric.link_at[port].other(port)}" for port in (a, b) if port in fabric.link_at
         ]
-        leads = found[0] if found else "neither of them is plugged in"
+        leads = neighbours[0] if neighbours else "neither of them is plugged in"
         raise TargetError(404, f"there is no link {a} - {b}; {leads}")
     return Target("link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link]))
 

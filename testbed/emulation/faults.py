@@ -200,7 +200,7 @@ class Faults:
         with self._lock:
             if self._closed:
                 return
-            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+            self._threads = [other for other in self._threads if other.is_alive()] + [thread]
             # Under the lock, so that close() joins none that has not been started.
             thread.start()
 
@@ -257,8 +257,8 @@ class Faults:
                 course.begin()
 
         def end() -> None:
-            for one in ends:
-                one()
+            for finish in ends:
+                finish()
 
         return _Course(begin, end if ends else None)
 
@@ -300,13 +300,13 @@ class Faults:
             self._dark.pop(fault_id, None)
             self._network.hold_down(frozenset().union(*self._dark.values()))
 
-    def _impaired(self, target: Target, wanted: Impairments) -> _Course:
+    def _impaired(self, target: Target, impairments: Impairments) -> _Course:
         link = self._fabric.link_at[Port.parse(target.text.split()[1])]
         try:
-            check_impairments(self._fabric, link, wanted)
+            check_impairments(self._fabric, link, impairments)
         except ValueError as error:
             raise TargetError(409, f"impairments.{error}") from None
-        self._by_event[link] = wanted
+        self._by_event[link] = impairments
 
         def begin() -> None:
             with self._impaired_lock:
@@ -315,7 +315,7 @@ class Faults:
         def end() -> None:
             with self._impaired_lock:
                 with self._lock:
-                    if self._by_event.get(link) is not wanted:
+                    if self._by_event.get(link) is not impairments:
                         return
                     del self._by_event[link]
                 self._network.impair(link, None)
@@ -417,9 +417,9 @@ class Faults:
     def _disturb(self, gpu: str) -> None:
         assert self._manage is not None
         usual_s = self._network.emulation.seconds(self._fabric.onics[gpu].tuning_s)
-        wanted = {**asdict(self._control), "tuning_s": self._control.tuning_s.get(gpu, usual_s)}
+        settings = {**asdict(self._control), "tuning_s": self._control.tuning_s.get(gpu, usual_s)}
         # Agents are seeded apart, or they would lose their messages in step.
-        emulate(self._manage[gpu], {**wanted, "seed": 1 + list(self._manage).index(gpu)})
+        emulate(self._manage[gpu], {**settings, "seed": 1 + list(self._manage).index(gpu)})
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
         """Raises TimeoutError, also when the lab is taken down meanwhile."""
@@ -456,8 +456,8 @@ class Faults:
 
 
 def _why(error: Exception) -> str:
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return said if isinstance(error, Failures) else f"internal error: {said}"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text if isinstance(error, Failures) else f"internal error: {text}"
 
 
 def _stands(fault: _Fault) -> bool:

@@ -168,12 +168,12 @@ class Guest:
         # Docker drops the older of two files when it begins the next.
         log = self._api.inspect_container(self.id).get("LogPath") or ""
         dropped = bool(log) and Path(f"{log}.1").exists()
-        found = {}
+        streams = {}
         for stream in ("stdout", "stderr"):
-            said = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
-            cut = len(said) > LOG_BYTES or (dropped and bool(said))
-            found[stream] = (CUT if cut else b"") + said[-LOG_BYTES:]
-        return found
+            text = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
+            cut = len(text) > LOG_BYTES or (dropped and bool(text))
+            streams[stream] = (CUT if cut else b"") + text[-LOG_BYTES:]
+        return streams
 
     def overdrawn(self) -> str | None:
         """Return a line if the guest's /job holds more than allowed, else None. Raises OSError."""

@@ -247,21 +247,21 @@ def _set_here(settings: Mapping[str, str]) -> None:
             (_SYSCTLS / key).write_text(value)
 
 
-def set_checksum_offload(name: str, wanted: bool) -> None:
+def set_checksum_offload(name: str, enabled: bool) -> None:
     """``ethtool -K NAME tx on|off``: without, frames leave whole and checksummed, and no larger than the MTU.
 
     A userspace switch reads frames as they are; a partial checksum would be passed on as if it were right.
     """
-    _set_feature(name, _ETHTOOL_STXCSUM, wanted, "transmit checksum offload")
+    _set_feature(name, _ETHTOOL_STXCSUM, enabled, "transmit checksum offload")
 
 
-def set_merging(name: str, wanted: bool) -> None:
+def set_merging(name: str, enabled: bool) -> None:
     """``ethtool -K NAME gro on|off``: without, what has come is not merged into bursts."""
-    _set_feature(name, _ETHTOOL_SGRO, wanted, "merging of what is received")
+    _set_feature(name, _ETHTOOL_SGRO, enabled, "merging of what is received")
 
 
-def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
-    value = ctypes.create_string_buffer(struct.pack("=II", command, wanted))
+def _set_feature(name: str, command: int, enabled: bool, what: str) -> None:
+    value = ctypes.create_string_buffer(struct.pack("=II", command, enabled))
     request = struct.pack("16sP", name.encode(), ctypes.addressof(value))
     with failing(f"{name}: {what}"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
@@ -298,10 +298,10 @@ def segments_at(rate_bps: float) -> int:
 def index_of(name: str) -> int:
     """Return the index of an interface in this namespace. Raises NetworkError if there is none of that
     name."""
-    found = _found(name)
-    if found is None:
+    index = _found(name)
+    if index is None:
         raise NetworkError(f"there is no interface {name}")
-    return found
+    return index
 
 
 def _found(name: str) -> int | None:
@@ -358,20 +358,25 @@ def create_vxlan(
     What leaves there goes from the namespace of ``netlink``, whole or not at all. Whoever had its number
     before may just be leaving.
     """
-    wanted: dict[str, Any] = {"ifname": name, "mtu": MTU_BYTES, "kind": "vxlan", "vxlan_id": tunnel.number}
-    wanted |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
-    wanted |= {"vxlan_learning": 0, "vxlan_df": 1}
+    attributes: dict[str, Any] = {
+        "ifname": name,
+        "mtu": MTU_BYTES,
+        "kind": "vxlan",
+        "vxlan_id": tunnel.number,
+    }
+    attributes |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
+    attributes |= {"vxlan_learning": 0, "vxlan_df": 1}
     if group:
-        wanted["group"] = group
+        attributes["group"] = group
     if namespace is not None:
-        wanted["net_ns_fd"] = namespace
+        attributes["net_ns_fd"] = namespace
     if mac is not None:
-        wanted["address"] = mac
+        attributes["address"] = mac
     deadline = time.monotonic() + LEAVING_S
     with failing(f"VXLAN {tunnel.number} to {tunnel.remote} ({name})"):
         while True:
             try:
-                netlink.link("add", **wanted)
+                netlink.link("add", **attributes)
                 return
             except NetlinkError as error:
                 if error.code != errno.EEXIST or time.monotonic() > deadline:
@@ -399,9 +404,9 @@ class LinkState:
 def link_state(netlink: IPRoute, name: str) -> LinkState | None:
     """Return the state of an interface, None if there is none of that name. Raises NetworkError."""
     with failing(name):
-        found = _found(name)
+        index = _found(name)
         try:
-            flags = None if found is None else int(netlink.link("get", index=found)[0]["flags"])
+            flags = None if index is None else int(netlink.link("get", index=index)[0]["flags"])
         except NetlinkError as error:
             if error.code != errno.ENODEV:
                 raise
@@ -417,17 +422,17 @@ def state_of(flags: int) -> LinkState:
 def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None) -> bool:
     """Bring an interface up or down, and into a group. Return whether the interface exists. Raises
     NetworkError."""
-    found = _found(name)
-    if found is None:
+    index = _found(name)
+    if index is None:
         return False
     if up:
         set_ipv6_off(name)
-    wanted: dict[str, Any] = {"state": "up" if up else "down"}
+    attributes: dict[str, Any] = {"state": "up" if up else "down"}
     if group is not None:
-        wanted["group"] = group
-    with failing(f"{name}: {wanted['state']}"):
+        attributes["group"] = group
+    with failing(f"{name}: {attributes['state']}"):
         try:
-            netlink.link("set", index=found, **wanted)
+            netlink.link("set", index=index, **attributes)
         except NetlinkError as error:
             # Its worker has just ended.
             if error.code != errno.ENODEV:
@@ -438,11 +443,11 @@ def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None
 
 def delete_link(netlink: IPRoute, name: str) -> bool:
     """Delete an interface. Return whether there was such an interface. Raises NetworkError."""
-    found = _found(name)
-    if found is None:
+    index = _found(name)
+    if index is None:
         return False
     try:
-        netlink.link("del", index=found)
+        netlink.link("del", index=index)
     except NetlinkError as error:
         if error.code != errno.ENODEV:
             raise NetworkError(f"{name}: delete: {os.strerror(error.code)}") from None
@@ -468,7 +473,7 @@ def interfaces_called(prefix: str) -> list[str]:
 def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[str]:
     """Remove a group and the interfaces called ``prefix…``, and wait until they are gone. Return the names
     found before. Raises NetworkError."""
-    found = interfaces_called(prefix)
+    names = interfaces_called(prefix)
     deadline = time.monotonic() + timeout_s
     with IPRoute() as here:
         delete_group(here, group)
@@ -477,7 +482,7 @@ def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[s
                 raise NetworkError(f"interface {left[0]} could not be removed")
             for name in left:
                 delete_link(here, name)
-    return found
+    return names
 
 
 def address(
@@ -542,13 +547,13 @@ def know(index: int, neighbours: Sequence[tuple[str, str]]) -> None:
 
 def _neighbour(index: int, ip: str, mac: str) -> bytes:
     """RTM_NEWNEIGH of rtnetlink(7), to be acknowledged."""
-    found = _NEIGHBOUR.pack(socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
-    found += _DESTINATION.pack(_DESTINATION.size, _NDA_DST, socket.inet_aton(ip))
-    found += _LINK_ADDRESS.pack(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
-    return _HEADER.pack(_HEADER.size + len(found), _RTM_NEWNEIGH, _REPLACE, 0, 0) + found
+    message = _NEIGHBOUR.pack(socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
+    message += _DESTINATION.pack(_DESTINATION.size, _NDA_DST, socket.inet_aton(ip))
+    message += _LINK_ADDRESS.pack(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+    return _HEADER.pack(_HEADER.size + len(message), _RTM_NEWNEIGH, _REPLACE, 0, 0) + message
 
 
-def announce(name: str, ip: str, mac: str, others: Sequence[tuple[str, str]] = ()) -> None:
+def announce(name: str, ip: str, mac: str, neighbours: Sequence[tuple[str, str]] = ()) -> None:
     """Say on an interface of the calling thread's namespace who is there. Raises NetworkError.
 
     An ARP announcement to all (RFC 5227), and an ARP answer that nobody asked for to each of ``others``,
@@ -557,15 +562,15 @@ def announce(name: str, ip: str, mac: str, others: Sequence[tuple[str, str]] = (
     with failing(f"{name}: ARP announcement"), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         out.bind((name, 0))
         out.send(arp_frame(_ARP_REQUEST, mac, ip, _EVERYBODY, ip))
-        for other, its_mac in others:
+        for other, its_mac in neighbours:
             out.send(arp_frame(_ARP_REPLY, mac, ip, its_mac, other))
 
 
 def arp_frame(operation: int, mac: str, ip: str, to_mac: str, to_ip: str) -> bytes:
     """Return an Ethernet frame with an ARP packet in the format of RFC 826."""
     own, other = (bytes.fromhex(text.replace(":", "")) for text in (mac, to_mac))
-    asked = bytes(6) if operation == _ARP_REQUEST else other
-    addresses = own + socket.inet_aton(ip) + asked + socket.inet_aton(to_ip)
+    target_mac = bytes(6) if operation == _ARP_REQUEST else other
+    addresses = own + socket.inet_aton(ip) + target_mac + socket.inet_aton(to_ip)
     return other + own + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation) + addresses
 
 
@@ -675,14 +680,14 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
     All of it in one process of tc: two requests for each turn of every port are thousands on a fabric of
     sixteen GPUs, and each takes 1.4 ms of Python. Raises NetworkError.
     """
-    wanted = list(ports)
-    turns = {by: _turns(hosts, by) for _, _, _, by in wanted}
+    chosen = list(ports)
+    turns = {by: _turns(hosts, by) for _, _, _, by in chosen}
     lines = [
         line
-        for name, rate_bps, queue_s, by in wanted
+        for name, rate_bps, queue_s, by in chosen
         for line in _shared(name, rate_bps, queue_s, *turns[by], late=by == "dst")
     ]
-    _batch(lines, "rate of 1 port" if len(wanted) == 1 else f"rates of {len(wanted)} ports")
+    _batch(lines, "rate of 1 port" if len(chosen) == 1 else f"rates of {len(chosen)} ports")
 
 
 def _batch(lines: Iterable[str], what: str) -> None:
@@ -702,8 +707,8 @@ def _batch(lines: Iterable[str], what: str) -> None:
     except subprocess.TimeoutExpired:
         raise NetworkError(f"tc has not set the {what} in {patience_s:.0f} s") from None
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise NetworkError(f"the {what} cannot be set: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise NetworkError(f"the {what} cannot be set: {reason}")
 
 
 def shape_peers(name: str, rate_bps: float, peers: int, most: int) -> None:
@@ -748,16 +753,16 @@ def _turns(hosts: Sequence[str], by: By) -> tuple[int, str]:
 
     The addresses are numbered from the lowest. A packet without a turn of its own shares those of others.
     """
-    least, most = (found(int(ipaddress.IPv4Address(host)) for host in hosts) for found in (min, max))
+    least, most = (extreme(int(ipaddress.IPv4Address(host)) for host in hosts) for extreme in (min, max))
     count = most - least + 1
     if by == "pair":
         turns = count**2 if count**2 < PAIRS else PAIRS
     else:
         turns = count if count <= MOST_TURNS else TURNS
 
-    def number(at: int) -> list[tuple[int, int]]:
+    def number(offset: int) -> list[tuple[int, int]]:
         # BPF_LD | BPF_W | BPF_ABS from the network header on, BPF_ALU | BPF_SUB.
-        return [(0x20, _SKF_NET_OFF + at), (0x14, least)]
+        return [(0x20, _SKF_NET_OFF + offset), (0x14, least)]
 
     program = number(12) if by == "src" else number(16)
     if by == "pair":

@@ -281,9 +281,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
 
     def namespace(self, name: str) -> int:
         """Return the id of the process that holds the namespace of a device that is a process."""
-        found = self._nodes[name].namespace
-        assert found is not None
-        return found
+        pid = self._nodes[name].namespace
+        assert pid is not None
+        return pid
 
     def _start_onics(self) -> None:
         """Join the O-NICs by the control network and let them send."""
@@ -307,9 +307,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
 
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
-        told = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
+        carried = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
         bridge = self.addSwitch(
-            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, told=told
+            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, told=carried
         )
         self._nodes[name] = bridge
 
@@ -447,7 +447,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._set_state(port)
         elif isinstance(node, OpticalNode) and switch.wavelengths is None:
             link = self.fabric.link_at[port]
-            rates = [cable.rate_bps for at, cable in self.fabric.link_at.items() if at.node == port.node]
+            rates = [cable.rate_bps for near, cable in self.fabric.link_at.items() if near.node == port.node]
             if link.rate_bps < max(rates):
                 self._inside(node, lambda: self._hold_to(port, link))
 
@@ -513,14 +513,14 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             with IPRoute() as here:
                 return netlink.link_state(here, name)
 
-        found = self._inside(self._nodes[port.node], inside)
-        if found is None:
+        state = self._inside(self._nodes[port.node], inside)
+        if state is None:
             return None
         if port in self._held:
-            return "is up" if found.up or found.carrier else None
-        if not found.up:
+            return "is up" if state.up or state.carrier else None
+        if not state.up:
             return "is down"
-        return None if found.carrier or far in self._held else "has no carrier"
+        return None if state.carrier or far in self._held else "has no carrier"
 
     def astray(self, links: Iterable[netns.Link]) -> dict[tuple[ProcessKind, str], str]:
         """Return the packet switches' bridges and ports that are not as they should be, with the reason:
@@ -530,35 +530,35 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """
         states = {link.name: link for link in links}
         members = openvswitch.members()
-        found: dict[tuple[ProcessKind, str], str] = {}
+        problems: dict[tuple[ProcessKind, str], str] = {}
         bridges = {name: str(node) for name, node in [*self._nodes.items()] if isinstance(node, PacketSwitch)}
         for name, bridge in bridges.items():
             if bridge not in states or bridge not in members:
-                found["bridge", name] = f"{bridge} was deleted"
+                problems["bridge", name] = f"{bridge} was deleted"
         for port, link in self.fabric.link_at.items():
             bridge = bridges.get(port.node, "")
             fixed = not self._has_gpu(*self._ends_here(link)) or port in self._attached
-            if not bridge or ("bridge", port.node) in found or not fixed or port in self._held:
+            if not bridge or ("bridge", port.node) in problems or not fixed or port in self._held:
                 continue
             name, far = self._interface(port), link.other(port)
             state = states.get(name)
             if state is None:
-                found["port", str(port)] = f"{name}, to {far}, was deleted"
+                problems["port", str(port)] = f"{name}, to {far}, was deleted"
             elif not state.up:
-                found["port", str(port)] = f"{name}, to {far}, was set down"
+                problems["port", str(port)] = f"{name}, to {far}, was set down"
             elif not state.carrier and far not in self._held:
-                found["port", str(port)] = f"{name} has no carrier, as {far} is down"
+                problems["port", str(port)] = f"{name} has no carrier, as {far} is down"
             elif name not in members[bridge]:
-                found["port", str(port)] = f"{name}, to {far}, was removed from {bridge}"
-        return found
+                problems["port", str(port)] = f"{name}, to {far}, was removed from {bridge}"
+        return problems
 
     # -- what links do to frames
 
-    def impair(self, link: Link, wanted: Impairments | None) -> None:
+    def impair(self, link: Link, impairments: Impairments | None) -> None:
         """Have a link do this to frames from now on, times as emulated, whatever is plugged in there later;
         None for what the fabric says. Raises NetworkError, BuildError, OSError."""
         with self._lock:
-            now = wanted or link.impairments.dilated(self.emulation.time_dilation)
+            now = impairments or link.impairments.dilated(self.emulation.time_dilation)
             self._impaired.pop(link, None)
             if now != NONE:
                 self._impaired[link] = now
@@ -590,9 +590,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
         self._leave_to_open_vswitch()
-        wanted = self._impaired.get(link)
+        impairments = self._impaired.get(link)
         for port in self._ends_here(link):
-            if wanted is None:
+            if impairments is None:
                 self._drop_end(port)
                 continue
             far = link.other(port)
@@ -607,7 +607,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     # A burst would be lost, or delayed, as one.
                     self._ends[port].keep_single()
             if port in self._ends:
-                self._ends[port].set(wanted, self.emulation.rate_bps(link.rate_bps))
+                self._ends[port].set(impairments, self.emulation.rate_bps(link.rate_bps))
 
     def _drop_end(self, port: Port) -> None:
         end = self._ends.pop(port, None)
@@ -641,8 +641,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for near, cable in self._cables.items():
             host = cable.intf2.node
             if near.number == 0 and host.namespace is not None:
-                wanted = self._offloads(near.node)
-                netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
+                enabled = self._offloads(near.node)
+                netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, enabled))
 
     def _most_under_way(self) -> int | None:
         """Window that routes of workers give a connection, bytes; None where workers set it or nobody does.
@@ -681,10 +681,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """
         if self._windows is None:
             return []
-        others = [self.fabric.gpu_by_ip(ip) for ip in ips]
+        peers = [self.fabric.gpu_by_ip(ip) for ip in ips]
         return [
             0 if other is None or other.name == gpu else self._windows.between(other.name, gpu)
-            for other in others
+            for other in peers
         ]
 
     def _offloads(self, gpu: str) -> bool:
@@ -750,11 +750,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         # Our rules pass what is about an address on to it alone: where some switches are ours, only what is
         # sent to each other GPU gets to those that are not.
         mixed = any(switch.is_ours for switch in switches)
-        others = [(o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu]
+        neighbours = [(o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu]
         try:
             if (namespace := host.namespace) is None:
                 return False
-            netlink.in_namespace(namespace, lambda: netlink.announce(NIC, gpu.ip, gpu.mac, others))
+            netlink.in_namespace(namespace, lambda: netlink.announce(NIC, gpu.ip, gpu.mac, neighbours))
         except (NetworkError, OSError, TimeoutError) as error:
             log.info("%s does not announce itself: %s", host.name, error)
             return False

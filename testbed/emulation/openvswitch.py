@@ -105,16 +105,16 @@ def members() -> dict[str, set[str]]:
 
 def _answer(connection: socket.socket) -> dict[str, Any]:
     """One document of JSON, which ends where it is whole."""
-    said, deadline = b"", time.monotonic() + MEMBERS_S
+    received, deadline = b"", time.monotonic() + MEMBERS_S
     while time.monotonic() < deadline:
         piece = connection.recv(1 << 16)
         if not piece:
             raise ConnectionResetError(errno.ECONNRESET, "it hung up")
-        said += piece
+        received += piece
         if piece.rstrip().endswith(b"}"):
             with suppress(ValueError):
-                found: dict[str, Any] = json.loads(said)
-                return found
+                reply: dict[str, Any] = json.loads(received)
+                return reply
     raise TimeoutError("Open vSwitch's database answers too slowly")
 
 
@@ -154,9 +154,9 @@ def remove_labelled(label: str, value: str) -> list[str]:
 def set_target(bridge: str, target: str) -> None:
     """Have a bridge connect to this controller. Raises OpenVSwitchError."""
     vsctl("set", "controller", bridge, f'target="{target}"')
-    found = vsctl("get", "controller", bridge, "target").strip().strip('"')
-    if found != target:
-        raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {found}, not {target}")
+    actual = vsctl("get", "controller", bridge, "target").strip().strip('"')
+    if actual != target:
+        raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {actual}, not {target}")
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,10 @@ def connections(bridges: Sequence[str]) -> list[Connection]:
     """Return the state of each bridge's connection to its one controller. Raises OpenVSwitchError."""
     if not bridges:
         return []
-    said = json.loads(vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges))
-    return [_connection(connected, dict(status[1])) for connected, status in said["data"]]
+    reply = json.loads(
+        vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges)
+    )
+    return [_connection(connected, dict(status[1])) for connected, status in reply["data"]]
 
 
 def _connection(connected: bool, status: Mapping[str, str]) -> Connection:
@@ -204,9 +206,9 @@ def empty_tables(bridge: str) -> None:
     """Remove every flow, group and meter of a bridge. Raises OpenVSwitchError where flows are left."""
     for command in ("del-flows", "del-groups", "del-meters"):
         _ofctl(command, bridge)
-    told = _ofctl("dump-aggregate", bridge)
-    if "flow_count=0" not in told:
-        raise OpenVSwitchError(f"Open vSwitch: {bridge} keeps flows: {told.strip()}")
+    reply = _ofctl("dump-aggregate", bridge)
+    if "flow_count=0" not in reply:
+        raise OpenVSwitchError(f"Open vSwitch: {bridge} keeps flows: {reply.strip()}")
 
 
 def delete_flows(bridge: str, matches: Sequence[str]) -> None:
@@ -228,20 +230,20 @@ def _ofctl(command: str, bridge: str, *words: str, told: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"ovs-ofctl gave {done.returncode}"]
-        raise OpenVSwitchError(f"Open vSwitch: {command} {bridge}: {said[0].removeprefix('ovs-ofctl: ')}")
+        lines = done.stderr.strip().splitlines()[-1:] or [f"ovs-ofctl gave {done.returncode}"]
+        raise OpenVSwitchError(f"Open vSwitch: {command} {bridge}: {lines[0].removeprefix('ovs-ofctl: ')}")
     return done.stdout
 
 
-def check_ports(wanted: Mapping[str, int]) -> None:
+def check_ports(numbers: Mapping[str, int]) -> None:
     """Read back that each interface is attached with its OpenFlow port number. Raises OpenVSwitchError."""
-    if not wanted:
+    if not numbers:
         return
     words: list[str] = []
-    for name in wanted:
+    for name in numbers:
         words += ["--", "get", "Interface", name, "ofport", "error"]
     lines = vsctl(*words[1:]).splitlines()
-    for (name, port), number, error in zip(wanted.items(), lines[::2], lines[1::2], strict=True):
+    for (name, port), number, error in zip(numbers.items(), lines[::2], lines[1::2], strict=True):
         if number != str(port):
             reason = error.strip('"') if error != "[]" else f"it got port number {number}, not {port}"
             raise OpenVSwitchError(f"Open vSwitch could not attach {name}: {reason}")
@@ -334,15 +336,15 @@ def _borrowed_sockets() -> Iterator[socket.socket]:
 def _packet_sockets(pid: int) -> Sequence[int]:
     """Descriptors of the process that are packet sockets, told by their inodes."""
     inodes = {line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]}
-    found = []
+    descriptors = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = os.readlink(entry)
         except OSError:
             continue
         if target.startswith("socket:[") and target[8:-1] in inodes:
-            found.append(int(entry.name))
-    return found
+            descriptors.append(int(entry.name))
+    return descriptors
 
 
 def _widen(packet: socket.socket, prefix: str) -> bool:

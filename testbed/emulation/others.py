@@ -106,24 +106,24 @@ class Others:
 
     def _connections(self) -> dict[str, Any]:
         with self._lock:
-            at, found = self._read
-            if time.monotonic() - at > _FRESH_S:
-                found = openvswitch.connections([bridge for bridge, _ in self._bridges.values()])
-                self._read = time.monotonic(), found
+            read_s, connections = self._read
+            if time.monotonic() - read_s > _FRESH_S:
+                connections = openvswitch.connections([bridge for bridge, _ in self._bridges.values()])
+                self._read = time.monotonic(), connections
         return {
             name: {"controller": controller, **asdict(connection)}
-            for (name, (_, controller)), connection in zip(self._bridges.items(), found, strict=True)
+            for (name, (_, controller)), connection in zip(self._bridges.items(), connections, strict=True)
         }
 
 
-def others_routes(others: Callable[[], dict[str, Any]]) -> APIRouter:
+def others_routes(state: Callable[[], dict[str, Any]]) -> APIRouter:
     """Return the route ``/v1/others`` of a server agent."""
     router = APIRouter()
 
     @router.get("/v1/others")
     def told() -> JSONResponse:
         try:
-            return JSONResponse(others())
+            return JSONResponse(state())
         except openvswitch.OpenVSwitchError as error:
             return JSONResponse({"detail": str(error)}, status_code=503)
 

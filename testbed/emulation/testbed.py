@@ -333,9 +333,9 @@ class Testbed:
         joint = self._joint
         if joint is None or not joint.is_first:
             return workers
-        found = joint.workers(self.settings.fabric, workers)
-        self._undo.callback(found.close)
-        return found
+        all_workers = joint.workers(self.settings.fabric, workers)
+        self._undo.callback(all_workers.close)
+        return all_workers
 
     def _is_here(self, name: str) -> bool:
         parts = self.settings.parts
@@ -529,8 +529,8 @@ class Testbed:
             self._await(
                 self.supervisors["optical_switches"], name, ready.exists, self._optical_log(name), deadline
             )
-            told = json.loads(ready.read_text())
-            self._addresses[name] = {**told["addresses"], "rest": told["rest"]}
+            document = json.loads(ready.read_text())
+            self._addresses[name] = {**document["addresses"], "rest": document["rest"]}
             self._identify(name, self._addresses[name]["scpi"], deadline)
 
     def _identify(self, name: str, address: str, deadline: float) -> None:
@@ -552,15 +552,15 @@ class Testbed:
 
     def _launch_onics(self) -> None:
         fabric, state = self.settings.fabric, self.settings.state
-        asked = _asked(fabric)
-        if not asked:
+        agents = _asked(fabric)
+        if not agents:
             return
         if self.settings.runtime == "namespace":
             # Workers are users of this machine then, and pass through here to their flow sockets.
             for directory in {state, self.settings.lab.state_dir}:
                 directory.chmod(0o711)
         self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
-        for gpu in asked:
+        for gpu in agents:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
         starts = {gpu: partial(self._start_agent, gpu) for gpu in fabric.agents}
         self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
@@ -657,9 +657,9 @@ class Testbed:
     ) -> Supervisor:
         """Processes that are started again; each end is noted. ``more``: arguments of ``Supervisor``."""
 
-        def on_restart(name: str, pid: int, asked: bool) -> None:
+        def on_restart(name: str, pid: int, requested: bool) -> None:
             self._deaths.back(kind, name)
-            self._on_restart(part, name, pid, asked)
+            self._on_restart(part, name, pid, requested)
 
         kept = Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
         self._supervisors[kind] = kept
@@ -672,31 +672,31 @@ class Testbed:
             for kind, kept in [*self._supervisors.items()]
             for name, life in kept.lives().items()
         ]
-        found = [
+        watched = [
             Watched(kind, name, life.pid, kind == "applications") for kind, name, life in lives if life.runs
         ]
         if self._fork_server is not None:
-            found.append(Watched("fork server", "forks", self._fork_server.pid))
+            watched.append(Watched("fork server", "forks", self._fork_server.pid))
         for worker in self.workers.workers() if self.workers is not None else ():
             gpu, guest = worker.place.gpu, worker.host.guest
             if worker.lives and worker.host.pid:
-                found.append(Watched("worker on GPU", gpu, worker.host.pid, True))
+                watched.append(Watched("worker on GPU", gpu, worker.host.pid, True))
             if guest is not None and guest.pid:
-                found.append(Watched("container on GPU", gpu, guest.pid, True))
+                watched.append(Watched("container on GPU", gpu, guest.pid, True))
         for name, pid in services.running_pids(docker=self.settings.runtime == "docker").items():
-            found.append(Watched("Open vSwitch" if name in services.OPEN_VSWITCH else "Docker", name, pid))
-        return found
+            watched.append(Watched("Open vSwitch" if name in services.OPEN_VSWITCH else "Docker", name, pid))
+        return watched
 
     def _lives(self, part: str) -> Mapping[str, Life]:
         """Lives of the processes of a part of the inventory."""
         return self.supervisors[part].lives() if part in self.supervisors else {}
 
-    def _on_restart(self, part: str, name: str, pid: int, asked: bool) -> None:
+    def _on_restart(self, part: str, name: str, pid: int, requested: bool) -> None:
         """``restarts`` are those that nobody asked for."""
         with self._inventory_lock:
             if self.inventory:
                 entry = self.inventory[part][name]
-                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + (not asked)}
+                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + (not requested)}
                 self._write_inventory()
 
     def _make_inventory(self) -> dict[str, Any]:

@@ -33,20 +33,20 @@ def choose_state(directory: Path, without: Collection[int]) -> int:
     The newest state is renamed to the name that a worker looks for, and all others are removed. A second call
     therefore returns the same. Call it when no worker of the job runs. Raises OSError.
     """
-    found: list[tuple[int, bool, Path]] = []
-    others: list[Path] = []
+    states: list[tuple[int, bool, Path]] = []
+    obsolete: list[Path] = []
     for path in directory.iterdir() if directory.exists() else ():
         named = _STATE.fullmatch(path.name)
         if named is None or (named[1] is not None and int(named[1]) in without):
-            others.append(path)
+            obsolete.append(path)
         else:
-            found.append((int(named[2]), named[1] is None, path))
-    found.sort()
+            states.append((int(named[2]), named[1] is None, path))
+    states.sort()
     iteration = 0
-    if found:
-        iteration, _, newest = found.pop()
+    if states:
+        iteration, _, newest = states.pop()
         newest.rename(chosen_state(directory, iteration))
-    for path in [*others, *(path for _, _, path in found)]:
+    for path in [*obsolete, *(path for _, _, path in states)]:
         path.unlink()
     return iteration
 

@@ -115,7 +115,7 @@ def told(
     ``prefix`` is the first part of the lab's names.
     """
     holders = {host.gpu: (host, runs) for host, runs in workers}
-    found = []
+    entries = []
     for gpu in fabric.gpus.values():
         entry: dict[str, Any] = {"gpu": gpu.name, "ip": gpu.ip, "kind": "none", "namespace": None}
         if gpu.name in holders:
@@ -130,5 +130,5 @@ def told(
                     entry["container"] = f"{prefix}{place.home.name}{'.guest' if guest else ''}"
         elif gpu.name in idle:
             entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries

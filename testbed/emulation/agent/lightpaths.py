@@ -65,23 +65,23 @@ class Lightpaths:
                 traffic.close()
             self._tables.clear()
 
-    def replace(self, wanted: Mapping[str, Mapping[str, Lit]]) -> dict[str, dict[str, Any]]:
+    def replace(self, lights_by_gpu: Mapping[str, Mapping[str, Lit]]) -> dict[str, dict[str, Any]]:
         """Set the complete light of each GPU in ``wanted``, by peer's address. Return the light as read back
         from the kernel.
 
         Raises AgentError. Nothing has been changed then, unless the kernel refused.
         """
-        for gpu, lights in wanted.items():
+        for gpu, lights in lights_by_gpu.items():
             self._check(gpu, lights)
-        found = {}
-        for gpu, lights in wanted.items():
+        result = {}
+        for gpu, lights in lights_by_gpu.items():
             with self._opened(gpu) as (table, _):
                 table.replace(lights)
-                found[gpu] = {
+                result[gpu] = {
                     ip: {"lit": light.lit, "paths": [path._asdict() for path in light.paths]}
                     for ip, light in sorted(table.read().items())
                 }
-        return found
+        return result
 
     def begin(self, gpu: str, directory: Path, addresses: Sequence[str]) -> None:
         """A worker starts at ``gpu`` that posts in ``directory`` what it sends to ranks of these addresses.
@@ -109,9 +109,9 @@ class Lightpaths:
         while True:
             with self._lock:
                 posting = list(self._posting.items())
-            found = {gpu: _turned(worker) for gpu, worker in posting}
-            if time.monotonic() >= deadline or any(known.get(gpu, 0) != n for gpu, n in found.items()):
-                return found
+            turns = {gpu: _turned(worker) for gpu, worker in posting}
+            if time.monotonic() >= deadline or any(known.get(gpu, 0) != n for gpu, n in turns.items()):
+                return turns
             time.sleep(LOOK_S)
 
     def traffic(self) -> dict[str, Any]:

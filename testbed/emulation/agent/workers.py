@@ -165,8 +165,14 @@ class Worker:
             end = self.guest_end
             tail = _tail(place.directory / "stderr.txt")
             ended = Outcome(end.exit_code, end.signal, end.oom, end.error, tail)
-        told = {"id": place.id, "job": place.job, "rank": place.rank, "gpu": place.gpu, "state": self.state}
-        return told | asdict(ended)
+        document = {
+            "id": place.id,
+            "job": place.job,
+            "rank": place.rank,
+            "gpu": place.gpu,
+            "state": self.state,
+        }
+        return document | asdict(ended)
 
 
 class Workers:
@@ -217,10 +223,10 @@ class Workers:
 
     # -- starting
 
-    def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
+    def start_all(self, batch: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
         """Start workers in parallel, all or none. Return the id, GPU and state of each. Raises AgentError
         naming the rank and the cause."""
-        chosen = list(wanted)
+        chosen = list(batch)
         self._settle({request.gpu for request in chosen})
         self._remove(self._in_the_way(chosen))
         with self._spare_starts:
@@ -258,10 +264,10 @@ class Workers:
         self._remove_later(workers)
         return [{"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers]
 
-    def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]:
+    def start_spares(self, spares: Iterable[SpareRequest]) -> list[dict[str, Any]]:
         """Start the processes of spares, which wait to become workers. Return the description of each spare.
         Raises AgentError naming the GPU."""
-        return [self._start_spare(request) for request in wanted]
+        return [self._start_spare(request) for request in spares]
 
     def _start_spare(self, request: SpareRequest) -> dict[str, Any]:
         self._settle({request.gpu})
@@ -328,16 +334,16 @@ class Workers:
     def _at_hand(self, request: WorkerRequest) -> Worker | None:
         """The resident of the same job that waits on a GPU."""
         where = (request.job, request.gpu)
-        found = (w for w in self._workers.values() if (w.place.job, w.place.gpu) == where)
-        return next((w for w in found if w.state == "waiting" and request.stays), None)
+        candidates = (w for w in self._workers.values() if (w.place.job, w.place.gpu) == where)
+        return next((w for w in candidates if w.state == "waiting" and request.stays), None)
 
     def _in_the_way(self, chosen: list[WorkerRequest]) -> list[Worker]:
         """Ended workers of earlier attempts on the GPUs of those that are to start."""
         with self._lock:
-            wanted = {(request.job, request.gpu) for request in chosen if request.attempt}
+            retried = {(request.job, request.gpu) for request in chosen if request.attempt}
             return [
                 w for w in self._workers.values()
-                if (w.place.job, w.place.gpu) in wanted and w.state == "exited"
+                if (w.place.job, w.place.gpu) in retried and w.state == "exited"
             ]  # fmt: skip
 
     def _remove_later(self, workers: list[Worker]) -> None:
@@ -364,8 +370,12 @@ class Workers:
     def _settle(self, gpus: Collection[str] | None = None) -> None:
         """Have those that are about to leave these GPUs (None: any) do so now."""
         with self._lock:
-            self._leaving = [one for one in self._leaving if one[2].is_alive()]
-            mine = [one for one in self._leaving if gpus is None or any(w.place.gpu in gpus for w in one[0])]
+            self._leaving = [removal for removal in self._leaving if removal[2].is_alive()]
+            mine = [
+                removal
+                for removal in self._leaving
+                if gpus is None or any(w.place.gpu in gpus for w in removal[0])
+            ]
         for _, hurry, thread in mine:
             hurry.set()
             thread.join(30.0)
@@ -432,12 +442,12 @@ class Workers:
             return plan
         return replace(plan, image=self._image)
 
-    def put_workload(self, digest: str, part: Path, found: str) -> None:
+    def put_workload(self, digest: str, part: Path, actual_digest: str) -> None:
         """Keep a workload, the file ``part`` with SHA-256 ``found``, for workers to be started; it is moved.
 
         Raises AgentError.
         """
-        if found != digest:
+        if actual_digest != digest:
             raise AgentError(422, f"workload {digest}: what was sent is another one")
         try:
             part.replace(self.workloads / digest)
@@ -471,16 +481,16 @@ class Workers:
             if place.guest is not None:
                 if (refusal := refusal_of(place.guest)) is not None:
                     return refusal
-                told = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
-                worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **told})
+                environment = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
+                worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **environment})
         except (AgentError, ValueError, *Failures) as error:
             return str(error)
         return None
 
     def _averager(self, request: WorkerRequest) -> dict[str, Any]:
         """Averager of a worker's gradients. Raises ValueError."""
-        found = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
-        gpus = [gpu.name for gpu in found if gpu is not None]
+        peers = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
+        gpus = [gpu.name for gpu in peers if gpu is not None]
         return place_of(self._fabric, gpus, request.rank, self._network.emulation.rate_bps)
 
     def _onic_directory(self, gpu: str) -> Path | None:
@@ -553,9 +563,9 @@ class Workers:
 
     # -- guests
 
-    def _begin(self, worker: Worker, at: float) -> None:
+    def _begin(self, worker: Worker, start_s: float) -> None:
         """Start a worker's guest at ``at``, in a thread of its own."""
-        while (left := at - time.monotonic()) > 0:
+        while (left := start_s - time.monotonic()) > 0:
             if worker.state != "running":
                 return
             time.sleep(min(left, 0.1))
@@ -626,8 +636,8 @@ class Workers:
         if guest is None or guest.id is None or (directory / "stdout.txt").exists():
             return
         try:
-            for stream, said in guest.output().items():
-                write_whole(directory / f"{stream}.txt", said)
+            for stream, text in guest.output().items():
+                write_whole(directory / f"{stream}.txt", text)
         except (*DockerFailures, OSError) as error:
             log.warning("output of worker %s is lost: %s", worker.place.id, error)
 
@@ -638,15 +648,17 @@ class Workers:
             worker = self._workers.get(name)
         if worker is not None and worker.host.guest is not None and worker.guest_end is None:
             try:
-                found = worker.host.guest.output()
+                streams = worker.host.guest.output()
             except DockerFailures as error:
                 raise AgentError(503, f"worker {name}: Docker: {docker_reason(error)}") from None
         else:
             try:
-                found = {stream: read_from(self._directory / name / f"{stream}.txt", 0) for stream in STREAMS}
+                streams = {
+                    stream: read_from(self._directory / name / f"{stream}.txt", 0) for stream in STREAMS
+                }
             except OSError as error:
                 raise AgentError(404, f"worker {name}: no output of a command: {error.strerror}") from None
-        return {stream: said.decode(errors="replace") for stream, said in found.items()}
+        return {stream: text.decode(errors="replace") for stream, text in streams.items()}
 
     def _marked(self, worker: Worker, event: dict[str, Any]) -> dict[str, Any]:
         return event | {"job": worker.place.job, "worker": worker.place.id, "rank": worker.place.rank}
@@ -742,8 +754,8 @@ class Workers:
                 if worker.place.id in stopped and worker.state == "running":
                     self._read_events(worker)
                     worker.state = "waiting"
-            others = [w for w in mine if w.state in ("starting", "running")]
-        if errors := self._remove(others):
+            active = [w for w in mine if w.state in ("starting", "running")]
+        if errors := self._remove(active):
             raise AgentError(500, f"job {job}: {errors[0]}")
 
     def choose_state(self, job: str, without: Collection[int]) -> int:
@@ -782,16 +794,18 @@ class Workers:
 
     # -- the rest of a worker's life
 
-    def release(self, ids: Iterable[str], at: float) -> None:
+    def release(self, ids: Iterable[str], start_s: float) -> None:
         """Write each worker's ``go`` file. Raises AgentError when there is no such worker."""
         chosen = [self._get(name) for name in ids]
         for worker in chosen:
-            write_whole(worker.place.directory / "go", json.dumps({"at": at}).encode())
+            write_whole(worker.place.directory / "go", json.dumps({"at": start_s}).encode())
             with self._lock:
                 begins = worker.host.guest is not None and not worker.begun
                 worker.begun = worker.begun or begins
             if begins:
-                threading.Thread(target=self._begin, args=(worker, at), name="guest", daemon=True).start()
+                threading.Thread(
+                    target=self._begin, args=(worker, start_s), name="guest", daemon=True
+                ).start()
 
     def _get(self, name: str) -> Worker:
         with self._lock:

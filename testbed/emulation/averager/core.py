@@ -210,14 +210,16 @@ class Core:
     def connected_above(self, key: int, now: float) -> None:
         """The connection to the averager above is there."""
         assert self.unit.above is not None
-        said = next(iter(self._ports.values())).hello
-        assert said is not None
+        first_hello = next(iter(self._ports.values())).hello
+        assert first_hello is not None
         rank, servers = self.unit.above
         form = Form(self.unit.coding.bits, self.unit.coding.leaving)
         self.calls_above = False
         self._above = self.streams[key] = Stream(key, self.unit.answers, now)
-        self._above.ring = Ring(DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(said.frame)))
-        self._above.put(wire.hello(Hello(rank, servers, form, said.block, said.frame, self._first)), now)
+        self._above.ring = Ring(DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(first_hello.frame)))
+        self._above.put(
+            wire.hello(Hello(rank, servers, form, first_hello.block, first_hello.frame, self._first)), now
+        )
 
     def not_connected_above(self, reason: str) -> None:
         """The averager above cannot be reached; the shell is to try again until the deadline."""
@@ -364,22 +366,22 @@ class Core:
 
     # -- sessions ------------------------------------------------------------------------------------------
 
-    def _join(self, stream: Stream, said: Hello, now: float) -> None:
+    def _join(self, stream: Stream, hello: Hello, now: float) -> None:
         servers, form = self.unit.coding.servers, self.unit.arriving
-        if said.servers != servers:
-            raise WireError(f"rank {said.rank} of {said.servers} servers, but this averager has {servers}")
-        if said.rank in self._ports:
+        if hello.servers != servers:
+            raise WireError(f"rank {hello.rank} of {hello.servers} servers, but this averager has {servers}")
+        if hello.rank in self._ports:
             if self._active or self._above is not None:
-                self._reset(f"{self.unit.name(said.rank)} has connected anew", now)
+                self._reset(f"{self.unit.name(hello.rank)} has connected anew", now)
             else:
                 self.calls_above = False
-                self._close(self._ports.pop(said.rank), now)
+                self._close(self._ports.pop(hello.rank), now)
         if not self._ports:
             self._since = now
-        stream.hello, stream.port = said, said.rank
-        stream.ring = Ring(DEPTH * (HEADER_BYTES + form.bytes_of(said.frame)))
-        self._ports[said.rank] = stream
-        self.counts.bytes_in[said.rank] += len(wire.hello(said))
+        stream.hello, stream.port = hello, hello.rank
+        stream.ring = Ring(DEPTH * (HEADER_BYTES + form.bytes_of(hello.frame)))
+        self._ports[hello.rank] = stream
+        self.counts.bytes_in[hello.rank] += len(wire.hello(hello))
         if len(self._ports) == servers:
             self._compare_hellos(now)
 
@@ -388,22 +390,25 @@ class Core:
 
         Not sooner: a server that comes after an error would wait for those that were told.
         """
-        said = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
+        hellos = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
         form = self.unit.arriving
-        for port, one in said.items():
-            if one.form != form:
+        for port, hello in hellos.items():
+            if hello.form != form:
                 return self._refuse(
                     self._ports[port],
-                    f"codes of {one.form.bits} bits with {one.form.parts} parts of the last symbol, "
+                    f"codes of {hello.form.bits} bits with {hello.form.parts} parts of the last symbol, "
                     f"not {form.bits} with {form.parts}",
                     now,
                 )
         odd = _odd_one(
-            {port: f"blocks of {one.block} values in frames of {one.frame}" for port, one in said.items()}
+            {
+                port: f"blocks of {hello.block} values in frames of {hello.frame}"
+                for port, hello in hellos.items()
+            }
         )
         if odd is not None:
             return self._disagree(*odd, now)
-        self._first = min(one.needs for one in said.values())
+        self._first = min(hello.needs for hello in hellos.values())
         self._since = now
         if self.unit.above is None:
             self._begin(now)
@@ -524,7 +529,7 @@ class Core:
         if self._above is not None and len(self._above.outgoing) + len(self._asked) >= 2 * DEPTH:
             return False
         heads = [stream.head for stream in ports if stream.head is not None]
-        odd = _odd_one({port: f"{one.position} with {one.count} codes" for port, one in enumerate(heads)})
+        odd = _odd_one({port: f"{head.position} with {head.count} codes" for port, head in enumerate(heads)})
         if odd is not None:
             self._disagree(*odd, now)
             return False

@@ -72,7 +72,7 @@ class Server:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, 0)
         self._write_status()
-        ticked = told = time.monotonic()
+        ticked = status_s = time.monotonic()
         try:
             while not self._stopped:
                 for key, events in self._selector.select(_TICK_S):
@@ -87,8 +87,8 @@ class Server:
                     self._core.tick(now)
                     self._call_above(now)
                     self._flush()
-                if now - told >= _STATUS_S:
-                    told = now
+                if now - status_s >= _STATUS_S:
+                    status_s = now
                     self._write_status()
         finally:
             self._write_status()

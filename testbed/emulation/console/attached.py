@@ -111,7 +111,7 @@ class Attached:
     def _entry(self, node: str) -> Mapping[str, Any]:
         """Return the inventory's entry of a switch, empty for another node."""
         there = (self.inventory.get(part, {}) for part in ("packet_switches", "optical_switches"))
-        return next((found[node] for found in there if node in found), {})
+        return next((entries[node] for entries in there if node in entries), {})
 
     def _lab_of(self, node: str) -> Lab:
         """The lab by which things of a node are named: of another host's part its own."""
@@ -162,10 +162,10 @@ class Attached:
         if place.host is not None:
             try:
                 with FaultClient(str(self.inventory["agent"])) as agent:
-                    found = agent.run(place.host, place.namespace, words, timeout_s)
+                    reply = agent.run(place.host, place.namespace, words, timeout_s)
             except FaultError as error:
                 raise LabError(str(error)) from None
-            return subprocess.CompletedProcess(list(words), found["code"], found["stdout"], found["stderr"])
+            return subprocess.CompletedProcess(list(words), reply["code"], reply["stdout"], reply["stderr"])
         return subprocess.run(
             place.command(words),
             stdin=subprocess.DEVNULL,
@@ -213,8 +213,8 @@ def of_lab(lab: Lab) -> Attached:
 
 def labs_up() -> list[str]:
     """Return the ids of labs that are built and alive."""
-    found = sorted(path.parent.name for path in STATE_ROOT.glob("*/inventory.json"))
-    return [name for name in found if Lab(name).is_alive()]
+    built = sorted(path.parent.name for path in STATE_ROOT.glob("*/inventory.json"))
+    return [name for name in built if Lab(name).is_alive()]
 
 
 def _listed(names: Mapping[str, str]) -> str:

@@ -124,12 +124,12 @@ def capturing(words: Sequence[str], lab: Attached, what: str) -> Iterator[Captur
         # Ctrl-C comes to us alone; tcpdump is told to end, and writes what it still has.
         start_new_session=True,
     )
-    found = Capturing(process)
+    running = Capturing(process)
     try:
         _await_begin(process, what)
-        yield found
+        yield running
     finally:
-        found.dropped = _end(process)
+        running.dropped = _end(process)
 
 
 def _await_begin(process: subprocess.Popen[str], what: str) -> None:
@@ -155,8 +155,8 @@ def _end(process: subprocess.Popen[str]) -> str | None:
     except subprocess.TimeoutExpired:
         process.kill()
         _, rest = process.communicate()
-    said = [line.strip() for line in rest.splitlines() if "dropped by kernel" in line]
-    return next((line for line in said if not line.startswith("0 ")), None)
+    lines = [line.strip() for line in rest.splitlines() if "dropped by kernel" in line]
+    return next((line for line in lines if not line.startswith("0 ")), None)
 
 
 def check_writable(path: Path) -> None:
@@ -198,14 +198,14 @@ def records(data: bytes) -> Iterator[tuple[bytes, int]]:
     if order is None or len(data) < _FILE_HEADER:
         raise ValueError("it is no capture file")
     header = struct.Struct(f"{order}IIII")
-    at = _FILE_HEADER
-    while at + _RECORD_HEADER <= len(data):
-        _, _, kept, length = header.unpack_from(data, at)
-        at += _RECORD_HEADER
-        if at + kept > len(data):
+    offset = _FILE_HEADER
+    while offset + _RECORD_HEADER <= len(data):
+        _, _, kept, length = header.unpack_from(data, offset)
+        offset += _RECORD_HEADER
+        if offset + kept > len(data):
             return
-        yield data[at : at + kept], length
-        at += kept
+        yield data[offset : offset + kept], length
+        offset += kept
 
 
 def read(path: Path) -> list[Seen]:
@@ -220,6 +220,6 @@ def read(path: Path) -> list[Seen]:
 
 def described(seen: Sequence[Seen]) -> Iterator[str]:
     """Yield a line for each colour, for a person."""
-    for one in seen:
-        colour = "no colour" if one.channel is None else f"λ{one.channel}"
-        yield f"{colour}: {one.packets} packets, {one.bytes} bytes"
+    for colour_count in seen:
+        colour = "no colour" if colour_count.channel is None else f"λ{colour_count.channel}"
+        yield f"{colour}: {colour_count.packets} packets, {colour_count.bytes} bytes"

@@ -76,19 +76,19 @@ def light_between(lab: Attached, source: str, target: str) -> Light:
         if onic.standing:
             with closing(LightTable(_pins(lab, source))) as lights:
                 standing = lights.read().get(ip)
-            found = standing.paths if standing is not None and standing.lit else ()
+            transmitters = standing.paths if standing is not None and standing.lit else ()
         elif onic.transmitters == "tunable":
             directory = Path(lab.inventory["onics"][source]["directory"])
             agent = directory / "flow.sock"
             mapped = _wavelength_map(directory / "map.json").get(ip)
-            found = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
+            transmitters = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
         else:
             with closing(RouteTable(_pins(lab, source))) as routes:
                 route = routes.read().get(ip)
-            found = () if route is None else (route,)
-    if not found:
+            transmitters = () if route is None else (route,)
+    if not transmitters:
         raise NoLight(f"no light leads from {source} to {target} now; {remedy(lab.fabric, source, target)}")
-    return Light(source, target, found, agent)
+    return Light(source, target, transmitters, agent)
 
 
 def remedy(fabric: Fabric, source: str, target: str) -> str:
@@ -137,17 +137,24 @@ def packets_on(lab: Attached, light: Light) -> dict[Transmitter, int]:
     with _reading(light.source):
         if onic.standing:
             ip, sent = lab.fabric.gpus[light.target].ip, read_traffic(pins).sent_on
-            keys = {one: (ip, one.port, one.wavelength) for one in light.transmitters}
-            return {one: sent[key].packets if key in sent else 0 for one, key in keys.items()}
+            keys = {
+                transmitter: (ip, transmitter.port, transmitter.wavelength)
+                for transmitter in light.transmitters
+            }
+            return {transmitter: sent[key].packets if key in sent else 0 for transmitter, key in keys.items()}
         by_port = read_counters(pins, onic.ports).light_tx_packets
-        return {one: by_port[one.port] for one in light.transmitters}
+        return {transmitter: by_port[transmitter.port] for transmitter in light.transmitters}
 
 
 def taken(lab: Attached, light: Light, before: Mapping[Transmitter, int]) -> str:
     """Return the transmitters that have sent something since the count ``before``, as text. Raises LabError
     if none has."""
     now = packets_on(lab, light)
-    used = [named(lab.fabric, light.source, one) for one in light.transmitters if now[one] > before[one]]
+    used = [
+        named(lab.fabric, light.source, transmitter)
+        for transmitter in light.transmitters
+        if now[transmitter] > before[transmitter]
+    ]
     if not used:
         raise LabError(f"from {light.source} to {light.target}: nothing left as light")
     return ", ".join(used)
@@ -224,10 +231,10 @@ def _wavelength_map(path: Path) -> Mapping[str, Mapping[str, int]]:
     """Return the latest wavelength map of an O-NIC's agent, by the peers' addresses, empty without a map.
     Raises OSError, ValueError."""
     try:
-        found: Mapping[str, Mapping[str, int]] = json.loads(path.read_bytes())["peers"]
+        peers: Mapping[str, Mapping[str, int]] = json.loads(path.read_bytes())["peers"]
     except FileNotFoundError:
         return {}
-    return found
+    return peers
 
 
 @contextmanager

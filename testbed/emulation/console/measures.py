@@ -54,15 +54,15 @@ def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
         raise LabError(f"ping from {source} to {target}: {error}") from None
     came = _RTT_MS.search(done.stdout)
     if came is None and "packets transmitted" not in done.stdout and "unreachable" not in done.stderr:
-        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise LabError(f"ping from {source} to {target}: {said[-1]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        raise LabError(f"ping from {source} to {target}: {lines[-1]}")
     return Pinged(source, target, float(came[1]) / 1e3 if came else None)
 
 
 def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
     """Send one echo over the current light of O-NICs and return the result. Raises NoLight and LabError."""
-    found = light_echoes.echo(lab, places, source, target)
-    return Pinged(source, target, found.rtt_s, found.over, found.waited_s)
+    echo = light_echoes.echo(lab, places, source, target)
+    return Pinged(source, target, echo.rtt_s, echo.over, echo.waited_s)
 
 
 def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
@@ -101,7 +101,7 @@ def ping_all(
         rows = [[pool.submit(one, source, target) for target in gpus if target != source] for source in gpus]
         try:
             for row in rows:
-                yield [found for future in row if (found := future.result()) is not None]
+                yield [result for future in row if (result := future.result()) is not None]
         finally:
             # Whoever wants no more of them does not wait for those that have not begun.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -127,11 +127,11 @@ def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
     tried = ping_light(lab, lab.places(), client, server)
     if tried.rtt_s is None:
         raise LabError(no_answer(tried))
-    lit = light_echoes.light_between(lab, client, server)
-    with light_echoes.asked_for(lab, lit):
-        before = light_echoes.packets_on(lab, lit)
-        found = _iperf(lab, client, server, seconds)
-        return replace(found, over=light_echoes.taken(lab, lit, before))
+    light = light_echoes.light_between(lab, client, server)
+    with light_echoes.asked_for(lab, light):
+        before = light_echoes.packets_on(lab, light)
+        transfer = _iperf(lab, client, server, seconds)
+        return replace(transfer, over=light_echoes.taken(lab, light, before))
 
 
 def no_answer(pinged: Pinged) -> str:
@@ -167,8 +167,8 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
         )
         sent = _rate(sending.stdout)
         if sent is None:
-            said = (sending.stderr or sending.stdout).strip().splitlines() or ["it said nothing"]
-            raise LabError(f"{what}: {said[-1]}")
+            lines = (sending.stderr or sending.stdout).strip().splitlines() or ["it said nothing"]
+            raise LabError(f"{what}: {lines[-1]}")
         assert serving.stdout is not None
         # It writes its line as the connection closes, which may wait for what is still in queues.
         received = _rate(_line_within(serving, IPERF_SLACK_S))
@@ -225,8 +225,8 @@ def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
     while time.monotonic() < deadline:
         if serving.poll() is not None:
             assert serving.stderr is not None
-            said = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
-            raise LabError(f"{what}: {said[-1]}")
+            lines = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
+            raise LabError(f"{what}: {lines[-1]}")
         if _listens(table.read_text()):
             return
         time.sleep(0.02)
@@ -247,17 +247,17 @@ def _rate(report: str) -> float | None:
     return float(lines[-1].split(",")[8]) if lines else None
 
 
-def line(one: Pinged) -> str:
+def line(result: Pinged) -> str:
     """Return the result of a ping as a line for a person."""
-    said = "no answer" if one.rtt_s is None else f"{1e3 * one.rtt_s:.2f} ms"
-    over = "" if one.over is None else f" over {one.over}"
-    waited = f", lit after {1e3 * one.waited_s:.2f} ms" if one.waited_s else ""
-    return f"{one.source} -> {one.target}: {said}{over}{waited}"
+    answer = "no answer" if result.rtt_s is None else f"{1e3 * result.rtt_s:.2f} ms"
+    over = "" if result.over is None else f" over {result.over}"
+    waited = f", lit after {1e3 * result.waited_s:.2f} ms" if result.waited_s else ""
+    return f"{result.source} -> {result.target}: {answer}{over}{waited}"
 
 
 def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
     """Return the last line of Mininet's pingall."""
-    received = sum(one.rtt_s is not None for one in pinged.values())
+    received = sum(result.rtt_s is not None for result in pinged.values())
     lost = 100 * (len(pinged) - received) / len(pinged) if pinged else 0
     return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"
 
@@ -272,7 +272,7 @@ def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float
 
 def by_light(pinged: Mapping[tuple[str, str], Pinged]) -> str:
     """Return a line with the number of pings that took light, for GPUs with O-NICs."""
-    lit = sum(one.over is not None for one in pinged.values())
-    rest = len(pinged) - lit
-    others = f"; {rest} took the control network, as no light led there" if rest else ""
-    return f"*** {lit} of {len(pinged)} took light{others}"
+    by_light_count = sum(result.over is not None for result in pinged.values())
+    rest = len(pinged) - by_light_count
+    remark = f"; {rest} took the control network, as no light led there" if rest else ""
+    return f"*** {by_light_count} of {len(pinged)} took light{remark}"

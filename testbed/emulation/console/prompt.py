@@ -196,7 +196,7 @@ class Prompt(CLI):  # type: ignore[misc]
             error("usage: source <file>\n")
             return False
         lines = Path(words[0]).read_text(encoding="utf-8").splitlines()
-        return any(self.onecmd(self.precmd(one.strip())) for one in lines)
+        return any(self.onecmd(self.precmd(command.strip())) for command in lines)
 
     def onecmd(self, line: str) -> bool:
         """Run one command. Print a line if the command fails, so that the next may be typed. Return whether
@@ -290,9 +290,13 @@ class Prompt(CLI):  # type: ignore[misc]
         if pinged.rtt_s is None:
             error(f"*** {self._why(pinged)}\n")
 
-    def _why(self, one: Pinged) -> str:
+    def _why(self, result: Pinged) -> str:
         """Return the reason why no reply came."""
-        return measures.no_answer(one) if one.over else self.controller.why_not(one.source, one.target)
+        return (
+            measures.no_answer(result)
+            if result.over
+            else self.controller.why_not(result.source, result.target)
+        )
 
     def do_pingall(self, line: str) -> None:
         """Ping between all GPUs for at most 300 seconds or as many as said; why where nothing comes back.
@@ -325,23 +329,23 @@ class Prompt(CLI):  # type: ignore[misc]
         output("*** Ping: testing ping reachability\n")
         pinged: dict[tuple[str, str], Pinged] = {}
         for row in measures.ping_all(self.mn.lab, gpus, within_s=within_s):
-            pinged |= {(one.source, one.target): one for one in row}
-            marks = [one.target if one.rtt_s is not None else "X" for one in row]
+            pinged |= {(result.source, result.target): result for result in row}
+            marks = [result.target if result.rtt_s is not None else "X" for result in row]
             if full:
-                output("".join(f"{measures.line(one)}\n" for one in row))
+                output("".join(f"{measures.line(result)}\n" for result in row))
             else:
                 output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
         output(measures.results(pinged) + "\n")
         if self.mn.lab.fabric.onics:
             output(measures.by_light(pinged) + "\n")
-        self._why_lost([one for one in pinged.values() if one.rtt_s is None])
+        self._why_lost([result for result in pinged.values() if result.rtt_s is None])
         if left := measures.untried(pinged, len(gpus), within_s):
             output(f"*** {left}; for longer: {command} SECONDS\n")
 
     def _why_lost(self, lost: list[Pinged]) -> None:
         why: dict[str, list[str]] = {}
-        for one in lost[:MOST_WHY]:
-            why.setdefault(self._why(one), []).append(f"{one.source}->{one.target}")
+        for result in lost[:MOST_WHY]:
+            why.setdefault(self._why(result), []).append(f"{result.source}->{result.target}")
         for reason, pairs in why.items():
             more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
             output(f"*** {' '.join(pairs[:4])}{more}: {reason}\n")
@@ -357,12 +361,13 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         self._known(*words[:2])
         output(f"*** Iperf: testing TCP bandwidth between {words[0]} and {words[1]} \n")
-        found = measures.iperf(self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2]))
+        transfer = measures.iperf(self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2]))
         scale = self.mn.lab.scale
         output(
-            f"*** Results: {format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
-            + (f"; as real, {format_rate(found.received_bps * scale)} received" if scale != 1 else "")
-            + (f"; over {found.over}\n" if found.over else "\n")
+            f"*** Results: {format_rate(transfer.received_bps)} received, "
+            f"{format_rate(transfer.sent_bps)} sent"
+            + (f"; as real, {format_rate(transfer.received_bps * scale)} received" if scale != 1 else "")
+            + (f"; over {transfer.over}\n" if transfer.over else "\n")
         )
 
     def do_capture(self, line: str) -> None:
@@ -370,28 +375,31 @@ class Prompt(CLI):  # type: ignore[misc]
         Ends after 10 seconds and 100,000 packets unless said otherwise. Something to see: g0 ping g1 &
         Usage: capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"""
         try:
-            asked = _capture_of(line)
+            options = _capture_of(line)
         except (ValueError, argparse.ArgumentError) as wrong:
             usage = "capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"
             error(f"usage: {usage}: {wrong}\n")
             return
-        tap = capture.tap_of(self.mn.lab, asked.port)
-        if asked.write is not None:
-            capture.check_writable(Path(asked.write))
-        words = capture.command(tap, asked.direction, asked.write, asked.count)
-        what = f"{asked.port} ({tap.interface})"
+        tap = capture.tap_of(self.mn.lab, options.port)
+        if options.write is not None:
+            capture.check_writable(Path(options.write))
+        words = capture.command(tap, options.direction, options.write, options.count)
+        what = f"{options.port} ({tap.interface})"
         with capture.capturing(words, self.mn.lab, what) as running:
-            output(f"*** capturing at {what} for {asked.time:g} s; Ctrl-C ends it\n")
+            output(f"*** capturing at {what} for {options.time:g} s; Ctrl-C ends it\n")
             sys.stdout.flush()
             # Who ends it by Ctrl-C has had what was wanted.
             with suppress(KeyboardInterrupt):
-                running.ended(asked.time)
+                running.ended(options.time)
         if running.dropped is not None:
             output(f"*** {running.dropped}: the capture is not whole\n")
-        if asked.write is not None:
-            seen = capture.read(Path(asked.write))
-            packets, size = sum(one.packets for one in seen), sum(one.bytes for one in seen)
-            output(f"*** {asked.write}: {packets} packets, {size} bytes\n")
+        if options.write is not None:
+            seen = capture.read(Path(options.write))
+            packets, size = (
+                sum(colour_count.packets for colour_count in seen),
+                sum(colour_count.bytes for colour_count in seen),
+            )
+            output(f"*** {options.write}: {packets} packets, {size} bytes\n")
             if tap.tagged:
                 output("".join(f"***   {colour}\n" for colour in capture.described(seen)))
 
@@ -471,13 +479,13 @@ class Prompt(CLI):  # type: ignore[misc]
         """A fault by the lab's fault service, or its end; waits until it is seen to be so."""
         with FaultClient(str(self.mn.lab.inventory["agent"])) as faults:
             fault = faults.ask("restore" if back else do, target)
-            wanted = "over" if back else "in force"
+            goal = "over" if back else "in force"
             deadline = time.monotonic() + CHANGE_S
-            while (report := faults.fault(fault)).state != wanted:
+            while (report := faults.fault(fault)).state != goal:
                 if report.error is not None:
                     raise FaultError(None, f"{target}: {report.error}")
                 if time.monotonic() > deadline:
-                    raise FaultError(None, f"{target} was not {wanted} after {CHANGE_S:g} s")
+                    raise FaultError(None, f"{target} was not {goal} after {CHANGE_S:g} s")
                 time.sleep(0.02)
 
     # -- of Mininet, what makes no sense here
@@ -516,12 +524,12 @@ def _capture_of(line: str) -> argparse.Namespace:
     words.add_argument("-t", "--time", type=float, default=CAPTURE_S)
     words.add_argument("-c", "--count", type=int, default=CAPTURE_PACKETS)
     words.add_argument("--direction", choices=("in", "out", "inout"), default="inout")
-    found = words.parse_args(shlex.split(line))
-    if not 0.1 <= found.time <= LONGEST_CAPTURE_S:
+    options = words.parse_args(shlex.split(line))
+    if not 0.1 <= options.time <= LONGEST_CAPTURE_S:
         raise ValueError(f"0.1 to {LONGEST_CAPTURE_S:g} seconds")
-    if found.count < 1:
+    if options.count < 1:
         raise ValueError("at least one packet")
-    return found
+    return options
 
 
 def _is_time(word: str) -> bool:

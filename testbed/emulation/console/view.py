@@ -79,8 +79,8 @@ class LabNode(Node):  # type: ignore[misc]
 
     def enter(self) -> None:
         """Have a shell where the node is now. Raises LabError."""
-        found = self.lab.place(self.name)
-        place = Place(found.namespace, host=found.host)
+        current = self.lab.place(self.name)
+        place = Place(current.namespace, host=current.host)
         if self.shell is not None and (place != self._place or self.shell.poll() is not None):
             self.terminate()
         if self.shell is None:
@@ -112,8 +112,8 @@ class LabNode(Node):  # type: ignore[misc]
             return done.stdout + done.stderr
         if not self._starting:
             self.enter()
-        found: str = super().cmd(*args, **kwargs)
-        return found
+        text: str = super().cmd(*args, **kwargs)
+        return text
 
     def popen(self, *args: Any, **kwargs: Any) -> Any:
         """Start a process in the node's network and return it. Raises LabError."""
@@ -147,9 +147,9 @@ class LabNode(Node):  # type: ignore[misc]
             os.close(descriptor)
 
 
-def _states_of(said: str) -> dict[str, str]:
+def _states_of(text: str) -> dict[str, str]:
     """The same of what ``ip -j link`` says."""
-    links = json.loads(said or "[]")
+    links = json.loads(text or "[]")
     return {link["ifname"]: "OK" if {"UP", "LOWER_UP"} <= set(link["flags"]) else "DOWN" for link in links}
 
 

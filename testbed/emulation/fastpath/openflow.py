@@ -152,9 +152,9 @@ def ask_groups(xid: int) -> bytes:
     return _ask(GROUP_DESC, xid, struct.pack("!I4x", 0xFFFFFFFC))
 
 
-def echo(told: Told) -> bytes:
+def echo(request: Told) -> bytes:
     """Return the reply to an echo request."""
-    return _message(ECHO_REPLY, told.xid, told.body)
+    return _message(ECHO_REPLY, request.xid, request.body)
 
 
 @dataclass
@@ -175,11 +175,11 @@ class Reader:
             body = bytes(self._bytes[_HEADER.size : length])
             del self._bytes[:length]
             try:
-                told = _told(kind, xid, body)
+                message = _told(kind, xid, body)
             except (struct.error, IndexError) as error:
                 raise MalformedError(f"message of type {kind}: {error}") from error
-            if told is not None:
-                yield told
+            if message is not None:
+                yield message
 
 
 def _told(kind: int, xid: int, body: bytes) -> Told | None:
@@ -206,13 +206,13 @@ def _answer(what: int, xid: int, body: bytes, more: bool) -> Told | None:
 
 def _parts(body: bytes, what: str, least: int, place: int = 0) -> Iterator[bytes]:
     """Cut bytes into parts of at least so many, each of which has its length at a place in it."""
-    at = 0
-    while at < len(body):
-        (length,) = struct.unpack_from("!H", body, at + place)
+    offset = 0
+    while offset < len(body):
+        (length,) = struct.unpack_from("!H", body, offset + place)
         if length < least:
             raise MalformedError(f"{what} of {length} bytes")
-        yield body[at : at + length]
-        at += length
+        yield body[offset : offset + length]
+        offset += length
 
 
 def _updates(xid: int, body: bytes) -> Told:

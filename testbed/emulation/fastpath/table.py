@@ -122,41 +122,41 @@ def read_match(data: bytes) -> Match:
     """Parse a match as it is on the wire (type, length, fields, padding) and return it."""
     mask, value = bytearray(4 * WORDS), bytearray(4 * WORDS)
     exact, never = True, False
-    at, end = 4, struct.unpack_from("!H", data, 2)[0]
-    while at < end:
-        kind, number, length = struct.unpack_from("!HBB", data, at)
+    offset, end = 4, struct.unpack_from("!H", data, 2)[0]
+    while offset < end:
+        kind, number, length = struct.unpack_from("!HBB", data, offset)
         masked, number = number & 1, number >> 1
-        body = data[at + 4 : at + 4 + length]
-        at += 4 + length
+        body = data[offset + 4 : offset + 4 + length]
+        offset += 4 + length
         size = length // 2 if masked else length
-        wanted, bits = body[:size], body[size:] if masked else b"\xff" * size
-        place = _place(number, wanted, bits) if kind == _OPENFLOW_BASIC else None
+        field, bits = body[:size], body[size:] if masked else b"\xff" * size
+        place = _place(number, field, bits) if kind == _OPENFLOW_BASIC else None
         if kind == _OPENFLOW_BASIC and number == _VLAN_VID:
             # What is carried has no tag, which reads as 0 here.
-            never = never or any(wanted)
+            never = never or any(field)
         elif place is None:
             exact = False
         else:
-            start, wanted, bits = place
+            start, field, bits = place
             mask[start : start + len(bits)] = bits
-            value[start : start + len(bits)] = wanted
-    found = bytes(v & m for v, m in zip(value, mask, strict=True))
-    return Match(bytes(mask), found, exact, never)
+            value[start : start + len(bits)] = field
+    masked_value = bytes(v & m for v, m in zip(value, mask, strict=True))
+    return Match(bytes(mask), masked_value, exact, never)
 
 
-def _place(number: int, wanted: bytes, bits: bytes) -> tuple[int, bytes, bytes] | None:
+def _place(number: int, value: bytes, bits: bytes) -> tuple[int, bytes, bytes] | None:
     """Return the position of a field among a packet's fields, with value and mask as the kernel has them.
     Return None for a field that the programs do not know."""
     if number == _IN_PORT:
         # In the machine's own byte order.
-        return 0, struct.pack("=I", int.from_bytes(wanted, "big")), b"\xff" * 4
+        return 0, struct.pack("=I", int.from_bytes(value, "big")), b"\xff" * 4
     if number == _ARP_OPERATION:
         # Open vSwitch has the low byte.
-        return (18, wanted[1:], bits[1:]) if not wanted[0] and bits[0] == 0xFF else None
+        return (18, value[1:], bits[1:]) if not value[0] and bits[0] == 0xFF else None
     if number in (_ICMP_TYPE, _ICMP_CODE):
-        return (28 if number == _ICMP_TYPE else 30), b"\0" + wanted, b"\xff" + bits
+        return (28 if number == _ICMP_TYPE else 30), b"\0" + value, b"\xff" + bits
     known = _FIELDS.get(number)
-    return (known[0], wanted, bits) if known and known[1] == len(wanted) else None
+    return (known[0], value, bits) if known and known[1] == len(value) else None
 
 
 @functools.lru_cache(maxsize=65536)
@@ -178,16 +178,16 @@ def read_actions(data: bytes) -> Action | None:
     """Return the action of a list of OpenFlow actions, None if the programs cannot perform it."""
     ports: list[int] = []
     groups: list[int] = []
-    at = 0
-    while at < len(data):
-        kind, length = struct.unpack_from("!HH", data, at)
+    offset = 0
+    while offset < len(data):
+        kind, length = struct.unpack_from("!HH", data, offset)
         if kind == _TO_PORT:
-            ports.append(struct.unpack_from("!I", data, at + 4)[0])
+            ports.append(struct.unpack_from("!I", data, offset + 4)[0])
         elif kind == _TO_GROUP:
-            groups.append(struct.unpack_from("!I", data, at + 4)[0])
+            groups.append(struct.unpack_from("!I", data, offset + 4)[0])
         elif kind != _SET_QUEUE:
             return None
-        at += max(length, 8)
+        offset += max(length, 8)
     if len(ports) > OUTPUTS or (groups and (ports or len(groups) > 1)):
         return None
     return Action(tuple(ports), groups[0] if groups else None)

@@ -86,12 +86,12 @@ def _in_order(item: tuple[LightpathKey, PathCount]) -> tuple[str, int, int]:
 
 
 def _misdirected(fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[str, Any]]) -> int:
-    found = 0
+    packets = 0
     for faceplate in range(1, switch.size + 1):
         end = Port(switch.name, faceplate)
         link = fabric.link_at.get(end)
         if link is not None:
             far = link.other(end)
             # Light that goes on to another WSS is that one's to direct.
-            found += onics[far.node]["misdirected"][far.number] if far.node in onics else 0
-    return found
+            packets += onics[far.node]["misdirected"][far.number] if far.node in onics else 0
+    return packets

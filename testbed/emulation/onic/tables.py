@@ -81,8 +81,8 @@ def read_counters(pins: Path, ports: int) -> Counters:
         of_gpu = _COUNTERS.unpack(table.lookup(U32.pack(0)) or bytes(_COUNTERS.size))
     with closing(open_map(pins, "fibres")) as table:
         fibres = [_FIBRE.unpack(table.lookup(U32.pack(port)) or bytes(_FIBRE.size)) for port in range(ports)]
-    told: dict[str, Any] = dict(zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True))
-    return Counters(**told, **dict(zip(_OF_GPU, of_gpu, strict=True)))
+    by_fibre: dict[str, Any] = dict(zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True))
+    return Counters(**by_fibre, **dict(zip(_OF_GPU, of_gpu, strict=True)))
 
 
 class Transmitter(NamedTuple):
@@ -126,23 +126,23 @@ class RouteTable(_Tables):
 
     def replace(self, routes: Mapping[str, Transmitter]) -> None:
         """Makes these the whole table. A peer that keeps its transmitter is not touched."""
-        wanted = {
+        entries = {
             socket.inet_aton(ip): _ROUTE.pack(port, _tag(channel)) for ip, (port, channel) in routes.items()
         }
         (table,) = self._maps
         present = dict(table.items())
-        for peer in present.keys() - wanted.keys():
+        for peer in present.keys() - entries.keys():
             table.delete(peer)
-        for peer, route in wanted.items():
+        for peer, route in entries.items():
             if present.get(peer) != route:
                 table.update(peer, route)
 
     def read(self) -> dict[str, Transmitter]:
-        found = {}
+        routes = {}
         for peer, route in self._maps[0].items():
             port, tag = _ROUTE.unpack(route)
-            found[socket.inet_ntoa(peer)] = Transmitter(port, _channel(tag))
-        return found
+            routes[socket.inet_ntoa(peer)] = Transmitter(port, _channel(tag))
+        return routes
 
 
 class Lit(NamedTuple):
@@ -163,22 +163,22 @@ class LightTable(_Tables):
 
     def replace(self, lights: Mapping[str, Lit]) -> None:
         """Makes these the whole table, each peer's light at once. Raises ValueError, EbpfError."""
-        wanted = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
+        entries = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
         (table,) = self._maps
-        for peer in set(table.keys()) - wanted.keys():
+        for peer in set(table.keys()) - entries.keys():
             table.delete(peer)
-        for peer, light in wanted.items():
+        for peer, light in entries.items():
             table.update(peer, light)
 
     def read(self) -> dict[str, Lit]:
-        found = {}
+        lights = {}
         for peer, value in self._maps[0].items():
-            lit, count, _ = _LIGHT.unpack_from(value)
-            paths = [_PATH.unpack_from(value, _LIGHT.size + at * _PATH.size) for at in range(count)]
-            found[socket.inet_ntoa(peer)] = Lit(
-                bool(lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
+            is_lit, count, _ = _LIGHT.unpack_from(value)
+            paths = [_PATH.unpack_from(value, _LIGHT.size + number * _PATH.size) for number in range(count)]
+            lights[socket.inet_ntoa(peer)] = Lit(
+                bool(is_lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
             )
-        return found
+        return lights
 
 
 def _pack(ip: str, light: Lit) -> bytes:
@@ -222,11 +222,11 @@ class TrafficTable(_Tables):
 
     def peers(self) -> dict[str, PeerCount]:
         """Return the counters of each peer by IP address, also of peers to which nothing was ever sent."""
-        found = {}
+        counts = {}
         for peer, value in self._maps[0].items():
             _, fresh, payload, words, held = _PEER.unpack(value)
-            found[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
-        return found
+            counts[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
+        return counts
 
     def sent_on(self) -> dict[LightpathKey, PathCount]:
         """Return the counters of what was sent on each lightpath that was ever used."""
@@ -237,11 +237,11 @@ class TrafficTable(_Tables):
 
 
 def _carried(table: ebpf.Map) -> dict[LightpathKey, PathCount]:
-    found: dict[LightpathKey, PathCount] = {}
+    counts: dict[LightpathKey, PathCount] = {}
     for key, value in table.items():
         peer, port, tag = _LIGHTPATH.unpack(key)
-        found[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(*_CARRIED.unpack(value))
-    return found
+        counts[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(*_CARRIED.unpack(value))
+    return counts
 
 
 @dataclass(frozen=True)

@@ -269,11 +269,11 @@ def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:
 
 def lasers_of_switch(fabric: Fabric, switch: str) -> dict[int, int]:
     """Return the laser that is plugged into each faceplate port of a WSS, by port."""
-    found = {}
+    lasers = {}
     for gpu in fabric.agents:
         ids = laser_ids(fabric, gpu)
         for number in range(fabric.onics[gpu].ports):
             far = fabric.link_at[Port(gpu, number)].other(Port(gpu, number))
             if far.node == switch:
-                found[far.number] = ids[number]
-    return found
+                lasers[far.number] = ids[number]
+    return lasers

@@ -58,15 +58,15 @@ def read_users(file: Path) -> dict[str, str]:
     if len(text) > _USERS_BYTES:
         raise ValueError(f"{file}: has more than {_USERS_BYTES} bytes")
     lines = text.splitlines()
-    found: dict[str, str] = {}
+    passwords: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         user, separator, password = line.partition(":")
         if not line.strip():
             continue
         if not separator or not user or not password:
             raise ValueError(f"{file}, line {number}: not user:password")
-        found[user] = password
-    return found
+        passwords[user] = password
+    return passwords
 
 
 def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str]) -> None:

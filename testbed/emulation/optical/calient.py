@@ -166,10 +166,10 @@ class Circuits:
         """Raises ValueError and, for what it does not know, TypeError."""
         if missing := [key for key in _KEPT if key not in row]:
             raise ValueError(f"{missing[0]} is missing")
-        found = self.new(**row)
-        if not 1 <= found.source <= self._size or not 1 <= found.destination <= self._size:
-            raise ValueError(f"there is no circuit {found.source}>{found.destination}")
-        return found
+        circuit = self.new(**row)
+        if not 1 <= circuit.source <= self._size or not 1 <= circuit.destination <= self._size:
+            raise ValueError(f"there is no circuit {circuit.source}>{circuit.destination}")
+        return circuit
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
@@ -198,19 +198,23 @@ class Circuits:
 
     def by_port(self) -> dict[int, list[Circuit]]:
         """Return the circuits of each faceplate port that has any."""
-        found: dict[int, list[Circuit]] = {}
+        circuits: dict[int, list[Circuit]] = {}
         for circuit in self.all():
             for port in {circuit.source, circuit.destination}:
-                found.setdefault(port, []).append(circuit)
-        return found
+                circuits.setdefault(port, []).append(circuit)
+        return circuits
 
-    def idle(self, found: Iterable[Circuit | None]) -> list[Circuit]:
+    def idle(self, circuits: Iterable[Circuit | None]) -> list[Circuit]:
         """Return the circuits without repetition, and without those that another command is changing."""
-        return list({id(one): one for one in found if one is not None and one.ticket is None}.values())
+        return list(
+            {
+                id(circuit): circuit for circuit in circuits if circuit is not None and circuit.ticket is None
+            }.values()
+        )
 
     def all(self) -> list[Circuit]:
         """Return every circuit according to the light now, in order of ports."""
-        lit = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
+        wires = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
         kept = []
         for circuit in self._known:
             ticket = circuit.ticket
@@ -220,14 +224,14 @@ class Circuits:
                 circuit.active = phase == "active"
                 if phase == "gone":
                     continue
-            has_light = lit.issuperset(circuit.wires(self._size))
+            has_light = wires.issuperset(circuit.wires(self._size))
             if circuit.ticket is None and circuit.active and not has_light:
                 continue
             if circuit.ticket is None and has_light:
                 circuit.active = True
             kept.append(circuit)
         explained = {wire for circuit in kept for wire in circuit.wires(self._size)}
-        for wire in sorted(lit - explained):
+        for wire in sorted(wires - explained):
             ends = wire.ingress, wire.egress - self._size
             kept.append(Circuit(*ends, active=True, names=self.names))
         self._known = kept
@@ -242,22 +246,22 @@ class Circuits:
             index[ends, circuit.two_way] = circuit
             if circuit.two_way:
                 index[ends[::-1], True] = circuit
-        found: list[Circuit | None] = []
+        circuits: list[Circuit | None] = []
         for conn in conns:
             try:
                 source, destination, two_way = self.read(conn)
             except CircuitError:
-                found.append(None)
+                circuits.append(None)
             else:
-                found.append(index.get(((source, destination), two_way)))
-        return found
+                circuits.append(index.get(((source, destination), two_way)))
+        return circuits
 
-    def provision(self, wanted: Sequence[Circuit]) -> list[bool]:
+    def provision(self, circuits: Sequence[Circuit]) -> list[bool]:
         """Provision circuits in order. Return for each whether it now holds its ports. The others changed
         nothing."""
         taken = {half for circuit in self.all() for half in self._ports(circuit)}
         done = []
-        for circuit in wanted:
+        for circuit in circuits:
             ports = self._ports(circuit)
             fine = taken.isdisjoint(ports) and self._usable(ports)
             fine = fine and all(_is_name(text) for text in (circuit.name, circuit.group))
@@ -287,7 +291,9 @@ class Circuits:
         circuits = list(circuits)
         dark = {id(circuit) for circuit in circuits if not circuit.active}
         self._known = [circuit for circuit in self._known if id(circuit) not in dark]
-        return self._command(now_ns, [one for one in circuits if one.active], False, "gone", "active")
+        return self._command(
+            now_ns, [lit_circuit for lit_circuit in circuits if lit_circuit.active], False, "gone", "active"
+        )
 
     def done(self, ticket: Ticket, circuits: Iterable[Circuit], on: bool) -> list[Circuit]:
         """Return the circuits whose light a finished command has switched on or off."""
@@ -295,8 +301,8 @@ class Circuits:
             return list(circuits)
         if not ticket.partly:
             return []
-        lit = set(self._device.cross_connects())
-        as_wanted = lit.issuperset if on else lit.isdisjoint
+        wires = set(self._device.cross_connects())
+        as_wanted = wires.issuperset if on else wires.isdisjoint
         return [circuit for circuit in circuits if as_wanted(circuit.wires(self._size))]
 
     def condition(self, circuit: Circuit, now_ns: int) -> Condition:

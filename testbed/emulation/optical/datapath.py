@@ -151,12 +151,12 @@ class Datapath:
             datapath = cls.resume(pins)
             identity = datapath._maps["identity"]
             layout, size, colours, by_tag, label = _IDENTITY.unpack(identity.lookup(_U32.pack(0)) or b"")
-            found = label.rstrip(b"\0").decode(errors="replace")
-            if (layout, size, colours, bool(by_tag), found) != (LAYOUT, ports, wavelengths, tagged, name):
+            owner = label.rstrip(b"\0").decode(errors="replace")
+            if (layout, size, colours, bool(by_tag), owner) != (LAYOUT, ports, wavelengths, tagged, name):
                 datapath.close()
                 way = ("", " by tag")
                 raise ValueError(
-                    f"{pins}: holds device {found!r} with {size} ports and {colours} wavelengths{way[by_tag]}"
+                    f"{pins}: holds device {owner!r} with {size} ports and {colours} wavelengths{way[by_tag]}"
                     f" (layout {layout}), not {name!r} with {ports} ports and {wavelengths}{way[tagged]}"
                     f" (layout {LAYOUT})"
                 )
@@ -220,39 +220,39 @@ class Datapath:
 
     def cross_connects(self) -> dict[tuple[int, int | None], Lit]:
         """Return every cross-connect in the kernel, by ingress and wavelength."""
-        found = {}
+        lights = {}
         for key, value in self._maps["cross_connects"].items():
             ingress, wavelength = _LIGHT.unpack(key)
             egress, _, ready_ns, _ = _CROSS_CONNECT.unpack(value)
-            found[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
-        return found
+            lights[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
+        return lights
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
         """Return egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and
         wavelength."""
         gated = self.admin()
-        found = {}
+        wires = {}
         for key, value in self._maps["cross_connects"].items():
             ingress, wavelength = _LIGHT.unpack(key)
             egress, loss, _, _ = _CROSS_CONNECT.unpack(value)
             if not {ingress, egress} & gated.keys():
-                found[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
-        return found
+                wires[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
+        return wires
 
     def set_dim(self, spots: Mapping[Spot, float]) -> None:
         """Light that enters there, and no other, is too weak for its receiver: by the share of bits that are
         wrong, 1 where none can be read."""
-        wanted = {
+        entries = {
             _LIGHT.pack(ingress, _wire_wavelength(wavelength)): _DIM.pack(
                 share >= 1, *survival(0.0 if share >= 1 else share)
             )
             for (ingress, wavelength), share in spots.items()
         }
         there = dict(self._maps["dim"].items())
-        for key, value in wanted.items():
+        for key, value in entries.items():
             if there.get(key) != value:
                 self._maps["dim"].update(key, value)
-        for key in there.keys() - wanted.keys():
+        for key in there.keys() - entries.keys():
             self._maps["dim"].delete(key)
 
     # Ports
@@ -268,10 +268,10 @@ class Datapath:
 
     def admin(self) -> dict[int, Admin]:
         """Return the state of every port that is not enabled."""
-        found = {
+        states = {
             _U32.unpack(key)[0]: Admin(_PORT.unpack(value)[1]) for key, value in self._maps["ports"].items()
         }
-        return {port: admin for port, admin in found.items() if admin is not Admin.ENABLED}
+        return {port: admin for port, admin in states.items() if admin is not Admin.ENABLED}
 
     def set_label(self, port: int, label: str) -> None:
         if label:

@@ -281,7 +281,7 @@ class OpticalDevice:
         self._random = random.Random(seed)
         self._lit: dict[Spot, Lit] = dict(stored.cross_connects)
         self._feeder: dict[Spot, int] = {
-            (lit.egress, colour): ingress for (ingress, colour), lit in self._lit.items()
+            (light.egress, colour): ingress for (ingress, colour), light in self._lit.items()
         }
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
@@ -360,9 +360,9 @@ class OpticalDevice:
             if ticket.made:
                 ticket.tuned_ns += late_ns
             for wire in ticket.made:
-                lit = self._find(wire)
-                if lit is not None:
-                    self._lit[wire.spot] = lit._replace(ready_ns=lit.ready_ns + late_ns)
+                light = self._find(wire)
+                if light is not None:
+                    self._lit[wire.spot] = light._replace(ready_ns=light.ready_ns + late_ns)
 
     def _duration_ns(self, command: Command) -> int:
         each_s, touched = self.profile.command_per_xc_s, 0
@@ -390,10 +390,10 @@ class OpticalDevice:
         effects: list[Effect] = [self._cut(spot) for spot in change.remove]
         ticket.tuned_ns = now_ns
         for wire in change.add:
-            light, at = self._tune(wire, now_ns, mishap.late_ns, mishap.ghost)
+            light, ready_ns = self._tune(wire, now_ns, mishap.late_ns, mishap.ghost)
             if not mishap.ghost:
                 effects.append(light)
-            ticket.tuned_ns = max(ticket.tuned_ns, at)
+            ticket.tuned_ns = max(ticket.tuned_ns, ready_ns)
         ticket.made = change.add
         return effects
 
@@ -463,8 +463,8 @@ class OpticalDevice:
                     if self._find(wire) is None:
                         raise DeviceError(Fault.CONFLICT, f"{wire} is not connected")
                 wires = self._checked(add)
-                wanted = set(wires)
-                away = (wire for wire in self.cross_connects() if wire not in wanted) if only else gone
+                kept = set(wires)
+                away = (wire for wire in self.cross_connects() if wire not in kept) if only else gone
                 spots = tuple(wire.spot for wire in away)
                 new = tuple(wire for wire in wires if self._find(wire) is None)
                 self._check_free(new, set(spots), blocked)
@@ -482,8 +482,8 @@ class OpticalDevice:
 
     def _find(self, wire: Wire) -> Lit | None:
         """The light of a cross-connect, if there is such a one."""
-        lit = self._lit.get(wire.spot)
-        return lit if lit is not None and lit.egress == wire.egress else None
+        light = self._lit.get(wire.spot)
+        return light if light is not None and light.egress == wire.egress else None
 
     def _check_ingress(self, port: int) -> None:
         if not 1 <= port <= self.size:
@@ -530,9 +530,9 @@ class OpticalDevice:
                 if admin is Admin.DISABLED and not blocked:
                     raise DeviceError(Fault.CONFLICT, f"port {port} is disabled")
             for port, source in ((ingress, ingress), (egress, self._feeder.get((egress, colour)))):
-                lit = None if source is None else self._lit.get((source, colour))
-                if source is not None and lit is not None and (source, colour) not in freed:
-                    held = Wire(source, lit.egress, colour)
+                light = None if source is None else self._lit.get((source, colour))
+                if source is not None and light is not None and (source, colour) not in freed:
+                    held = Wire(source, light.egress, colour)
                     raise DeviceError(Fault.CONFLICT, f"port {port} is busy with {held}")
 
     def _check_admin(self, command: SetAdmin) -> None:
@@ -543,21 +543,21 @@ class OpticalDevice:
 
     def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
         self._check_admin(command)
-        wanted = Admin.ENABLED if command.enabled else Admin.DISABLED
-        changed = [port for port in dict.fromkeys(command.ports) if self.admin(port) is not wanted]
+        state = Admin.ENABLED if command.enabled else Admin.DISABLED
+        changed = [port for port in dict.fromkeys(command.ports) if self.admin(port) is not state]
         effects: list[Effect] = []
         tuned = now_ns
         if command.enabled:
             # The mirrors find the path anew; dark first, then the gate opens.
             touched = {*changed}
             for wire in [w for w in self.cross_connects() if touched & {w.ingress, w.egress}]:
-                light, at = self._tune(wire, now_ns)
+                light, ready_ns = self._tune(wire, now_ns)
                 effects.append(light)
-                tuned = max(tuned, at)
+                tuned = max(tuned, ready_ns)
         self.ports_revision += 1
         for port in changed:
-            self._admin[port] = wanted
-            effects.append(Gate(port, wanted))
+            self._admin[port] = state
+            effects.append(Gate(port, state))
         return effects, tuned
 
     def _check_label(self, command: SetLabel) -> None:
@@ -617,33 +617,33 @@ class OpticalDevice:
 
     def cross_connects(self) -> tuple[Wire, ...]:
         """Return every cross-connect, tuned or not, in order of ingress and wavelength."""
-        return tuple([Wire(spot[0], lit.egress, spot[1]) for spot, lit in sorted(self._lit.items())])
+        return tuple([Wire(spot[0], light.egress, spot[1]) for spot, light in sorted(self._lit.items())])
 
     def since_ns(self, wire: Wire) -> int | None:
         """Return the time since which a cross-connect passes packets, nanoseconds, or None if it does not
         exist."""
-        lit = self._find(wire)
-        return None if lit is None else lit.ready_ns
+        light = self._find(wire)
+        return None if light is None else light.ready_ns
 
     def tuned_ns(self, wires: Iterable[Wire], now_ns: int) -> int:
         """Return the time at which the mirrors of all these cross-connects are tuned, nanoseconds, or
         ``now_ns`` if none exists."""
         ready = [self.since_ns(wire) for wire in wires]
         retrain_ns = round(self.profile.retrain_s * NS)
-        return max((at - retrain_ns for at in ready if at is not None), default=now_ns)
+        return max((ready_ns - retrain_ns for ready_ns in ready if ready_ns is not None), default=now_ns)
 
     def is_ghost(self, wire: Wire) -> bool:
         """Return whether a cross-connect is shown but has no light."""
-        lit = self._find(wire)
-        return lit is not None and lit.ghost
+        light = self._find(wire)
+        return light is not None and light.ghost
 
     def peer(self, port: int, wavelength: int | None = None) -> int | None:
         """Return the other end of a port's cross-connect, None without one. Raises DeviceError for a port or
         wavelength that does not exist."""
         self._check_port(port)
         self._check_wavelength(wavelength)
-        lit = self._lit.get((port, wavelength))
-        return lit.egress if lit else self._feeder.get((port, wavelength))
+        light = self._lit.get((port, wavelength))
+        return light.egress if light else self._feeder.get((port, wavelength))
 
     def admin(self, port: int) -> Admin:
         """Return the administrative state of a port. Raises DeviceError for a port that does not exist."""
@@ -680,8 +680,8 @@ class OpticalDevice:
 
     def is_tuned(self, wire: Wire, now_ns: int) -> bool:
         """Return whether the mirrors of a cross-connect are tuned, False if it does not exist."""
-        lit = self._find(wire)
-        return lit is not None and now_ns >= lit.ready_ns - round(self.profile.retrain_s * NS)
+        light = self._find(wire)
+        return light is not None and now_ns >= light.ready_ns - round(self.profile.retrain_s * NS)
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
         """Return the factory insertion loss of a path in dB: triangular between the profile's least, typical
@@ -731,8 +731,10 @@ class OpticalDevice:
             power = self.arriving_dbm(port, None) if self._received.get(port) else None
             return read if power is None else max(read, power)
         for wire in self._wires(port):
-            lit = self._received.get(wire.ingress) and not self._is_gated(wire) and not self.is_ghost(wire)
-            if lit and self.is_tuned(wire, now_ns):
+            has_light = (
+                self._received.get(wire.ingress) and not self._is_gated(wire) and not self.is_ghost(wire)
+            )
+            if has_light and self.is_tuned(wire, now_ns):
                 power = self.arriving_dbm(wire.ingress, wire.wavelength)
                 if power is not None:
                     read = max(read, received_dbm(power, [self.loss_db(wire)]))
@@ -741,24 +743,24 @@ class OpticalDevice:
     def alarms(self, now_ns: int) -> list[Alarm]:
         """Return an alarm for each failed port, ingress port without light, and tuned egress port below the
         power threshold."""
-        found = [
+        alarms = [
             Alarm(port, "FAILED", "the port has failed")
             for port, admin in sorted(self._admin.items())
             if admin is Admin.FAILED
         ]
         for port in range(1, self.size + 1):
             if port not in self._received:
-                found.append(Alarm(port, "LOS", "nothing is plugged in"))
+                alarms.append(Alarm(port, "LOS", "nothing is plugged in"))
             elif self.power_dbm(port, now_ns) < self.profile.los_dbm:
-                found.append(Alarm(port, "LOS", "no light comes in"))
+                alarms.append(Alarm(port, "LOS", "no light comes in"))
         for egress in sorted({port for port, _ in self._feeder}):
             tuned = self.port_state(egress, now_ns) is PortState.TUNED
             power, least = self.power_dbm(egress, now_ns), self.least_dbm.get(egress, self.profile.los_dbm)
             if tuned and power < max(least, self.profile.los_dbm):
                 feeders = ", ".join(str(wire.ingress) for wire in self._wires(egress))
                 weak = "too little" if power >= self.profile.los_dbm else "no"
-                found.append(Alarm(egress, "LOS", f"{weak} light from port {feeders}"))
-        return found
+                alarms.append(Alarm(egress, "LOS", f"{weak} light from port {feeders}"))
+        return alarms
 
     def unplugged(self, faceplate: int) -> None:
         """Note that nothing is plugged into a faceplate port any more."""

@@ -146,17 +146,17 @@ class Map:
         return True
 
     def keys(self) -> list[bytes]:
-        found: list[bytes] = []
+        keys: list[bytes] = []
         key: bytes | None = None
         while True:
             following = ctypes.create_string_buffer(self.key_size)
             if _library().bpf_map_get_next_key(self.descriptor, key, following):
                 code = ctypes.get_errno()
                 if code == errno.ENOENT:
-                    return found
+                    return keys
                 raise _fail(code, f"map {self.name}: next key")
             key = following.raw
-            found.append(key)
+            keys.append(key)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         for key in self.keys():
@@ -201,24 +201,24 @@ def load(
         for name, descriptor in (shared or {}).items():
             if code := lib.bpf_map__reuse_fd(found_map(name), descriptor):
                 raise _fail(code, f"{object_file.name}: map {name}: share")
-        wanted = {}
+        pointers = {}
         for name in programs:
             pointer = lib.bpf_object__find_program_by_name(obj, name.encode())
             if not pointer:
                 raise _fail(errno.ENOENT, f"{object_file.name}: program {name}")
-            wanted[name] = ctypes.c_void_p(pointer)
+            pointers[name] = ctypes.c_void_p(pointer)
         pointer = lib.bpf_object__next_program(obj, None)
         while pointer:
-            one = ctypes.c_void_p(pointer)
+            candidate = ctypes.c_void_p(pointer)
             # Addresses tell which: the wrappers are new objects at each call.
-            chosen = any(one.value == program.value for program in wanted.values())
-            lib.bpf_program__set_autoload(one, ctypes.c_bool(chosen))
-            pointer = lib.bpf_object__next_program(obj, one)
+            chosen = any(candidate.value == program.value for program in pointers.values())
+            lib.bpf_program__set_autoload(candidate, ctypes.c_bool(chosen))
+            pointer = lib.bpf_object__next_program(obj, candidate)
         if code := lib.bpf_object__load(obj):
             raise _fail(code, f"{object_file.name}: load")
         # Duplicates, because closing the object closes its own descriptors.
         maps = {name: Map(name, os.dup(lib.bpf_map__fd(found_map(name))), *sizes[name]) for name in sizes}
-        loaded = {name: os.dup(lib.bpf_program__fd(program)) for name, program in wanted.items()}
+        loaded = {name: os.dup(lib.bpf_program__fd(program)) for name, program in pointers.items()}
         return loaded, maps
     finally:
         lib.bpf_object__close(obj)
@@ -278,8 +278,8 @@ def _attach(ifindex: int, where: int, descriptor: int) -> bool:
     _messages.clear()
     hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, where, 0)
     options = _TcOptions(sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY)
-    found = lib.bpf_tc_query(ctypes.byref(hook), ctypes.byref(options)) == 0
-    if found and options.prog_id == program_id(descriptor):
+    attached = lib.bpf_tc_query(ctypes.byref(hook), ctypes.byref(options)) == 0
+    if attached and options.prog_id == program_id(descriptor):
         return False
     code = lib.bpf_tc_hook_create(ctypes.byref(hook))
     if code and code != -errno.EEXIST:
@@ -311,8 +311,8 @@ def attach_xdp(ifindex: int, descriptor: int | None) -> None:
     """Makes the program what an interface of the thread's network namespace runs first on what it receives,
     in generic mode, which every interface has; None: no program."""
     _messages.clear()
-    wanted = ctypes.c_int(-1 if descriptor is None else descriptor)
-    if code := _library().bpf_xdp_attach(ifindex, wanted, ctypes.c_uint32(_XDP_GENERIC), None):
+    program = ctypes.c_int(-1 if descriptor is None else descriptor)
+    if code := _library().bpf_xdp_attach(ifindex, program, ctypes.c_uint32(_XDP_GENERIC), None):
         raise _fail(code, f"interface {ifindex}: XDP")
     _messages.clear()
 
@@ -323,10 +323,10 @@ class _Statfs(ctypes.Structure):
 
 def ensure_bpffs(path: Path = BPFFS) -> None:
     """Mounts the BPF file system where maps are pinned, unless it is there."""
-    found = _Statfs()
-    if ctypes.CDLL(None, use_errno=True).statfs(_path(path), ctypes.byref(found)):
+    status = _Statfs()
+    if ctypes.CDLL(None, use_errno=True).statfs(_path(path), ctypes.byref(status)):
         raise _fail(ctypes.get_errno(), f"{path}")
-    if found.type & 0xFFFFFFFF == _BPFFS_MAGIC:
+    if status.type & 0xFFFFFFFF == _BPFFS_MAGIC:
         return
     result = subprocess.run(
         ["mount", "-t", "bpf", "bpf", str(path)], capture_output=True, text=True, timeout=10, check=False

@@ -142,7 +142,10 @@ class Calls:
             if length > MAX_MESSAGE_BYTES:
                 raise CallError(Status.RESOURCE_EXHAUSTED, f"a message is at most {MAX_MESSAGE_BYTES} bytes")
             if len(call.received) < _PREFIX.size + length:
-                if sum(len(one.received) for one in self._calls.values()) > MAX_MESSAGE_BYTES + _PREFIX.size:
+                if (
+                    sum(len(other.received) for other in self._calls.values())
+                    > MAX_MESSAGE_BYTES + _PREFIX.size
+                ):
                     raise CallError(
                         Status.RESOURCE_EXHAUSTED,
                         f"messages that come at the same time are at most {MAX_MESSAGE_BYTES} bytes",

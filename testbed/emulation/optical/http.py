@@ -105,9 +105,9 @@ class HttpSession(Conversation[Response]):
         if not self.over:
             self._waiting += data
 
-    def interrupted(self, said: bytes, now_ns: int) -> bytes:
+    def interrupted(self, reply: bytes, now_ns: int) -> bytes:
         """Return the answer with an interim response (103) before it, which a client must skip."""
-        return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n" + said
+        return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n" + reply
 
     def advance(self, now_ns: int) -> bytes:
         """Do what can be done now, and return the bytes to send. May leave commands with the device: advance

@@ -92,16 +92,20 @@ def parse_links(data: bytes) -> Iterator[tuple[bool, Link]]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
             body = offset + _HEADER.size
             family, _, index, flags, _ = _IFINFO.unpack_from(data, body)
-            at, name, group = body + _IFINFO.size, None, 0
-            while at + _ATTRIBUTE.size <= offset + length:
-                size, attribute = _ATTRIBUTE.unpack_from(data, at)
+            attribute_offset, name, group = body + _IFINFO.size, None, 0
+            while attribute_offset + _ATTRIBUTE.size <= offset + length:
+                size, attribute = _ATTRIBUTE.unpack_from(data, attribute_offset)
                 if size < _ATTRIBUTE.size:
                     break
                 if attribute == _IFLA_IFNAME:
-                    name = data[at + _ATTRIBUTE.size : at + size].rstrip(b"\0").decode()
+                    name = (
+                        data[attribute_offset + _ATTRIBUTE.size : attribute_offset + size]
+                        .rstrip(b"\0")
+                        .decode()
+                    )
                 elif attribute == _IFLA_GROUP:
-                    (group,) = struct.unpack_from("=I", data, at + _ATTRIBUTE.size)
-                at += (size + 3) & ~3
+                    (group,) = struct.unpack_from("=I", data, attribute_offset + _ATTRIBUTE.size)
+                attribute_offset += (size + 3) & ~3
             # Other families (bridge) report the same interface a second time.
             if name is not None and family == socket.AF_UNSPEC:
                 up, carrier = bool(flags & IFF_UP), bool(flags & IFF_UP and flags & IFF_LOWER_UP)

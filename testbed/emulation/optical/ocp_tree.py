@@ -96,7 +96,7 @@ class Names:
         for name in removed:
             self._given.pop(name, None)
         for name, wire in names.items():
-            self._given = {one: other for one, other in self._given.items() if other != wire}
+            self._given = {known: other for known, other in self._given.items() if other != wire}
             self._given[name] = wire
 
 
@@ -126,7 +126,7 @@ def _switch(device: OpticalDevice) -> dict[str, Any]:
 
 def _components(device: OpticalDevice, name: str, model: str, now_ns: int) -> Entries:
     chassis = {"type": "CHASSIS", "mfg-name": "Ringlight", "part-no": model, "serial-no": name}
-    found = Entries(
+    components = Entries(
         {
             "chassis": {
                 "name": "chassis",
@@ -136,13 +136,13 @@ def _components(device: OpticalDevice, name: str, model: str, now_ns: int) -> En
         }
     )
     for port in range(1, 2 * device.size + 1):
-        found[port_name(port)] = {
+        components[port_name(port)] = {
             "name": port_name(port),
             "config": {"name": port_name(port)},
             "state": {"name": port_name(port), "type": "PORT"},
             "ocp-ocs-port": _port(device, port, now_ns),
         }
-    return found
+    return components
 
 
 def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
@@ -167,15 +167,19 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
 
 
 def _connections(device: OpticalDevice, names: Names, now_ns: int) -> Entries:
-    found = Entries()
+    connections = Entries()
     for name, wire in names.current().items():
         setting = {
             "name": name,
             "input-port-name": port_name(wire.ingress),
             "output-port-name": port_name(wire.egress),
         }
-        found[name] = {"name": name, "config": setting, "state": setting | _status(device, wire, now_ns)}
-    return found
+        connections[name] = {
+            "name": name,
+            "config": setting,
+            "state": setting | _status(device, wire, now_ns),
+        }
+    return connections
 
 
 def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
@@ -307,23 +311,23 @@ class Change:
                 used[port] = name
         if self.connections and (self.admin or self.labels):
             raise TreeError("one change is about connections or about ports, not both")
-        found: list[Command] = []
+        commands: list[Command] = []
         # What stands and shall stand is left alone, whatever it is called.
         remove = set(self._before.values()) - set(after.values())
         add = set(after.values()) - set(self._before.values())
         if remove or add:
-            found.append(Rewire(tuple(sorted(add)), tuple(sorted(remove))))
+            commands.append(Rewire(tuple(sorted(add)), tuple(sorted(remove))))
         for enabled in (True, False):
-            ports = tuple(sorted(port for port, wanted in self.admin.items() if wanted is enabled))
+            ports = tuple(sorted(port for port, state in self.admin.items() if state is enabled))
             if ports:
-                found.append(SetAdmin(ports, enabled))
-        found.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
+                commands.append(SetAdmin(ports, enabled))
+        commands.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
         if self.recovery not in (None, self.device.recovery):
-            found.append(SetRecovery(self.recovery))
-        if len(found) > 1:
+            commands.append(SetRecovery(self.recovery))
+        if len(commands) > 1:
             raise TreeError(
                 "one change is about connections, enables ports, disables ports, names one port or says what"
                 " a start does, not several of these"
             )
         new = {name: wire for name, wire in after.items() if self._before.get(name) != wire}
-        return found, new, [name for name in self._before if name not in after]
+        return commands, new, [name for name in self._before if name not in after]

@@ -237,8 +237,8 @@ def _add_reading(app: FastAPI, switch: OpticalSwitchServer) -> None:
 
     @app.get("/v1/alarms", tags=["switch"])
     def get_alarms() -> list[AlarmDocument]:
-        found = switch.ask(lambda: device.alarms(switch.now_ns))
-        return [AlarmDocument.model_validate(vars(alarm)) for alarm in found]
+        alarms = switch.ask(lambda: device.alarms(switch.now_ns))
+        return [AlarmDocument.model_validate(vars(alarm)) for alarm in alarms]
 
     @app.get("/v1/counters", tags=["switch"])
     def get_counters() -> CountersDocument:
@@ -344,8 +344,8 @@ def _circuits(switch: OpticalSwitchServer) -> list[CircuitDocument]:
     device = switch.device
     reported = set(device.cross_connects())
     ready = {
-        Wire(ingress, lit.egress, colour): lit.ready_ns
-        for (ingress, colour), lit in switch.light_paths.cross_connects().items()
+        Wire(ingress, light.egress, colour): light.ready_ns
+        for (ingress, colour), light in switch.light_paths.cross_connects().items()
     }
     return [
         CircuitDocument(
@@ -364,15 +364,15 @@ def _circuits(switch: OpticalSwitchServer) -> list[CircuitDocument]:
 
 def _counters(switch: OpticalSwitchServer) -> CountersDocument:
     device, paths = switch.device, switch.light_paths
-    told = [field.name for field in fields(Counters) if not field.name.endswith("_ns")]
-    found = []
+    names = [field.name for field in fields(Counters) if not field.name.endswith("_ns")]
+    documents = []
     for port in _ports(device):
         counters = paths.counters(port) if isinstance(paths, Datapath) else Counters()
-        packets = {name: getattr(counters, name) for name in told}
-        found.append(
+        packets = {name: getattr(counters, name) for name in names}
+        documents.append(
             PortCounters(port=port, mirror_moves=device.moves[port], dark_s=counters.dark_s, **packets)
         )
-    return CountersDocument(mirror_moves=device.moves.total(), ports=found)
+    return CountersDocument(mirror_moves=device.moves.total(), ports=documents)
 
 
 #: Errors of the switch's own thread, and how they are told; None: by their text.

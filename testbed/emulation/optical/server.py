@@ -329,12 +329,14 @@ class OpticalSwitchServer:
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
         """Effects that bring the light paths to what the device has after its start."""
-        told: list[Effect] = [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
+        effects: list[Effect] = (
+            [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
+        )
         if before.recovery is Recovery.MAINTAIN:
-            return told
+            return effects
         wires = self.device.cross_connects()
         gone = before.cross_connects.keys() - {wire.spot for wire in wires}
-        return [*told, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
+        return [*effects, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -450,7 +452,7 @@ class OpticalSwitchServer:
             self.faults.next_ns,
             *(client.session.next_ns for client in self._clients.values()),
         ]
-        due = [at for at in times if at is not None]
+        due = [due_ns for due_ns in times if due_ns is not None]
         limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
         limits += [
             client.heard_s + self._patience_s(client) - time.monotonic() for client in self._clients.values()
@@ -466,10 +468,10 @@ class OpticalSwitchServer:
             self.apply(self.faults.advance(now_ns), now_ns)
             self.device.put_off(self.apply(self.device.advance(now_ns), now_ns))
             for client in self._clients.values():
-                said = client.session.advance(now_ns)
-                client.answered |= client.spoke and bool(said)
-                client.unread += said
-            due = [at for at in (self.device.next_ns, self.faults.next_ns) if at is not None]
+                reply = client.session.advance(now_ns)
+                client.answered |= client.spoke and bool(reply)
+                client.unread += reply
+            due = [due_ns for due_ns in (self.device.next_ns, self.faults.next_ns) if due_ns is not None]
             if not due or min(due) > now_ns:
                 break
         self._note()
@@ -521,14 +523,14 @@ class OpticalSwitchServer:
         """Drops whoever was silent longest, of those that are half open if there are any; whether somebody
         was."""
         clients = list(self._clients.values())
-        silent = [one for one in clients if one.half_open]
+        silent = [client for client in clients if client.half_open]
         if not silent:
             since_s = time.monotonic() - YIELD_S
-            silent = [one for one in clients if one.session.idle and one.heard_s <= since_s]
+            silent = [client for client in clients if client.session.idle and client.heard_s <= since_s]
         if not silent:
             return False
         log.warning("%d clients: the one that was silent longest gives way to a newcomer", len(clients))
-        self._drop(min(silent, key=lambda one: one.heard_s))
+        self._drop(min(silent, key=lambda client: client.heard_s))
         return True
 
     def _read(self, client: _Client) -> None:

@@ -136,8 +136,8 @@ class Switch:
         The first call makes it from the arguments ``given``."""
         if kind not in self._shared:
             self._shared[kind] = kind(*given)
-        found: T = self._shared[kind]
-        return found
+        instance: T = self._shared[kind]
+        return instance
 
     def admits(self, user: str, password: str) -> bool:
         """Return whether this is a user's password. A switch without users admits any name and password."""
@@ -170,8 +170,8 @@ def recall(name: str, switch: Switch) -> None:
 
 def personality(name: str) -> Personality:
     """Return the function that begins a session of the named protocol. Raises ValueError."""
-    found: Personality = _module(name).session
-    return found
+    session: Personality = _module(name).session
+    return session
 
 
 def _module(name: str) -> ModuleType:
@@ -179,9 +179,9 @@ def _module(name: str) -> ModuleType:
     if re.fullmatch(r"[a-z][a-z0-9-]*", name):
         module = f"{__package__}.{name.replace('-', '_')}"
         try:
-            found = importlib.import_module(module)
-            if hasattr(found, "session"):
-                return found
+            protocol = importlib.import_module(module)
+            if hasattr(protocol, "session"):
+                return protocol
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise ValueError(f"{name!r} needs the Python package {error.name!r}") from None

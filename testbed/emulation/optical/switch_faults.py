@@ -196,8 +196,10 @@ class Faults:
         gone = self._faults.pop(number)
         effects: list[Effect] = []
         if gone.spec.kind is Kind.PORT_FAILED and gone.spec.port is not None:
-            others = [one.spec.port for one in self._faults.values() if one.spec.kind is Kind.PORT_FAILED]
-            if gone.spec.port not in others:
+            failed_ports = [
+                other.spec.port for other in self._faults.values() if other.spec.kind is Kind.PORT_FAILED
+            ]
+            if gone.spec.port not in failed_ports:
                 effects += self._device.repair(now_ns, gone.spec.port)
         for ticket in (ticket for fault, ticket in self._watched if fault is gone):
             self._device.forgive(ticket)
@@ -211,7 +213,7 @@ class Faults:
             ticket.tuned_ns = min(ticket.tuned_ns, self._device.tuned_ns(ticket.made, now_ns))
         self._watched = [(fault, ticket) for fault, ticket in self._watched if fault is not gone]
         self._writers = [fault for fault in self._writers if fault is not gone]
-        self._vanishing = [one for one in self._vanishing if one.fault is not gone]
+        self._vanishing = [other for other in self._vanishing if other.fault is not gone]
         return effects
 
     def all(self) -> list[Injected]:
@@ -264,8 +266,8 @@ class Faults:
         if not size < wire.egress <= 2 * size:
             raise FaultError(f"egress: {wire.egress} is not an egress port ({size + 1}..{2 * size})")
         if (wire.wavelength is None) != (colours == 0) or not 0 <= (wire.wavelength or 0) < max(1, colours):
-            wanted = f"0..{colours - 1}" if colours else "none: the switch tells none apart"
-            raise FaultError(f"wavelength: {wire.wavelength}; it is {wanted}")
+            allowed = f"0..{colours - 1}" if colours else "none: the switch tells none apart"
+            raise FaultError(f"wavelength: {wire.wavelength}; it is {allowed}")
 
     # What happens
 
@@ -274,7 +276,7 @@ class Faults:
         """Time at which :meth:`advance` has something to do; 0 for at once."""
         if self._writers or any(ticket.done for _, ticket in self._watched):
             return 0
-        return min((one.at_ns for one in self._vanishing), default=None)
+        return min((vanishing.at_ns for vanishing in self._vanishing), default=None)
 
     def advance(self, now_ns: int) -> list[Effect]:
         """Return the effects of foreign writers, and of cross-connects that vanish by now."""
@@ -292,11 +294,11 @@ class Faults:
                     self._vanishing.append(_Vanishing(fault, wire, at_ns, self._device.since_ns(wire)))
             else:
                 fault.stuck.append(ticket)
-        due = [one for one in self._vanishing if one.at_ns <= now_ns]
-        self._vanishing = [one for one in self._vanishing if one.at_ns > now_ns]
-        for one in due:
-            if self._device.since_ns(one.wire) == one.since_ns:
-                effects += self._device.lose(one.wire)
+        due = [vanishing for vanishing in self._vanishing if vanishing.at_ns <= now_ns]
+        self._vanishing = [vanishing for vanishing in self._vanishing if vanishing.at_ns > now_ns]
+        for vanishing in due:
+            if self._device.since_ns(vanishing.wire) == vanishing.since_ns:
+                effects += self._device.lose(vanishing.wire)
         return effects
 
     def heard(self, speaker: FaultySession) -> None:
@@ -356,8 +358,8 @@ class Faults:
         spec, device = fault.spec, self._device
         wires = device.cross_connects()
         if spec.ingress is not None and spec.egress is not None:
-            wanted = Wire(spec.ingress, spec.egress, spec.wavelength)
-            return self._make(now_ns, wanted) if self._usable(wanted) else []
+            target = Wire(spec.ingress, spec.egress, spec.wavelength)
+            return self._make(now_ns, target) if self._usable(target) else []
         colour = fault.dice.randrange(device.wavelengths) if device.wavelengths else None
         here = [wire for wire in wires if wire.wavelength == colour]
         into = _others(range(1, device.size + 1), [wire.ingress for wire in here])
@@ -367,26 +369,26 @@ class Faults:
             return []
         chosen = fault.dice.choice(can)
         if chosen == "make":
-            wanted = Wire(fault.dice.choice(into), fault.dice.choice(out), colour)
+            target = Wire(fault.dice.choice(into), fault.dice.choice(out), colour)
         else:
             old = fault.dice.choice(here)
             if chosen != "move":
                 return device.do(now_ns, Rewire(remove=(old,)))
-            wanted = Wire(old.ingress, fault.dice.choice(out), colour)
-        return self._make(now_ns, wanted) if self._usable(wanted) else []
+            target = Wire(old.ingress, fault.dice.choice(out), colour)
+        return self._make(now_ns, target) if self._usable(target) else []
 
-    def _make(self, now_ns: int, wanted: Wire) -> list[Effect]:
+    def _make(self, now_ns: int, target: Wire) -> list[Effect]:
         """Makes it, whatever is in the way."""
         wires = self._device.cross_connects()
-        if wanted in wires:
+        if target in wires:
             return []
         away = tuple(
             wire
             for wire in wires
-            if wire.wavelength == wanted.wavelength
-            and (wire.ingress == wanted.ingress or wire.egress == wanted.egress)
+            if wire.wavelength == target.wavelength
+            and (wire.ingress == target.ingress or wire.egress == target.egress)
         )
-        return self._device.do(now_ns, Rewire((wanted,), away))
+        return self._device.do(now_ns, Rewire((target,), away))
 
     def _usable(self, wire: Wire) -> bool:
         return all(self._device.admin(port) is Admin.ENABLED for port in (wire.ingress, wire.egress))

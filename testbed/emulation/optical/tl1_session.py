@@ -148,13 +148,13 @@ class Tl1Session(Conversation[bytes]):
         self._give_up(now_ns)
         return out
 
-    def interrupted(self, said: bytes, now_ns: int) -> bytes:
+    def interrupted(self, reply: bytes, now_ns: int) -> bytes:
         """Return the answer with an unsolicited report before it. The first ``;`` in the report is not its
         end."""
         self._atag += 1
         row = f'{self.sid}:LOG,TC,,:\\"nothing; a fault\\"'
         report = Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid)
-        return format_report(report, self.when(now_ns)) + said
+        return format_report(report, self.when(now_ns)) + reply
 
     def _give_up(self, now_ns: int) -> None:
         """Ends a session that has been silent for too long."""
@@ -281,9 +281,9 @@ def _parsed(text: str) -> Command:
 
 def values(command: Command) -> dict[str, str]:
     """Return the ``NAME=value`` pairs of the last block that is not empty. Raises Denial."""
-    told = [block for block in command.blocks if block.strip()]
+    blocks = [block for block in command.blocks if block.strip()]
     try:
-        return parse_values(told[-1]) if told else {}
+        return parse_values(blocks[-1]) if blocks else {}
     except Tl1Error:
         raise Denial("IIFM") from None
 

@@ -51,10 +51,10 @@ def shown(path: Path) -> str:
     return "/" + "/".join(step.name for step in path)
 
 
-def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+def find(node: Any, path: Path, prefix: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield the nodes of a path, each with its own path. A list without keys means all its entries."""
     if not path:
-        yield at, node
+        yield prefix, node
         return
     if not isinstance(node, dict) or isinstance(node, Entries):
         return
@@ -63,14 +63,14 @@ def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
         if step.name not in ("*", name):
             continue
         if isinstance(child, Entries):
-            wanted = dict(step.keys)
+            keys = dict(step.keys)
             for key, entry in child.items():
                 named = child.named(key)
-                fits = all(wanted.get(leaf, "*") in ("*", value) for leaf, value in named)
-                if fits and wanted.keys() <= {leaf for leaf, _ in named}:
-                    yield from find(entry, rest, (*at, Step(name, named)))
+                fits = all(keys.get(leaf, "*") in ("*", value) for leaf, value in named)
+                if fits and keys.keys() <= {leaf for leaf, _ in named}:
+                    yield from find(entry, rest, (*prefix, Step(name, named)))
         elif not step.keys:
-            yield from find(child, rest, (*at, Step(name)))
+            yield from find(child, rest, (*prefix, Step(name)))
 
 
 def in_empty_list(node: Any, path: Path) -> bool:
@@ -80,23 +80,25 @@ def in_empty_list(node: Any, path: Path) -> bool:
             if any(value != "*" for _, value in step.keys):
                 return False
             above = [parent for _, parent in find(node, path[:number]) if isinstance(parent, dict)]
-            return any(step.name == "*" or isinstance(one.get(step.name), Entries) for one in above)
+            return any(
+                step.name == "*" or isinstance(parent_node.get(step.name), Entries) for parent_node in above
+            )
     return False
 
 
-def leaves(node: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(node: Any, prefix: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield every leaf under a node with its path."""
     if isinstance(node, Entries):
         raise AssertionError("a list is walked from what holds it")
     if not isinstance(node, dict):
-        yield at, node
+        yield prefix, node
         return
     for name, child in node.items():
         if isinstance(child, Entries):
             for key, entry in child.items():
-                yield from leaves(entry, (*at, Step(name, child.named(key))))
+                yield from leaves(entry, (*prefix, Step(name, child.named(key))))
         else:
-            yield from leaves(child, (*at, Step(name)))
+            yield from leaves(child, (*prefix, Step(name)))
 
 
 def plain(node: Any, ietf: bool, modules: Mapping[str, str], module: str = "") -> Any:
@@ -108,12 +110,12 @@ def plain(node: Any, ietf: bool, modules: Mapping[str, str], module: str = "") -
     if isinstance(node, Entries):
         return [plain(entry, ietf, modules, module) for entry in node.values()]
     if isinstance(node, dict):
-        found = {}
+        document = {}
         for name, child in node.items():
             own = modules.get(name, module)
-            told = f"{own}:{name}" if ietf and own != module else name
-            found[told] = plain(child, ietf, modules, own)
-        return found
+            qualified = f"{own}:{name}" if ietf and own != module else name
+            document[qualified] = plain(child, ietf, modules, own)
+        return document
     if isinstance(node, bool | str | list):
         return node
     if isinstance(node, float):

@@ -153,10 +153,10 @@ class Door:
             writer.close()
 
     async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = (await asyncio.wait_for(reader.readline(), TOLD_S)).decode(errors="replace").split()
-        if len(said) != 2 or not hmac.compare_digest(said[0].encode(), self._parts.token.encode()):
+        words = (await asyncio.wait_for(reader.readline(), TOLD_S)).decode(errors="replace").split()
+        if len(words) != 2 or not hmac.compare_digest(words[0].encode(), self._parts.token.encode()):
             return
-        name = said[1]
+        name = words[1]
         if name == CLOCK:
             await self._tell_time(reader, writer)
         elif (server := self.servers.get(name)) is not None:
@@ -168,9 +168,9 @@ class Door:
             await self._joined(reader, writer, there, name)
 
     async def _tell_time(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while asked := await reader.read(1):
+        while request := await reader.read(1):
             self.heard_s = time.monotonic()
-            if asked == END:
+            if request == END:
                 self._on_end()
             else:
                 writer.write(TIME.pack(time.monotonic()))

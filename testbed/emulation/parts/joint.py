@@ -48,18 +48,18 @@ class RunRequest(BaseModel):
     timeout_s: Annotated[float, Field(gt=0, le=4000)]
 
 
-def ran(asked: RunRequest) -> dict[str, Any]:
+def ran(request: RunRequest) -> dict[str, Any]:
     """Run a command here. Return the last bytes of its output and its exit code. Raises AgentError."""
-    where = [] if asked.namespace is None else ["nsenter", f"--net={asked.namespace}", "--"]
+    where = [] if request.namespace is None else ["nsenter", f"--net={request.namespace}", "--"]
     try:
         done = subprocess.run(
-            [*where, *asked.words], capture_output=True, stdin=subprocess.DEVNULL, timeout=asked.timeout_s
+            [*where, *request.words], capture_output=True, stdin=subprocess.DEVNULL, timeout=request.timeout_s
         )
     except OSError as error:
-        raise AgentError(409, f"{asked.words[0]}: {error.strerror}") from None
+        raise AgentError(409, f"{request.words[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise AgentError(504, f"{asked.words[0]}: not done within {asked.timeout_s:g} s") from None
-    out, err = (said[-LOG_BYTES:].decode(errors="replace") for said in (done.stdout, done.stderr))
+        raise AgentError(504, f"{request.words[0]}: not done within {request.timeout_s:g} s") from None
+    out, err = (output[-LOG_BYTES:].decode(errors="replace") for output in (done.stdout, done.stderr))
     return {"stdout": out, "stderr": err, "code": done.returncode}
 
 
@@ -79,8 +79,8 @@ class Joint:
         logging.getLogger("httpx").setLevel(logging.WARNING)
         self._parts, self._state, self._deaths = parts, state, deaths
         self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
-        others = [place for number, place in enumerate(parts.places) if number != parts.own]
-        self._pulses = [Pulse(parts, place, self._lose) for place in others] if self.is_first else []
+        other_places = [place for number, place in enumerate(parts.places) if number != parts.own]
+        self._pulses = [Pulse(parts, place, self._lose) for place in other_places] if self.is_first else []
         self._others: list[OtherPart] = []
         self._closing = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="deaths", daemon=True)
@@ -170,8 +170,8 @@ class Joint:
                 raise JoinError(f"{own} to {other.host}: no answer any more while the lab came up")
             if other.pulse.answered.is_set():
                 try:
-                    found: dict[str, Any] = other.ask("GET", "/v1/inventory")
-                    return found
+                    theirs: dict[str, Any] = other.ask("GET", "/v1/inventory")
+                    return theirs
                 except AgentError as error:
                     why = str(error)
             time.sleep(0.05)
@@ -186,11 +186,11 @@ class Joint:
 
     def _loads(self) -> dict[str, dict[str, float]]:
         """Load of the processors of each other host that answers, since the last call."""
-        found = {}
+        loads = {}
         for other in self._others:
             with suppress(AgentError):
-                found[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
-        return found
+                loads[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
+        return loads
 
     def _lose(self, place: Place) -> None:
         self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
@@ -210,25 +210,27 @@ class Joint:
 
         @router.get("/v1/inventory")
         def told() -> JSONResponse:
-            found = inventory()
-            if not found:
+            document = inventory()
+            if not document:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
-            return JSONResponse({**found, "optical_switches": _with_passwords(found["optical_switches"])})
+            return JSONResponse(
+                {**document, "optical_switches": _with_passwords(document["optical_switches"])}
+            )
 
         @router.get("/v1/deaths")
         def deaths(known: int = 0) -> list[dict[str, Any]]:
             return [asdict(death) for death in DeathLog(self._state / FILE).read()[known:]]
 
         @router.post("/v1/run")
-        def run(asked: RunRequest) -> dict[str, Any]:
-            return ran(asked)
+        def run(request: RunRequest) -> dict[str, Any]:
+            return ran(request)
 
         @router.post("/v1/hosts/{host}/run")
-        def run_elsewhere(host: str, asked: RunRequest) -> Any:
+        def run_elsewhere(host: str, request: RunRequest) -> Any:
             other = next((other for other in self._others if other.host == host), None)
             if other is None:
                 raise AgentError(404, f"there is no other host {host}")
-            return other.ask("POST", "/v1/run", asked.model_dump(), timeout_s=asked.timeout_s + ANSWER_S)
+            return other.ask("POST", "/v1/run", request.model_dump(), timeout_s=request.timeout_s + ANSWER_S)
 
         @router.get("/v1/log")
         def said() -> Response:
@@ -294,6 +296,6 @@ def _with_passwords(switches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
 
 def take_deaths(other: OtherPart, noted: Deaths) -> None:
     """Note what has ended, or is back, at another part since the last time. Raises AgentError."""
-    for told in other.ask("GET", f"/v1/deaths?known={other.deaths}"):
+    for death in other.ask("GET", f"/v1/deaths?known={other.deaths}"):
         other.deaths += 1
-        noted.add(Death(**other.here(told)))
+        noted.add(Death(**other.here(death)))

@@ -107,14 +107,14 @@ class Pulse:
         connection = self._connected()
         sent_s = time.monotonic()
         connection.sendall(ASK)
-        told = b""
-        while len(told) < TIME.size:
-            more = connection.recv(TIME.size - len(told))
+        received = b""
+        while len(received) < TIME.size:
+            more = connection.recv(TIME.size - len(received))
             if not more:
                 raise ConnectionResetError("it hung up")
-            told += more
+            received += more
         trip_s = time.monotonic() - sent_s
-        return trip_s, TIME.unpack(told)[0] - (sent_s + trip_s / 2)
+        return trip_s, TIME.unpack(received)[0] - (sent_s + trip_s / 2)
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
