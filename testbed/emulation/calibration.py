@@ -220,9 +220,9 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
     """Processor seconds of each full frame of a stream, and the share that others took meanwhile."""
 
     def listening() -> socket.socket:
-        result = socket.create_server(("10.78.0.2", 0))
-        result.settimeout(PATIENCE_S)
-        return result
+        server = socket.create_server(("10.78.0.2", 0))
+        server.settimeout(PATIENCE_S)
+        return server
 
     with netlink.in_namespace(ends[1], listening) as listener:
         to = listener.getsockname()
@@ -242,14 +242,14 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
         thread.start()
         try:
             _received(receiver, WARM_S)
-            result = [_round(lab, receiver) for _ in range(ROUNDS)]
+            rounds = [_round(lab, receiver) for _ in range(ROUNDS)]
         finally:
             ended.set()
             for end in (receiver, sender):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
             thread.join()
-    return min(result, key=lambda way: way.frame_s)
+    return min(rounds, key=lambda way: way.frame_s)
 
 
 def _round(lab: Lab, receiver: socket.socket) -> _Way:

@@ -469,7 +469,7 @@ def fault_routes(faults: Faults) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/faults")
-    def told() -> dict[str, Any]:
+    def list_faults() -> dict[str, Any]:
         return {"faults": [asdict(report) for report in faults.reports()]}
 
     @router.get("/v1/impaired")

@@ -556,7 +556,7 @@ def _neighbour(index: int, ip: str, mac: str) -> bytes:
 def announce(name: str, ip: str, mac: str, neighbours: Sequence[tuple[str, str]] = ()) -> None:
     """Say on an interface of the calling thread's namespace who is there. Raises NetworkError.
 
-    An ARP announcement to all (RFC 5227), and an ARP answer that nobody asked for to each of ``others``,
+    An ARP announcement to all (RFC 5227), and an unsolicited ARP answer to each of ``neighbours``,
     ``(ip, mac)``.
     """
     with failing(f"{name}: ARP announcement"), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:

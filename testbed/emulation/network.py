@@ -309,7 +309,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
         carried = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
         bridge = self.addSwitch(
-            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, told=carried
+            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, carried=carried
         )
         self._nodes[name] = bridge
 

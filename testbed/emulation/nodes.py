@@ -170,7 +170,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     Without a controller it forwards nothing (fail mode secure), unless it is to do without one
     (``controller``: none), and then learns and floods. ``qos``: the record that tells Open vSwitch
     to leave queueing to others; without it the shaping of a port would be removed as the port is added.
-    ``told``: whether a fast path is to be told of its tables, for which it must speak OpenFlow 1.5, too.
+    ``carried``: a fast path reads its tables, for which the bridge must also speak OpenFlow 1.5.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
         dpid: int,
         qos: str = "@noop",
         controller: str = OURS,
-        told: bool = False,
+        carried: bool = False,
         **params: Any,
     ) -> None:
         # Others' applications may be older than ours.
@@ -196,7 +196,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
             dpid=f"{dpid:x}",
             failMode="standalone" if controller == "none" else "secure",
             datapath="kernel" if has_kernel_datapath() else "user",
-            protocols=f"{protocols},OpenFlow15" if told else protocols,
+            protocols=f"{protocols},OpenFlow15" if carried else protocols,
             reconnectms=RECONNECT_MS,
             batch=True,
             **params,

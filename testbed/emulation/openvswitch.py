@@ -213,14 +213,14 @@ def empty_tables(bridge: str) -> None:
 
 def delete_flows(bridge: str, matches: Sequence[str]) -> None:
     """Remove every flow of a bridge that is as narrow as one of these matches. Raises OpenVSwitchError."""
-    _ofctl("del-flows", bridge, "-", told="".join(f"{match}\n" for match in matches))
+    _ofctl("del-flows", bridge, "-", standard_input="".join(f"{match}\n" for match in matches))
 
 
-def _ofctl(command: str, bridge: str, *words: str, told: str = "") -> str:
+def _ofctl(command: str, bridge: str, *words: str, standard_input: str = "") -> str:
     try:
         done = subprocess.run(
             ["ovs-ofctl", f"--timeout={TIMEOUT_S}", "--protocols=OpenFlow13", command, bridge, *words],
-            input=told,
+            input=standard_input,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S + 5,

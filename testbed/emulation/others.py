@@ -84,7 +84,7 @@ class Others:
         self._lock = threading.Lock()
         self._read: tuple[float, list[openvswitch.Connection]] = (-_FRESH_S, [])
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """Return the state of the applications' process as ``applications``, None without any, and of the
         connection of each packet switch to its foreign controller as ``controllers``.
 
@@ -121,7 +121,7 @@ def others_routes(state: Callable[[], dict[str, Any]]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/others")
-    def told() -> JSONResponse:
+    def get_state() -> JSONResponse:
         try:
             return JSONResponse(state())
         except openvswitch.OpenVSwitchError as error:

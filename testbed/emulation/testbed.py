@@ -312,7 +312,7 @@ class Testbed:
         )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
-        app.include_router(others_routes(Others(network.handed_over(), self.apps).told))
+        app.include_router(others_routes(Others(network.handed_over(), self.apps).document))
         server.start()
         self._await_optical()
         self._await_onics()

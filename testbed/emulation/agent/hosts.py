@@ -104,7 +104,7 @@ class IdleHosts:
             self._network.forget(host)
 
 
-def told(
+def host_entries(
     fabric: Fabric, workers: Iterable[tuple[WorkerHost, bool]], idle: Collection[str], prefix: str
 ) -> list[dict[str, Any]]:
     """Return each GPU's address and the path of the network namespace with its NIC, None if there is no such

@@ -66,8 +66,8 @@ class Lightpaths:
             self._tables.clear()
 
     def replace(self, lights_by_gpu: Mapping[str, Mapping[str, Lit]]) -> dict[str, dict[str, Any]]:
-        """Set the complete light of each GPU in ``wanted``, by peer's address. Return the light as read back
-        from the kernel.
+        """Set the complete light of each GPU in ``lights_by_gpu``, by peer's address. Return the light as
+        read back from the kernel.
 
         Raises AgentError. Nothing has been changed then, unless the kernel refused.
         """

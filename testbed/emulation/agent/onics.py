@@ -28,7 +28,7 @@ class Onics:
         return read_light(self._fabric, self._bpf_dir)
 
     def set_transmitters(self, gpu: str, routes: Mapping[str, Transmitter]) -> dict[str, Any]:
-        """Set the complete transmit table of a GPU's O-NIC to ``wanted``, by peer's address. Return the table
+        """Set the complete transmit table of a GPU's O-NIC to ``routes``, by peer's address. Return the table
         as read back from the kernel.
 
         Raises AgentError. Nothing has been changed then, unless the kernel refused.

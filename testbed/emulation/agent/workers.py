@@ -42,7 +42,7 @@ from ringlight.testbed.emulation.agent.files import (
     read_from,
     write_whole,
 )
-from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
+from ringlight.testbed.emulation.agent.hosts import IdleHosts, host_entries
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.averager_processes import place_of
@@ -157,7 +157,7 @@ class Worker:
         """Return whether the worker has a process that has not ended and must be watched."""
         return self.state in ("running", "waiting")
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         place = self.place
         ended = self.outcome or Outcome(None, None, False, None, "")
         if self.guest_end is not None:
@@ -443,9 +443,9 @@ class Workers:
         return replace(plan, image=self._image)
 
     def put_workload(self, digest: str, part: Path, actual_digest: str) -> None:
-        """Keep a workload, the file ``part`` with SHA-256 ``found``, for workers to be started; it is moved.
+        """Keep a workload, the file ``part`` with SHA-256 ``actual_digest``, for workers to be started.
 
-        Raises AgentError.
+        The file is moved. Raises AgentError.
         """
         if actual_digest != digest:
             raise AgentError(422, f"workload {digest}: what was sent is another one")
@@ -564,7 +564,7 @@ class Workers:
     # -- guests
 
     def _begin(self, worker: Worker, start_s: float) -> None:
-        """Start a worker's guest at ``at``, in a thread of its own."""
+        """Start a worker's guest at ``start_s``, in a thread of its own."""
         while (left := start_s - time.monotonic()) > 0:
             if worker.state != "running":
                 return
@@ -698,7 +698,7 @@ class Workers:
                     self._read_events(worker)
             return {
                 "cursor": len(self._events),
-                "workers": [w.told() for w in self._workers.values() if w.place.rank >= 0],
+                "workers": [w.document() for w in self._workers.values() if w.place.rank >= 0],
                 "events": self._events[cursor:],
                 "lost_gpus": sorted(self._lost),
             }
@@ -726,12 +726,14 @@ class Workers:
         return self._idle.announce(quiet)
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
-        """Return an entry for each GPU with the host at its NIC (:func:`told`). ``fill``: create idle hosts
-        for GPUs without a host. Raises AgentError."""
+        """Return an entry for each GPU with the host at its NIC (:func:`host_entries`).
+
+        ``fill``: create idle hosts for GPUs without a host. Raises AgentError.
+        """
         if fill:
             self._idle.fill(lambda: [worker.host for worker in self.workers()])
         workers = [(worker.host, worker.lives) for worker in self.workers()]
-        return told(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
+        return host_entries(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
 
     def set_lost(self, gpu: str, lost: bool) -> None:
         """Start no worker on a GPU from now on, or do so again."""

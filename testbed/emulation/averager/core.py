@@ -151,7 +151,7 @@ class Stream:
         self.before: Position | None = None
         self.closing_since: float | None = None
 
-    def wanted(self) -> int:
+    def bytes_needed(self) -> int:
         """Return the number of bytes without which the next item cannot be processed, at least 1.
 
         While other servers are awaited, the number is all that fits into the ring. More bytes are only looked

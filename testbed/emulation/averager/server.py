@@ -225,7 +225,7 @@ class Server:
                 self._selector.modify(link.socket, events, key)
             link.events = events
         # Whoever closes is read to the end.
-        least = 1 if stream.closing_since is not None else min(stream.wanted(), _MOST_AT_ONCE)
+        least = 1 if stream.closing_since is not None else min(stream.bytes_needed(), _MOST_AT_ONCE)
         if least != link.least:
             link.least = least
             link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)

@@ -87,7 +87,7 @@ def ping_all(
     places = lab.places()
     end = time.monotonic() + within_s
 
-    def one(source: str, target: str) -> Pinged | None:
+    def ping_pair(source: str, target: str) -> Pinged | None:
         if time.monotonic() >= end:
             return None
         if control:
@@ -98,7 +98,9 @@ def ping_all(
         if gpu not in places:
             lab.place(gpu)  # says why there is nothing
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = [[pool.submit(one, source, target) for target in gpus if target != source] for source in gpus]
+        rows = [
+            [pool.submit(ping_pair, source, target) for target in gpus if target != source] for source in gpus
+        ]
         try:
             for row in rows:
                 yield [result for future in row if (result := future.result()) is not None]

@@ -56,7 +56,7 @@ class _Bulk:
     fine: list[Circuit]
     on: bool
 
-    def told(self) -> str:
+    def state(self) -> str:
         if not self.ticket.done:
             return "In progress"
         failed = self.count - len(self.circuits.done(self.ticket, self.fine, self.on))
@@ -200,7 +200,7 @@ class CalientTl1Session(Tl1Session):
 
     def _bulk_status(self, command: Command, now_ns: int) -> Answer:
         bulk = self._bulks.last
-        return Answer(() if bulk is None else (bulk.told(),))
+        return Answer(() if bulk is None else (bulk.state(),))
 
     # Reading
 

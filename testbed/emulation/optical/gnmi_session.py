@@ -129,7 +129,7 @@ class _Subscription:
     encoding: int
     updates_only: bool = False
     interval_ns: int = 0
-    told: dict[Path, Any] = field(default_factory=dict)
+    last_sent: dict[Path, Any] = field(default_factory=dict)
     look_ns: int = 0
     sample_ns: int = 0
 
@@ -421,8 +421,8 @@ class GnmiSession(ABC):
             for place, node in find(root, path)
             for leaf_path, leaf in leaves(node, place)
         }
-        first = not subscription.told and not everything
-        before, subscription.told = subscription.told, now
+        first = not subscription.last_sent and not everything
+        before, subscription.last_sent = subscription.last_sent, now
         if first and subscription.updates_only:
             subscription.updates_only = False
             return

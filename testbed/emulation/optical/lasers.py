@@ -26,7 +26,7 @@ class Tuned:
     ready_ns: int
     until_ns: int
 
-    def lit(self, now_ns: int) -> bool:
+    def is_lit(self, now_ns: int) -> bool:
         return self.ready_ns <= now_ns < self.until_ns
 
 

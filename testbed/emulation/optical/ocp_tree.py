@@ -201,7 +201,7 @@ class Change:
 
     device: OpticalDevice
     names: Names
-    wanted: dict[str, dict[str, str]] = field(default_factory=dict)
+    planned: dict[str, dict[str, str]] = field(default_factory=dict)
     #: Connections that were named, if only to be deleted.
     connections: bool = False
     admin: dict[int, bool] = field(default_factory=dict)
@@ -210,7 +210,7 @@ class Change:
 
     def __post_init__(self) -> None:
         self._before = self.names.current()
-        self.wanted = {
+        self.planned = {
             name: {"input-port-name": port_name(wire.ingress), "output-port-name": port_name(wire.egress)}
             for name, wire in self._before.items()
         }
@@ -232,9 +232,9 @@ class Change:
     def _clear(self, name: str) -> None:
         self.connections = True
         if name == "*":
-            self.wanted.clear()
+            self.planned.clear()
         else:
-            self.wanted.pop(name, None)
+            self.planned.pop(name, None)
 
     def update(self, path: Path, value: Any) -> None:
         """Raises TreeError."""
@@ -270,9 +270,9 @@ class Change:
             case ["name"] | ["config", "name"]:
                 if value != name:
                     raise TreeError(f"connection {name}: its name is {value!r} inside")
-                self.wanted.setdefault(name, {})
+                self.planned.setdefault(name, {})
             case ["config", ("input-port-name" | "output-port-name") as leaf]:
-                self.wanted.setdefault(name, {})[leaf] = str(value)
+                self.planned.setdefault(name, {})[leaf] = str(value)
             case _:
                 raise TreeError(f"connection {name}: {'/'.join(rest)} cannot be set")
 
@@ -294,7 +294,7 @@ class Change:
         """Return the device's commands, the connections that are new or have moved, by name, and the names of
         removed connections. Raises TreeError."""
         after: dict[str, Wire] = {}
-        for name, ends in self.wanted.items():
+        for name, ends in self.planned.items():
             if len(ends) < 2:
                 raise TreeError(f"connection {name} lacks one of its ports")
             wire = Wire(*(port_number(ends[leaf], self.device) for leaf in sorted(ends)))

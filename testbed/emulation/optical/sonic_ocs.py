@@ -53,8 +53,8 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     Change,
     InUse,
     TooBig,
+    as_json,
     by_name,
-    told,
     tree,
 )
 from ringlight.testbed.emulation.optical.yang_tree import Path, Step, TreeError, bare, bare_entry, find
@@ -163,7 +163,7 @@ class SonicRestSession(HttpSession):
         listed = path[-1].name.endswith("_LIST")
         if not matches and not (listed and not path[-1].keys):
             raise RestconfError(404, "invalid-value", "Resource not found")
-        nodes = [told(node) for _, node in matches]
+        nodes = [as_json(node) for _, node in matches]
         value: Any = nodes if listed else nodes[0]
         if isinstance(value, dict) and not any(value.values()):
             body: dict[str, Any] = {}
@@ -186,7 +186,7 @@ class SonicRestSession(HttpSession):
                 value = _node(body, WIRE_LIST)
                 for row in value if isinstance(value, list) else []:
                     name = bare_entry(row).get("cross_connect_id")
-                    if name in change.wanted:
+                    if name in change.planned:
                         raise RestconfError(409, "data-exists", f"{name} is there already")
                 change.update(path, {WIRE_LIST: value})
                 return 201
@@ -237,7 +237,7 @@ class SonicRestSession(HttpSession):
         while self._device.next_ns is not None:
             now_ns = yield None
         change = Change(self._device)
-        gone = [key for key in delete if isinstance(key, str) and change.wanted.pop(key, None) is not None]
+        gone = [key for key in delete if isinstance(key, str) and change.planned.pop(key, None) is not None]
         try:
             change.update(WIRES, {WIRE_LIST: add})
         except TreeError as error:

@@ -38,10 +38,10 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     WIRES,
     Change,
     InUse,
+    as_json,
     by_name,
     model_path,
     model_value,
-    told,
     tree,
 )
 from ringlight.testbed.emulation.optical.yang_tree import Entries, Path, Step, bare
@@ -76,7 +76,7 @@ class SonicSession(GnmiSession):
         return super()._path(prefix, path)
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
-        value = told(node)
+        value = as_json(node)
         if place and place[0].name not in DATABASES:
             name = place[-1].name if encoding == gnmi.JSON else f"{place[0].name}:{place[-1].name}"
             value = {name: [value] if place[-1].keys else value}

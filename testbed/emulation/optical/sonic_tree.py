@@ -288,14 +288,14 @@ def _factory_losses(device: OpticalDevice, path: Path) -> Entries:
     return entries
 
 
-def told(node: Any) -> Any:
+def as_json(node: Any) -> Any:
     """Return the JSON of a container, an entry or a leaf. All leaves are text, so that rows of lists stay
     unchanged."""
     if isinstance(node, Entries):
         return list(node.values())
     if not isinstance(node, dict):
         return node
-    return {name: told(child) if isinstance(child, dict) else child for name, child in node.items()}
+    return {name: as_json(child) if isinstance(child, dict) else child for name, child in node.items()}
 
 
 # Changing
@@ -315,29 +315,29 @@ class Change:
 
     device: OpticalDevice
     #: Cross-connects as they are to be, by id, each with the sides that leaves have said.
-    wanted: dict[str, dict[str, str]] = field(default_factory=dict)
+    planned: dict[str, dict[str, str]] = field(default_factory=dict)
     admin: dict[int, bool] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._before = {wire_id(wire, self.device.size): wire for wire in self.device.cross_connects()}
-        self.wanted = {name: {} for name in self._before}
+        self.planned = {name: {} for name in self._before}
 
     def exists(self, path: Path) -> bool:
         """Return whether the target of a path exists: the named cross-connect, or any if the path is the
         whole list. True for any other path."""
         name = _named_wire(path)
         if name is not None:
-            return name in self.wanted
-        return path != WIRES or bool(self.wanted)
+            return name in self.planned
+        return path != WIRES or bool(self.planned)
 
     def delete(self, path: Path) -> None:
         """Delete one cross-connect or all; that there is none is no error. Raises TreeError."""
         name = _named_wire(path)
         if path in (WIRES, (*WIRES, Step(WIRE_LIST))):
-            self.wanted.clear()
+            self.planned.clear()
         elif name is not None and len(path) == len(WIRES) + 1:
-            self.wanted.pop(name, None)
+            self.planned.pop(name, None)
         else:
             raise TreeError(f"{shown(path)} cannot be deleted")
 
@@ -363,7 +363,7 @@ class Change:
 
     def add(self, name: str, sides: Mapping[str, str]) -> None:
         """A cross-connect that is to be, and what is said of its sides."""
-        self.wanted.setdefault(name, {}).update(sides)
+        self.planned.setdefault(name, {}).update(sides)
 
     def _wire(self, name: str, leaf: str, value: Any) -> None:
         if leaf not in ("cross_connect_id", "a_side", "b_side") or not isinstance(value, str):
@@ -389,7 +389,7 @@ class Change:
         size = self.device.size
         after: dict[str, Wire] = {}
         used: dict[int, str] = {}
-        for name, sides in self.wanted.items():
+        for name, sides in self.planned.items():
             wire = self._before.get(name) or wire_of(name, size)
             own_sides = {"a_side": port_name(wire.ingress, size), "b_side": port_name(wire.egress, size)}
             if sides and {**own_sides, **sides} != own_sides:

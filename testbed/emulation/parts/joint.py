@@ -209,7 +209,7 @@ class Joint:
             return {"job": job, "iteration": iteration}
 
         @router.get("/v1/inventory")
-        def told() -> JSONResponse:
+        def get_inventory() -> JSONResponse:
             document = inventory()
             if not document:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
@@ -233,7 +233,7 @@ class Joint:
             return other.ask("POST", "/v1/run", request.model_dump(), timeout_s=request.timeout_s + ANSWER_S)
 
         @router.get("/v1/log")
-        def said() -> Response:
+        def get_log() -> Response:
             return Response(tail(self._state / LOG), media_type="text/plain")
 
         @router.get("/v1/load")
