@@ -67,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def load_fabric(path: Path) -> Fabric:
-    """Raises ValueError with one line that names file and key."""
+    """Return the fabric that a JSON file describes. Raises ValueError with one line that names file and
+    key."""
     from ringlight.fabric.planes.divided.plugged import plugged_document
 
     try:

@@ -40,7 +40,8 @@ Start = Callable[[Sequence[str], Path, str], Process]
 
 
 def address_of(fabric: Fabric, port: Port) -> str:
-    """The IPv4 address at an end of a cable: the first of its network above, the second below."""
+    """Return the IPv4 address at an end of a cable: the first of its network for the upper end, the second
+    for the lower end. Raises ValueError if the port has no cable of an averager."""
     for index, cable in enumerate(fabric.cables):
         if port in (cable.a, cable.b):
             return str(NETWORK[4 * index + (1 if port == cable.b else 2)])
@@ -48,12 +49,12 @@ def address_of(fabric: Fabric, port: Port) -> str:
 
 
 def cables_at(fabric: Fabric, gpu: str) -> list[Link]:
-    """The cable from a GPU's NIC to an averager, or none."""
+    """Return the cable from a GPU's NIC to an averager, or an empty list."""
     return [cable for cable in fabric.cables if cable.a.node == gpu]
 
 
 def between(fabric: Fabric) -> list[Link]:
-    """Cables from averagers to the one above them."""
+    """Return the cables from averagers to the averager above them."""
     return [cable for cable in fabric.cables if cable.a.node in fabric.averagers]
 
 
@@ -72,16 +73,17 @@ def set_up(name: str, ip: str, shape: tuple[float, float, int]) -> None:
 
 
 def frame_bytes(averager: Averager) -> int:
-    """Bytes of the longest frame on an averager's cables, the one with decimals."""
+    """Return the bytes of the longest frame on an averager's cables, which is the frame with decimals."""
     from ringlight.fabric.optinc.wire import FRAME, HEADER_BYTES, Form
 
     return HEADER_BYTES + Form(averager.bits, averager.ports).bytes_of(FRAME)
 
 
 def under_way(averager: Averager) -> int:
-    """Bytes that a sender has under way on a cable at most: its window of frames, and headers.
+    """Return the most bytes that a sender has in flight on a cable: its window of frames, and headers.
 
-    A queue at the sender's own end never needs more, and with less it would lose what TCP then sends again.
+    A queue at the sender's own end never needs more. With a shorter queue, packets would be lost that TCP
+    then sends again.
     """
     from ringlight.containers.worker.optinc import WINDOW
     from ringlight.testbed.emulation.averager.core import DEPTH
@@ -90,7 +92,8 @@ def under_way(averager: Averager) -> int:
 
 
 def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:
-    """Seconds (tenths) that a server of an averager may be silent: frames on a slow link take their time."""
+    """Return how long a server of an averager may be silent, seconds (in tenths). Frames on a slow link take
+    longer."""
     slowest = min(rate_bps(cable.rate_bps) for cable in averager.cables)
     return math.ceil(10 * (SILENCE_S + _FRAMES * 8 * frame_bytes(averager) / slowest)) / 10
 
@@ -98,17 +101,19 @@ def silence_s(averager: Averager, rate_bps: Callable[[float], float]) -> float:
 def place_of(
     fabric: Fabric, gpus: Sequence[str], rank: int, rate_bps: Callable[[float], float]
 ) -> dict[str, Any]:
-    """What the worker of a rank is told of its averager (``containers.worker.spec``). ``rate_bps``: of a
-    link as emulated. Raises ValueError where the job cannot average here.
-    """
+    """Return the averager's settings for the worker of a rank (``containers.worker.spec``). ``rate_bps``:
+    turns the real rate of a link into the emulated rate. Raises ValueError if the job cannot average here."""
     from ringlight.fabric.planes.averagers.averaging import averaging_of
 
-    found = averaging_of(fabric, gpus)
-    if tuple(gpus) != found.servers:
-        raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(found.servers)}")
+    averaging = averaging_of(fabric, gpus)
+    if tuple(gpus) != averaging.servers:
+        raise ValueError(f"ranks are in the order of the averagers' ports: {', '.join(averaging.servers)}")
     (cable,) = cables_at(fabric, gpus[rank])
     own = fabric.averagers[cable.b.node]
-    slowest = max(silence_s(one, rate_bps) for one in (*found.first, *([found.above] if found.above else [])))
+    slowest = max(
+        silence_s(averager, rate_bps)
+        for averager in (*averaging.first, *([averaging.above] if averaging.above else []))
+    )
     return {
         "address": f"{address_of(fabric, cable.b)}:{TCP_PORT}",
         "port": cable.b.number - 1,
@@ -127,7 +132,8 @@ class Averagers:
         self._fabric, self._directory, self._rate_bps = fabric, directory, rate_bps
 
     def status_file(self, name: str) -> Path:
-        """Written once it listens, and again every second."""
+        """Return the path of the status file, which an averager writes once it listens and again every
+        second."""
         return self._directory / f"{name}.averager.json"
 
     def log_file(self, name: str) -> Path:
@@ -140,9 +146,9 @@ class Averagers:
                     path.unlink()
 
     def starts(self, start: Start) -> Mapping[str, Callable[[], Process]]:
-        """Functions that start each averager.
+        """Return functions that start each averager, by name.
 
-        ``start`` runs a command in an averager's namespace, its output in a file.
+        ``start`` runs a command in an averager's namespace, with its output in a file.
         """
         return {name: partial(self._start, name, start) for name in self._fabric.averagers}
 
@@ -154,9 +160,9 @@ class Averagers:
         return self.status_file(name).exists()
 
     def status(self, name: str) -> dict[str, Any]:
-        """What it last told of itself. Raises OSError."""
-        found: dict[str, Any] = json.loads(self.status_file(name).read_text())
-        return found
+        """Return the latest status that an averager has written. Raises OSError."""
+        status: dict[str, Any] = json.loads(self.status_file(name).read_text())
+        return status
 
     def _command(self, name: str) -> list[str]:
         from ringlight.fabric.planes.averagers.averaging import coding
@@ -200,8 +206,8 @@ class Averagers:
             return "exact"
         case = next(
             name
-            for name, one in CASES.items()
-            if (one.coding.bits, one.coding.servers) == (averager.bits, averager.ports)
+            for name, known_case in CASES.items()
+            if (known_case.coding.bits, known_case.coding.servers) == (averager.bits, averager.ports)
         )
         if averager.network == "trained":
             return str(resources.files("ringlight.fabric.optinc.weights") / f"{case}.npz")

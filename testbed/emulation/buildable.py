@@ -30,10 +30,10 @@ def check_fabric(fabric: Fabric) -> None:
             )
 
 
-def check_impairments(fabric: Fabric, link: Link, wanted: Impairments) -> None:
+def check_impairments(fabric: Fabric, link: Link, impairments: Impairments) -> None:
     """Raise ValueError for what this testbed cannot have a link do to frames."""
     onic = next((end for end in (link.a, link.b) if end.node in fabric.onics), None)
-    if onic is not None and wanted.delay_s:
+    if onic is not None and impairments.delay_s:
         raise ValueError(f"delay: not on the fibre at {onic}, an O-NIC's: it is delayed before its shaper")
 
 

@@ -78,9 +78,9 @@ class _Way:
 
 
 def calibrate(say: Callable[[str], None]) -> Measured:
-    """Measure all of it. Needs root and a running Open vSwitch.
+    """Measure the costs of :class:`Measured` and return them. Needs root and a running Open vSwitch.
 
-    Raises NetworkError, LabError and what the programs raise that are not there.
+    Raises NetworkError, LabError, and the errors of missing programs.
     """
     lab = new_lab()
     with lab.hold():
@@ -105,7 +105,7 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
         with built(lab) as ends:
             ways[name] = _cost(lab, ends)
         say(f"{name}: {1e6 * ways[name].frame_s:.1f} µs for each frame")
-    frame, lit, few, busy, many = list(ways.values())[:5]
+    frame, optical, few, busy, many = list(ways.values())[:5]
     at_switch = 1 + 1 / ACKED
     fast = ways.get("fast path")
     return Measured(
@@ -113,7 +113,7 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
         switched=busy.switch_s / at_switch,
         port=max(0.0, many.switch_s - few.switch_s) / MORE_PORTS / at_switch,
         carried=None if fast is None else max(0.0, fast.frame_s - frame.frame_s) / at_switch,
-        lit=max(0.0, lit.frame_s - frame.frame_s) / at_switch,
+        lit=max(0.0, optical.frame_s - frame.frame_s) / at_switch,
         wake=_wake(),
         container=_container(),
         taken=max(way.taken for way in ways.values()),
@@ -124,11 +124,11 @@ def _calibrated(lab: Lab, say: Callable[[str], None]) -> Measured:
 def _hosts(lab: Lab) -> Iterator[tuple[int, int]]:
     """Two namespaces."""
     with ExitStack() as undo:
-        found = []
+        namespaces = []
         for name in ("a", "b"):
-            found.append(netlink.create_namespace(lab.namespace(name)))
+            namespaces.append(netlink.create_namespace(lab.namespace(name)))
             undo.callback(netlink.delete_namespace, lab.namespace(name))
-        yield found[0], found[1]
+        yield namespaces[0], namespaces[1]
 
 
 def _set_up(ends: tuple[int, int], rate_bps: float = RATE_BPS) -> None:
@@ -221,9 +221,9 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
     """Processor seconds of each full frame of a stream, and the share that others took meanwhile."""
 
     def listening() -> socket.socket:
-        found = socket.create_server(("10.78.0.2", 0))
-        found.settimeout(PATIENCE_S)
-        return found
+        server = socket.create_server(("10.78.0.2", 0))
+        server.settimeout(PATIENCE_S)
+        return server
 
     with netlink.in_namespace(ends[1], listening) as listener:
         to = listener.getsockname()
@@ -243,14 +243,14 @@ def _cost(lab: Lab, ends: tuple[int, int]) -> _Way:
         thread.start()
         try:
             _received(receiver, WARM_S)
-            found = [_round(lab, receiver) for _ in range(ROUNDS)]
+            rounds = [_round(lab, receiver) for _ in range(ROUNDS)]
         finally:
             ended.set()
             for end in (receiver, sender):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
             thread.join()
-    return min(found, key=lambda way: way.frame_s)
+    return min(rounds, key=lambda way: way.frame_s)
 
 
 def _round(lab: Lab, receiver: socket.socket) -> _Way:

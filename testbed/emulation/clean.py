@@ -32,10 +32,11 @@ PROCESS_END_S = 5.0
 
 
 def clean(lab_id: str | None = None) -> list[str]:
-    """Remove everything of one lab, or of all labs, living ones too; a line for each thing removed.
+    """Remove everything of one lab, or of all labs, including labs that are alive. Return a line for each
+    thing removed.
 
-    It may be repeated; the second time there is nothing to remove. Raises LabError for a bad id,
-    NetworkError, OpenVSwitchError or OSError when something cannot be removed.
+    The call may be repeated. The second time nothing is left to remove. Raises LabError for a bad id, and
+    NetworkError, OpenVSwitchError or OSError if something cannot be removed.
     """
     removed = []
     for lab in [Lab(lab_id)] if lab_id else find_labs():
@@ -53,35 +54,40 @@ def clean(lab_id: str | None = None) -> list[str]:
 
 
 def clean_stale() -> list[str]:
-    """As :func:`clean`, for the labs whose owner is dead."""
+    """Remove everything of the labs whose owner is dead. Return a line for each thing removed.
+
+    Raises NetworkError, OpenVSwitchError or OSError if something cannot be removed.
+    """
     # Such a lab has a state directory with a lock in it; no need to ask Docker and Open vSwitch.
     return [line for lab in _labs_with_state() if is_stale(lab) for line in clean(lab.id)]
 
 
 def clean_leftovers(lab: Lab) -> list[str]:
-    """As :func:`clean_objects`, before a lab of that id is built; quick when there is nothing."""
+    """Remove what a former lab of the same id has left, before the lab is built. Return a line for each thing
+    removed. Quick if there is nothing to remove."""
     named = netlink.interfaces_called(lab.prefix) or any(netlink.NETNS_DIR.glob(f"{lab.prefix}*"))
     return clean_objects(lab) if named or lab.bpf_dir.exists() else []
 
 
 def is_stale(lab: Lab) -> bool:
-    """Whether the lab was held once and is not any more. One that nobody ever held is left alone."""
+    """Return whether the lab was held once and is not held any more. A lab that was never held does not count
+    as stale."""
     held = any((lab.state_dir / name).exists() for name in ("lock", "owner.lock"))
     return held and not lab.is_alive()
 
 
 def any_alive() -> bool:
-    """Whether somebody has a lab."""
+    """Return whether any lab is alive."""
     return any(lab.is_alive() for lab in _labs_with_state())
 
 
 def find_labs() -> list[Lab]:
-    """Every lab that has left a label somewhere."""
+    """Return every lab that has left a label somewhere."""
     ids = {path.name for root in (STATE_ROOT, BPF_ROOT) if root.is_dir() for path in root.iterdir()}
     ids |= {value for _, value in _labelled_processes()}
     if (api := _docker()) is not None:
-        found = api.containers(all=True, filters={"label": CONTAINER_LABEL})
-        ids |= {container["Labels"][CONTAINER_LABEL] for container in found}
+        containers = api.containers(all=True, filters={"label": CONTAINER_LABEL})
+        ids |= {container["Labels"][CONTAINER_LABEL] for container in containers}
         api.close()
     if services.open_vswitch_database_running():
         for table in ("Bridge", "QoS"):
@@ -105,7 +111,8 @@ def _labs(names: Iterable[str]) -> list[Lab]:
 
 
 def clean_objects(lab: Lab) -> list[str]:
-    """Remove all of a lab but its processes and its state directory."""
+    """Remove everything of a lab except its processes and its state directory. Return a line for each thing
+    removed."""
     removed = _remove_containers(lab)
     # The database is enough: a bridge would be back with the process that died.
     if services.open_vswitch_database_running():
@@ -121,7 +128,7 @@ def clean_objects(lab: Lab) -> list[str]:
 
 
 def remove_tree(directory: Path) -> bool:
-    """Remove a directory with all that is in it; False when there is none."""
+    """Remove a directory with its content. Return False if there was no such directory."""
     there = directory.exists()
     while directory.exists():
         # Whoever ended the lab may be removing it, too, and so may another lab that comes up meanwhile.
@@ -146,12 +153,12 @@ def _remove_containers(lab: Lab) -> list[str]:
 
     removed = []
     with api:
-        found = api.containers(all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"})
-        for container in found:
+        containers = api.containers(all=True, filters={"label": f"{CONTAINER_LABEL}={lab.id}"})
+        for container in containers:
             if container.get("State") == "running":
                 with suppress(docker.errors.APIError):
                     api.kill(container["Id"], "SIGKILL")
-        for container in found:
+        for container in containers:
             with suppress(docker.errors.NotFound):
                 api.remove_container(container["Id"], force=True, v=True)
             removed.append(f"container {container['Names'][0].lstrip('/')}")
@@ -162,7 +169,7 @@ def _labelled_processes() -> Iterator[tuple[int, str]]:
     """Processes with a lab in their environment, without this one, its ancestors, and those in containers."""
     spared = set(_ancestors())
     own = os.readlink("/proc/self/ns/pid")
-    wanted = f"{ENVIRONMENT}=".encode()
+    variable = f"{ENVIRONMENT}=".encode()
     for path in Path("/proc").iterdir():
         if not path.name.isdigit() or int(path.name) in spared:
             continue
@@ -173,8 +180,8 @@ def _labelled_processes() -> Iterator[tuple[int, str]]:
         except OSError:
             continue
         for word in words:
-            if word.startswith(wanted):
-                yield int(path.name), word[len(wanted) :].decode(errors="replace")
+            if word.startswith(variable):
+                yield int(path.name), word[len(variable) :].decode(errors="replace")
 
 
 def _ancestors() -> Iterator[int]:

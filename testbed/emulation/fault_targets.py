@@ -65,7 +65,7 @@ _LONGEST_S = 3600.0
 
 @dataclass(frozen=True)
 class AskedImpairments(Impairments):
-    """What a link is to do to frames, times as emulated. Raises ValueError."""
+    """Requested impairments of a link, with times as emulated. Raises ValueError."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -102,7 +102,7 @@ class Target:
 
 
 def read_request(body: Any) -> FaultRequest:
-    """Raises TargetError, one line naming the key."""
+    """Return the fault request in a JSON body. Raises TargetError, one line naming the key."""
     try:
         request = FaultRequest.model_validate(body)
     except ValidationError as error:
@@ -125,7 +125,7 @@ def read_request(body: Any) -> FaultRequest:
 
 
 def find_target(fabric: Fabric, request: FaultRequest) -> Target:
-    """What a request is about. Raises TargetError, one line that says what there is."""
+    """Return the target of a request. Raises TargetError, one line that lists the choices."""
     words = request.target.split() if isinstance(request.target, str) else ["link", *request.target]
     match words:
         case ["link", a, b]:
@@ -183,10 +183,10 @@ def _link(fabric: Fabric, *ends: str) -> Target:
         a, b = only.a, only.b
     link = fabric.link_at.get(a)
     if link is None or link.other(a) != b:
-        found = [
+        neighbours = [
             f"{port} leads to {fabric.link_at[port].other(port)}" for port in (a, b) if port in fabric.link_at
         ]
-        leads = found[0] if found else "neither of them is plugged in"
+        leads = neighbours[0] if neighbours else "neither of them is plugged in"
         raise TargetError(404, f"there is no link {a} - {b}; {leads}")
     return Target("link", f"link {link.a} {link.b}", (), dark_ports(fabric, [link]))
 
@@ -250,17 +250,17 @@ def _check_gpu(fabric: Fabric, name: str) -> None:
 
 
 def dark_ports(fabric: Fabric, links: Iterable[Link]) -> frozenset[Port]:
-    """The ends of these links that are held down when they are cut.
+    """Return the ends of these links that are held down when the links are cut.
 
-    A GPU's own end is left alone where it is the worker's interface, which would lose its routes; it has no
-    carrier when the other end is down.
+    A GPU's own end stays up if it is the worker's interface, because an interface that is down loses its
+    routes. It has no carrier while the other end is down.
     """
     bare = fabric.gpus.keys() - fabric.onics.keys()
     return frozenset(port for link in links for port in (link.a, link.b) if port.node not in bare)
 
 
 def listed(names: Iterable[str]) -> str:
-    """List some names for a person to choose from."""
+    """Return some names as a list for a person to choose from, "none" if there are none."""
     known = sorted(names, key=lambda name: (len(name), name))
     more = f" and {len(known) - _TOLD} more" if len(known) > _TOLD else ""
     return (", ".join(known[:_TOLD]) or "none") + more

@@ -65,7 +65,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class _Course:
-    """How a fault is brought about and ended; each returns once it has been seen. Raises ``Failures``."""
+    """Actions that begin and end a fault. Each returns once its effect has been observed. Raises
+    ``Failures``."""
 
     begin: Callable[[], None]
     end: Callable[[], None] | None
@@ -142,7 +143,8 @@ class Faults:
     # -- asking
 
     def ask(self, request: FaultRequest) -> tuple[FaultReport, Callable[[], None] | None]:
-        """Enter a fault, or end one; and what is still to be called to start it. Raises TargetError."""
+        """Record a new fault, or end one. Return the fault's report and the function that starts the fault,
+        None if nothing is left to start. Raises TargetError."""
         target = find_target(self._fabric, request)
         with self._lock:
             if self._closed:
@@ -169,12 +171,12 @@ class Faults:
             return fault.report(), lambda: self._start(fault)
 
     def reports(self) -> list[FaultReport]:
-        """Every fault so far, the oldest first."""
+        """Return a report of every fault so far, the oldest first."""
         with self._lock:
             return [fault.report() for fault in self._faults]
 
     def impaired(self) -> list[dict[str, Any]]:
-        """Each direction of each link that was impaired, with what it has counted."""
+        """Return the counters of each direction of each link that was impaired."""
         own = self._network.impaired_counts()
         return own if self._elsewhere is None else [*own, *self._elsewhere.impaired()]
 
@@ -198,7 +200,7 @@ class Faults:
         with self._lock:
             if self._closed:
                 return
-            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+            self._threads = [other for other in self._threads if other.is_alive()] + [thread]
             # Under the lock, so that close() joins none that has not been started.
             thread.start()
 
@@ -230,7 +232,7 @@ class Faults:
         log.warning("fault %s: %s is back", fault.id, fault.target.text)
 
     def _mend(self, fault: _Fault) -> None:
-        """What was broken only in part must not stay so."""
+        """End a fault that was brought about only in part."""
         if fault.course.end is None or self._closed:
             return
         try:
@@ -255,8 +257,8 @@ class Faults:
                 course.begin()
 
         def end() -> None:
-            for one in ends:
-                one()
+            for finish in ends:
+                finish()
 
         return _Course(begin, end if ends else None)
 
@@ -298,13 +300,13 @@ class Faults:
             self._dark.pop(fault_id, None)
             self._network.hold_down(frozenset().union(*self._dark.values()))
 
-    def _impaired(self, target: Target, wanted: Impairments) -> _Course:
+    def _impaired(self, target: Target, impairments: Impairments) -> _Course:
         link = self._fabric.link_at[Port.parse(target.text.split()[1])]
         try:
-            check_impairments(self._fabric, link, wanted)
+            check_impairments(self._fabric, link, impairments)
         except ValueError as error:
             raise TargetError(409, f"impairments.{error}") from None
-        self._by_event[link] = wanted
+        self._by_event[link] = impairments
 
         def begin() -> None:
             with self._impaired_lock:
@@ -313,7 +315,7 @@ class Faults:
         def end() -> None:
             with self._impaired_lock:
                 with self._lock:
-                    if self._by_event.get(link) is not wanted:
+                    if self._by_event.get(link) is not impairments:
                         return
                     del self._by_event[link]
                 self._network.impair(link, None)
@@ -415,9 +417,9 @@ class Faults:
     def _disturb(self, gpu: str) -> None:
         assert self._manage is not None
         usual_s = self._network.emulation.seconds(self._fabric.onics[gpu].tuning_s)
-        wanted = {**asdict(self._control), "tuning_s": self._control.tuning_s.get(gpu, usual_s)}
+        settings = {**asdict(self._control), "tuning_s": self._control.tuning_s.get(gpu, usual_s)}
         # Agents are seeded apart, or they would lose their messages in step.
-        emulate(self._manage[gpu], {**wanted, "seed": 1 + list(self._manage).index(gpu)})
+        emulate(self._manage[gpu], {**settings, "seed": 1 + list(self._manage).index(gpu)})
 
     def _until(self, condition: Callable[[], bool], timeout_s: float, complaint: str) -> None:
         """Raises TimeoutError, also when the lab is taken down meanwhile."""
@@ -454,8 +456,8 @@ class Faults:
 
 
 def _why(error: Exception) -> str:
-    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return said if isinstance(error, Failures) else f"internal error: {said}"
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text if isinstance(error, Failures) else f"internal error: {text}"
 
 
 def _stands(fault: _Fault) -> bool:
@@ -463,11 +465,11 @@ def _stands(fault: _Fault) -> bool:
 
 
 def fault_routes(faults: Faults) -> APIRouter:
-    """``/v1/faults`` of a server agent."""
+    """Return the routes ``/v1/faults`` and ``/v1/impaired`` of a server agent."""
     router = APIRouter()
 
     @router.get("/v1/faults")
-    def told() -> dict[str, Any]:
+    def list_faults() -> dict[str, Any]:
         return {"faults": [asdict(report) for report in faults.reports()]}
 
     @router.get("/v1/impaired")

@@ -57,8 +57,11 @@ class Bind:
 
 @dataclass(frozen=True)
 class GuestPlan:
-    """What to run. ``command``: in place of the image's own; None leaves that. ``devices``: paths of this
-    machine's devices, which the guest sees under the same names. ``port``: what rank 0 may listen on."""
+    """Settings of a guest.
+
+    ``command``: replaces the image's own command; None keeps that. ``devices``: paths of this machine's
+    devices, which the guest sees under the same names. ``port``: TCP port on which rank 0 may listen.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     image: str
@@ -72,7 +75,7 @@ class GuestPlan:
 
 @dataclass(frozen=True)
 class GuestEnd:
-    """How a guest ended. ``t``: CLOCK_MONOTONIC seconds; ``exit_code`` is None when a signal ended it."""
+    """End of a guest. ``t``: CLOCK_MONOTONIC seconds. ``exit_code``: None if a signal ended the guest."""
 
     t: float
     exit_code: int | None
@@ -140,7 +143,8 @@ class Guest:
         )["Id"]
 
     def start(self) -> float | None:
-        """Time of its start, CLOCK_MONOTONIC seconds; None for good if it was killed before."""
+        """Start the guest. Return the time of its start, CLOCK_MONOTONIC seconds, or None if the guest was
+        killed before and will never start."""
         with self._lock:
             if self._killed:
                 return None
@@ -152,26 +156,27 @@ class Guest:
             return _monotonic(state["StartedAt"])
 
     def end(self) -> GuestEnd:
-        """How it ended; call it when it has."""
+        """Return how the guest ended. Call it after the guest has ended."""
         code, number = exit_or_signal(int(self._api.wait(self.id, timeout=_WAIT_S)["StatusCode"]))
         state = self._api.inspect_container(self.id)["State"]
         t = _monotonic(state["FinishedAt"])
         return GuestEnd(t, code, number, bool(state["OOMKilled"]), state.get("Error") or None)
 
     def output(self) -> dict[str, bytes]:
-        """What it wrote to ``stdout`` and ``stderr``; of very much the end, and :data:`CUT` before that."""
+        """Return what the guest wrote to ``stdout`` and ``stderr``. Of long output only the end is returned,
+        after :data:`CUT`."""
         # Docker drops the older of two files when it begins the next.
         log = self._api.inspect_container(self.id).get("LogPath") or ""
         dropped = bool(log) and Path(f"{log}.1").exists()
-        found = {}
+        streams = {}
         for stream in ("stdout", "stderr"):
-            said = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
-            cut = len(said) > LOG_BYTES or (dropped and bool(said))
-            found[stream] = (CUT if cut else b"") + said[-LOG_BYTES:]
-        return found
+            text = self._api.logs(self.id, stdout=stream == "stdout", stderr=stream == "stderr")
+            cut = len(text) > LOG_BYTES or (dropped and bool(text))
+            streams[stream] = (CUT if cut else b"") + text[-LOG_BYTES:]
+        return streams
 
     def overdrawn(self) -> str | None:
-        """Why its /job holds more than it may; None where it does not. Raises OSError."""
+        """Return a line if the guest's /job holds more than allowed, else None. Raises OSError."""
         used = space_below(self._home, HOME_BYTES, HOME_FILES)
         if used is not None:
             return None
@@ -196,7 +201,8 @@ class Guest:
 
 
 def space_below(directory: Path, most_bytes: int, most_files: int) -> int | None:
-    """Bytes on disk of a directory that a stranger fills; None where they, or its files, are too many."""
+    """Return the bytes on disk of an untrusted directory, None if there are more than ``most_bytes`` bytes or
+    ``most_files`` files."""
     used, files, todo = 0, 0, [str(directory)]
     while todo:
         try:
@@ -216,7 +222,8 @@ def space_below(directory: Path, most_bytes: int, most_files: int) -> int | None
 
 
 def refusal_of(plan: GuestPlan) -> str | None:
-    """What of this machine a guest may not be shown, ``key: reason``."""
+    """Return the reason why a guest may not see a mount or device of this machine, ``key: reason``, or None
+    if it may see all."""
     for mount in plan.mounts:
         source = Path(f"/{mount.source.lstrip('/')}")
         if not source.exists():
@@ -243,10 +250,11 @@ def remove_container(api: docker.APIClient, container: str) -> None:
 
 
 def exit_or_signal(status: int) -> tuple[int | None, int | None]:
-    """Exit code, or else the signal, of what Docker tells of a container's end: 128 and a signal's number.
+    """Return the exit code, or else the signal, in Docker's status of a container's end, which is 128 plus
+    the number of a signal.
 
-    A program that ends with such a code by itself cannot be told from one that was killed; 255, a usual code,
-    is none.
+    A program that ends with such a code by itself cannot be distinguished from one that was killed. The usual
+    code 255 is not a signal.
     """
     number = status - 128
     return (None, number) if number in signal.valid_signals() else (status, None)
@@ -258,10 +266,12 @@ def _monotonic(stamp: str) -> float:
 
 
 def network_environment(rank: int, addresses: list[str], port: int, interface: str) -> dict[str, str]:
-    """What launchers of distributed programs tell each rank, by the names that these read.
+    """Return the environment that launchers of distributed programs set for each rank, with the names that
+    these programs read.
 
-    torchrun's names, what Gloo, NCCL and Open MPI call the interface, and ours: ``RINGLIGHT_INTERFACE``, and
-    ``RINGLIGHT_ADDRESSES``, those of all ranks in their order, with commas.
+    The names are torchrun's, the variables for the interface of Gloo, NCCL and Open MPI, and Ringlight's own:
+    ``RINGLIGHT_INTERFACE``, and ``RINGLIGHT_ADDRESSES`` with the addresses of all ranks in order, separated
+    by commas.
     """
     interfaces = (
         "RINGLIGHT_INTERFACE",

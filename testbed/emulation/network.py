@@ -73,12 +73,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Emulation:
-    """How reality is scaled, and what TCP does.
+    """Scale of the emulation, and settings of TCP.
 
     ``time_dilation`` D: emulated seconds per real second. ``payload_scale`` S: real bytes per emulated byte.
-    Rates are divided by D·S and times multiplied by D. ``rto_min_s``: emulated seconds, None for the
-    kernel's own. ``bounded``: workers have little under way (:meth:`LabNetwork.windows_to`); not where an
-    event delays frames, as a window must hold what is on the way, too.
+    Rates are divided by D·S and times multiplied by D. ``rto_min_s``: emulated seconds, None for the kernel's
+    own. ``bounded``: workers have few bytes in flight (:meth:`LabNetwork.windows_to`). Not used if an event
+    delays frames, because a window must hold the delayed bytes, too.
     """
 
     time_dilation: float = 1.0
@@ -88,7 +88,7 @@ class Emulation:
     bounded: bool = False
 
     def rate_bps(self, real_bps: float) -> float:
-        """Emulated bits per second of a link of ``real_bps``."""
+        """Return the emulated bits per second of a link of ``real_bps``."""
         return real_bps / (self.time_dilation * self.payload_scale)
 
     def seconds(self, real_s: float) -> float:
@@ -177,11 +177,11 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     # -- the fixed part
 
     def is_here(self, name: str) -> bool:
-        """Whether a node is on this host."""
+        """Return whether a node is on this host."""
         return self._parts is None or name in self._parts.here
 
     def _tunnel(self, port: Port) -> Tunnel | None:
-        """What leads from here to the other end of a fibre that is on another host."""
+        """Return the tunnel to the other end of a fibre that is on another host, None if there is none."""
         return None if self._parts is None else self._parts.tunnels.get(port)
 
     def build(self) -> None:
@@ -280,10 +280,10 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         netlink.in_namespace(namespace, partial(averager_processes.set_up, name, ip, shape))
 
     def namespace(self, name: str) -> int:
-        """Process id that holds the namespace of a device that is a process."""
-        found = self._nodes[name].namespace
-        assert found is not None
-        return found
+        """Return the id of the process that holds the namespace of a device that is a process."""
+        pid = self._nodes[name].namespace
+        assert pid is not None
+        return pid
 
     def _start_onics(self) -> None:
         """Join the O-NICs by the control network and let them send."""
@@ -307,14 +307,15 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             )
 
     def _add_bridge(self, name: str, dpid: int, controller: str = OURS) -> None:
-        told = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
+        carried = self._carrier is not None and self._carrier.carries(self.lab.bridge(name))
         bridge = self.addSwitch(
-            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, told=told
+            self.lab.bridge(name), lab=self.lab, dpid=dpid, controller=controller, carried=carried
         )
         self._nodes[name] = bridge
 
     def target_of(self, name: str) -> str | None:
-        """Controller that a switch's bridge connects to, as Open vSwitch writes it; None without one."""
+        """Return the controller that a switch's bridge connects to, as Open vSwitch writes it, or None
+        without one."""
         bridge = self._nodes[name]
         assert isinstance(bridge, PacketSwitch)
         return next((where.target for where in self._controllers_of(bridge)), None)
@@ -331,7 +332,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 return [self.target if other == OURS else ControllerAddress.parse(other)]
 
     def handed_over(self) -> dict[str, tuple[str, str]]:
-        """Bridge and controller, as the fabric has it, of each packet switch that looks for one of others."""
+        """Return the bridge and the controller's address in the fabric of each packet switch on this host
+        that connects to a foreign controller, by switch."""
         return {
             name: (self.lab.bridge(name), self.fabric.packet_switches[name].controller)
             for name in self.fabric.foreign_switches
@@ -365,12 +367,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 time.sleep(0.005)
 
     def _has_gpu(self, *ports: Port) -> bool:
-        """Whether the cable is a worker's; that of an O-NIC is fixed."""
+        """Return whether the cable is plugged in with a worker. The cable of an O-NIC is fixed."""
         gpus = self.fabric.gpus.keys() - self.fabric.onics.keys()
         return any(port.node in gpus for port in ports)
 
     def _interface(self, port: Port) -> str:
-        """What a switch's port is called where it is."""
+        """Return the name of a switch's port in the switch's own namespace."""
         node = self._nodes[port.node]
         return (
             f"p{port.number}"
@@ -445,7 +447,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._set_state(port)
         elif isinstance(node, OpticalNode) and switch.wavelengths is None:
             link = self.fabric.link_at[port]
-            rates = [cable.rate_bps for at, cable in self.fabric.link_at.items() if at.node == port.node]
+            rates = [cable.rate_bps for near, cable in self.fabric.link_at.items() if near.node == port.node]
             if link.rate_bps < max(rates):
                 self._inside(node, lambda: self._hold_to(port, link))
 
@@ -503,57 +505,60 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         self._inside(node, inside)
 
     def _wrong_state(self, port: Port) -> str | None:
-        """What a port is that it should not be."""
+        """Return how a port's state differs from the intended state, None if it does not or if there is no
+        interface."""
         name, far = self._interface(port), self.fabric.link_at[port].other(port)
 
         def inside() -> netlink.LinkState | None:
             with IPRoute() as here:
                 return netlink.link_state(here, name)
 
-        found = self._inside(self._nodes[port.node], inside)
-        if found is None:
+        state = self._inside(self._nodes[port.node], inside)
+        if state is None:
             return None
         if port in self._held:
-            return "is up" if found.up or found.carrier else None
-        if not found.up:
+            return "is up" if state.up or state.carrier else None
+        if not state.up:
             return "is down"
-        return None if found.carrier or far in self._held else "has no carrier"
+        return None if state.carrier or far in self._held else "has no carrier"
 
     def astray(self, links: Iterable[netns.Link]) -> dict[tuple[ProcessKind, str], str]:
-        """What a bridge of a packet switch, or a port of one, is that it should not be: deleted, removed from
-        its bridge, or down though nothing holds it down. ``links``: all of the machine's own namespace.
-        Raises OSError, ValueError."""
+        """Return the packet switches' bridges and ports that are not as they should be, with the reason:
+        deleted, removed from the bridge, or down though nothing holds the port down.
+
+        ``links``: all interfaces of the machine's own namespace. Raises OSError, ValueError.
+        """
         states = {link.name: link for link in links}
         members = openvswitch.members()
-        found: dict[tuple[ProcessKind, str], str] = {}
+        problems: dict[tuple[ProcessKind, str], str] = {}
         bridges = {name: str(node) for name, node in [*self._nodes.items()] if isinstance(node, PacketSwitch)}
         for name, bridge in bridges.items():
             if bridge not in states or bridge not in members:
-                found["bridge", name] = f"{bridge} was deleted"
+                problems["bridge", name] = f"{bridge} was deleted"
         for port, link in self.fabric.link_at.items():
             bridge = bridges.get(port.node, "")
             fixed = not self._has_gpu(*self._ends_here(link)) or port in self._attached
-            if not bridge or ("bridge", port.node) in found or not fixed or port in self._held:
+            if not bridge or ("bridge", port.node) in problems or not fixed or port in self._held:
                 continue
             name, far = self._interface(port), link.other(port)
             state = states.get(name)
             if state is None:
-                found["port", str(port)] = f"{name}, to {far}, was deleted"
+                problems["port", str(port)] = f"{name}, to {far}, was deleted"
             elif not state.up:
-                found["port", str(port)] = f"{name}, to {far}, was set down"
+                problems["port", str(port)] = f"{name}, to {far}, was set down"
             elif not state.carrier and far not in self._held:
-                found["port", str(port)] = f"{name} has no carrier, as {far} is down"
+                problems["port", str(port)] = f"{name} has no carrier, as {far} is down"
             elif name not in members[bridge]:
-                found["port", str(port)] = f"{name}, to {far}, was removed from {bridge}"
-        return found
+                problems["port", str(port)] = f"{name}, to {far}, was removed from {bridge}"
+        return problems
 
     # -- what links do to frames
 
-    def impair(self, link: Link, wanted: Impairments | None) -> None:
+    def impair(self, link: Link, impairments: Impairments | None) -> None:
         """Have a link do this to frames from now on, times as emulated, whatever is plugged in there later;
         None for what the fabric says. Raises NetworkError, BuildError, OSError."""
         with self._lock:
-            now = wanted or link.impairments.dilated(self.emulation.time_dilation)
+            now = impairments or link.impairments.dilated(self.emulation.time_dilation)
             self._impaired.pop(link, None)
             if now != NONE:
                 self._impaired[link] = now
@@ -564,7 +569,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                 self._choose_offloads()
 
     def impaired_counts(self) -> list[dict[str, Any]]:
-        """What each direction of a link that is or was impaired has counted, by its two ends."""
+        """Return the counters of each direction of a link that is or was impaired, with the direction's two
+        ends."""
         with self._lock:
             counted = dict(self._counted)
             for port, end in self._ends.items():
@@ -584,9 +590,9 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     def _impair_ends(self, link: Link) -> None:
         """Those that are plugged in."""
         self._leave_to_open_vswitch()
-        wanted = self._impaired.get(link)
+        impairments = self._impaired.get(link)
         for port in self._ends_here(link):
-            if wanted is None:
+            if impairments is None:
                 self._drop_end(port)
                 continue
             far = link.other(port)
@@ -601,7 +607,7 @@ class LabNetwork(Mininet):  # type: ignore[misc]
                     # A burst would be lost, or delayed, as one.
                     self._ends[port].keep_single()
             if port in self._ends:
-                self._ends[port].set(wanted, self.emulation.rate_bps(link.rate_bps))
+                self._ends[port].set(impairments, self.emulation.rate_bps(link.rate_bps))
 
     def _drop_end(self, port: Port) -> None:
         end = self._ends.pop(port, None)
@@ -622,11 +628,12 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         return node.namespace, f"p{port.number}" if port.node in onics else self._interface(port)
 
     def _redirects(self, port: Port) -> bool:
-        """Whether it is eBPF that sends from a port."""
+        """Return whether an eBPF program sends from a port."""
         return not self._is_bare(port) and not isinstance(self._nodes[port.node], PacketSwitch)
 
     def _is_bare(self, port: Port) -> bool:
-        """Whether it is a GPU's NIC, which comes with its worker."""
+        """Return whether the port is the NIC of a GPU without an O-NIC, which is plugged in with its
+        worker."""
         return port.node in self.fabric.gpus and port.node not in self.fabric.onics
 
     def _choose_offloads(self) -> None:
@@ -634,8 +641,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         for near, cable in self._cables.items():
             host = cable.intf2.node
             if near.number == 0 and host.namespace is not None:
-                wanted = self._offloads(near.node)
-                netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, wanted))
+                enabled = self._offloads(near.node)
+                netlink.in_namespace(host.namespace, partial(netlink.set_checksum_offload, NIC, enabled))
 
     def _most_under_way(self) -> int | None:
         """Window that routes of workers give a connection, bytes; None where workers set it or nobody does.
@@ -674,15 +681,18 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         """
         if self._windows is None:
             return []
-        others = [self.fabric.gpu_by_ip(ip) for ip in ips]
+        peers = [self.fabric.gpu_by_ip(ip) for ip in ips]
         return [
             0 if other is None or other.name == gpu else self._windows.between(other.name, gpu)
-            for other in others
+            for other in peers
         ]
 
     def _offloads(self, gpu: str) -> bool:
-        """Whether a host may leave checksums to be computed and bursts to be cut up: not where a link is
-        impaired, which would lose and delay a burst as one, nor where Open vSwitch alone reads its frames."""
+        """Return whether a host may use checksum and segmentation offload.
+
+        False if a link is impaired, because a burst would be lost or delayed as one frame, or if only Open
+        vSwitch reads the host's frames.
+        """
         read = gpu not in self.fabric.onics and not has_kernel_datapath() and not self._all_carried
         return not self._impaired and not read
 
@@ -693,21 +703,21 @@ class LabNetwork(Mininet):  # type: ignore[misc]
     # -- workers
 
     def add_worker(self, cls: type[WorkerHost], place: WorkerPlace, **params: Any) -> WorkerHost:
-        """A node for a worker, not yet started."""
+        """Add a node for a worker, not yet started, and return it."""
         with self._lock:
             name = self.lab.container(place.id)
             host: WorkerHost = self.addHost(name, cls=cls, lab=self.lab, place=place, **params)
             return host
 
     def add_idle(self, gpu: str) -> IdleHost:
-        """A host for a GPU without a worker. Raises NetworkError."""
+        """Add a host for a GPU without a worker and return it. Raises NetworkError."""
         with self._lock:
             netns = self.lab.namespace(gpu)
             host: IdleHost = self.addHost(netns, cls=IdleHost, lab=self.lab, gpu=gpu, netns=netns)
             return host
 
     def is_plugged(self, gpu: str) -> bool:
-        """Whether the GPU is on this host, and the fabric has a link at its NIC port."""
+        """Return whether the GPU is on this host and the fabric has a link at its NIC port."""
         return Port(gpu, 0) in self.fabric.link_at and self.is_here(gpu)
 
     def check_plugged(self, gpu: str) -> None:
@@ -718,8 +728,8 @@ class LabNetwork(Mininet):  # type: ignore[misc]
             raise NetworkError(f"GPU {gpu} is not plugged into anything")
 
     def introduce(self, host: WorkerHost, neighbours: Sequence[tuple[str, str]]) -> bool:
-        """Tell a plugged worker of ``(ip, mac)`` of others; whether it knows them. One that ends meanwhile
-        needs them no more."""
+        """Give a plugged worker the ``(ip, mac)`` of other hosts. Return whether the worker has got them. A
+        worker that ends meanwhile no longer needs them."""
 
         def inside() -> None:
             netlink.know(netlink.index_of(NIC), neighbours)
@@ -733,18 +743,18 @@ class LabNetwork(Mininet):  # type: ignore[misc]
         return namespace is not None
 
     def announce(self, host: WorkerHost | IdleHost) -> bool:
-        """Have a plugged host say to all switches where it is now; whether it did. One that ends meanwhile
-        has nothing to say."""
+        """Have a plugged host announce its present place to all switches. Return whether the host has done
+        so. A host that ends meanwhile has nothing to announce."""
         gpu = self.fabric.gpus[host.gpu]
         switches = self.fabric.packet_switches.values()
         # Our rules pass what is about an address on to it alone: where some switches are ours, only what is
         # sent to each other GPU gets to those that are not.
         mixed = any(switch.is_ours for switch in switches)
-        others = [(o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu]
+        neighbours = [(o.ip, o.mac) for o in self.fabric.gpus.values() if mixed and o is not gpu]
         try:
             if (namespace := host.namespace) is None:
                 return False
-            netlink.in_namespace(namespace, lambda: netlink.announce(NIC, gpu.ip, gpu.mac, others))
+            netlink.in_namespace(namespace, lambda: netlink.announce(NIC, gpu.ip, gpu.mac, neighbours))
         except (NetworkError, OSError, TimeoutError) as error:
             log.info("%s does not announce itself: %s", host.name, error)
             return False

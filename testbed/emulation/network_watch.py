@@ -29,17 +29,18 @@ class Astray:
     _before: Found = field(default_factory=dict)
     _reported: dict[tuple[ProcessKind, str], str] = field(default_factory=dict)
 
-    def look(self, found: Found) -> list[tuple[ProcessKind, str, str | None]]:
-        """Kind, name and what it is, or None where it is as it should be again."""
+    def look(self, problems: Found) -> list[tuple[ProcessKind, str, str | None]]:
+        """Return kind, name and fault of each thing newly reported, with None as fault if the thing is in
+        order again."""
         new: list[tuple[ProcessKind, str, str | None]] = []
-        for key in found.keys() & self._before.keys() - self._reported.keys():
-            self._reported[key] = found[key]
-            new.append((*key, found[key]))
-        for key in self._reported.keys() - found.keys():
+        for key in problems.keys() & self._before.keys() - self._reported.keys():
+            self._reported[key] = problems[key]
+            new.append((*key, problems[key]))
+        for key in self._reported.keys() - problems.keys():
             del self._reported[key]
             new.append((*key, None))
-        self._before = found
-        return sorted(new, key=lambda one: one[:2])
+        self._before = problems
+        return sorted(new, key=lambda report: report[:2])
 
 
 class NetworkWatch:
@@ -71,12 +72,12 @@ class NetworkWatch:
 
     def _look_once(self, astray: Astray, links: LinkWatcher) -> None:
         try:
-            found = self._look(links.changed().values())
+            problems = self._look(links.changed().values())
         except (OSError, ValueError, KeyError) as error:
             # Open vSwitch may stand still, which is noted elsewhere.
             log.warning("the network cannot be looked at: %s", error)
             return
-        for kind, name, how in astray.look(found):
+        for kind, name, how in astray.look(problems):
             log.warning("%s %s: %s", kind, name, how or "is as it should be again")
             if how is None:
                 self._deaths.back(kind, name)

@@ -66,7 +66,7 @@ class WorkerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a worker ended. ``exit_code`` is None when a signal ended it."""
+    """Result of a worker that has ended. ``exit_code``: None if a signal ended the worker."""
 
     exit_code: int | None
     signal: int | None
@@ -82,7 +82,7 @@ class ShellLess(Node):  # type: ignore[misc]
     lab: Lab
 
     def link_group(self, _interface: str) -> int:
-        """The kernel's interface group for one of the node's interfaces."""
+        """Return the kernel's interface group for one of the node's interfaces."""
         return self.lab.link_group
 
     @classmethod
@@ -93,9 +93,9 @@ class ShellLess(Node):  # type: ignore[misc]
         """There is none."""
 
     def cmd(self, *args: Any, **kwargs: Any) -> str:
-        """Run one command, without a shell, in the node's namespace; what it printed.
+        """Run one command, without a shell, in the node's namespace. Return what the command printed.
 
-        The ifconfig calls that Mininet makes by itself are left out: netlink does that work.
+        Mininet's own calls of ifconfig are left out, because netlink does that work.
         """
         words = shlex.split(" ".join(str(word) for word in args))
         if not words or words[0] == "ifconfig":
@@ -170,7 +170,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
     Without a controller it forwards nothing (fail mode secure), unless it is to do without one
     (``controller``: none), and then learns and floods. ``qos``: the record that tells Open vSwitch
     to leave queueing to others; without it the shaping of a port would be removed as the port is added.
-    ``told``: whether a fast path is to be told of its tables, for which it must speak OpenFlow 1.5, too.
+    ``carried``: a fast path reads its tables, for which the bridge must also speak OpenFlow 1.5.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
         dpid: int,
         qos: str = "@noop",
         controller: str = OURS,
-        told: bool = False,
+        carried: bool = False,
         **params: Any,
     ) -> None:
         # Others' applications may be older than ours.
@@ -196,7 +196,7 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
             dpid=f"{dpid:x}",
             failMode="standalone" if controller == "none" else "secure",
             datapath="kernel" if has_kernel_datapath() else "user",
-            protocols=f"{protocols},OpenFlow15" if told else protocols,
+            protocols=f"{protocols},OpenFlow15" if carried else protocols,
             reconnectms=RECONNECT_MS,
             batch=True,
             **params,
@@ -214,11 +214,11 @@ class PacketSwitch(ShellLess, OVSSwitch):  # type: ignore[misc]
         return f"{options} -- set Port {intf} qos={self.qos}"
 
     def add_port_command(self, intf: Jack) -> list[str]:
-        """The part of an ovs-vsctl command that adds a port."""
+        """Return the part of an ovs-vsctl command that adds a port."""
         return shlex.split(f"-- add-port {self} {intf}{self.intfOpts(intf)}")
 
     def take_commands(self) -> list[str]:
-        """What :meth:`start` left to be done, as words of one ovs-vsctl command."""
+        """Return the words of one ovs-vsctl command that does what :meth:`start` has left to be done."""
         words = shlex.split(" ".join(self.commands))
         self.commands.clear()
         return words
@@ -238,7 +238,7 @@ class ControllerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ControllerAddress:
-        """Parse ``host:port`` or ``tcp:host:port``."""
+        """Parse ``host:port`` or ``tcp:host:port``. Return the address."""
         host, _, port = text.removeprefix("tcp:").rpartition(":")
         return cls(host, int(port))
 
@@ -286,18 +286,19 @@ class OpticalNode(DeviceNode):
 
 
 def has_kernel_datapath() -> bool:
-    """Whether Open vSwitch can forward in the kernel; otherwise it does so in its own process."""
+    """Return whether Open vSwitch can forward in the kernel. Otherwise it forwards in its own process."""
     return Path("/sys/module/openvswitch").exists()
 
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """What a worker process is to be: its names, its directory on this machine, and its command.
+    """Names, directory on this machine, and command of a worker process.
 
     In ``command`` the word ``{job}`` stands for the worker's directory as the worker sees it. ``onic``: the
     directory with the flow socket of its GPU's O-NIC, which a container sees as ``/onic``. ``checkpoint``:
-    the directory for the states of its job, beside ``directory``. ``guest``: what runs beside it, in its
-    network. ``residence``: where a worker that stays lives, whose attempts have ``directory`` in turn.
+    the directory for the states of its job, next to ``directory``. ``guest``: plan of the container that runs
+    next to the worker, in the same network. ``residence``: home of a worker that stays, whose attempts use
+    ``directory`` in turn.
     """
 
     id: str
@@ -357,7 +358,7 @@ class WorkerHost(ShellLess):
         raise NotImplementedError
 
     def outcome(self) -> Outcome:
-        """How it ended; call it once ``pidfd`` is readable."""
+        """Return how the worker ended. Call it once ``pidfd`` is readable."""
         raise NotImplementedError
 
     def remove(self) -> None:
@@ -499,7 +500,8 @@ class DockerHost(WorkerHost):
         )["Id"]
 
     def outcome(self) -> Outcome:
-        """Exit status from Docker, which learns of a death a moment after the kernel: wait for it."""
+        """Wait for the exit status from Docker, which learns of a death a moment after the kernel. Return how
+        the worker ended."""
         try:
             code, number = exit_or_signal(int(self.api.wait(self.container, timeout=OUTCOME_S)["StatusCode"]))
             state = self.api.inspect_container(self.container)["State"]
@@ -599,18 +601,18 @@ class NamespaceHost(WorkerHost, Host):  # type: ignore[misc]
 
 
 def worker_environment() -> dict[str, str]:
-    """One thread per worker for numerics, and no attempt to write compiled files."""
+    """Return the environment of a worker: one thread for numerics, and no attempt to write compiled files."""
     return {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @cache
 def program_is_readable() -> bool:
-    """Whether any user may run this Python and read this source tree."""
+    """Return whether any user may run this Python and read this source tree."""
     return readable_by_others(Path(sys.executable)) and readable_by_others(IMPORT_PATH)
 
 
 def readable_by_others(path: Path) -> bool:
-    """Whether any user may read ``path`` and pass every directory on the way, links followed."""
+    """Return whether any user may read ``path`` and traverse every directory on the way, following links."""
     real = path.resolve()
     if not real.stat().st_mode & 0o004:
         return False
@@ -619,7 +621,7 @@ def readable_by_others(path: Path) -> bool:
 
 
 def docker_reason(error: Exception) -> str:
-    """One line out of a Docker error."""
+    """Return one line that describes a Docker error."""
     if (lacking := too_few(error)) is not None:
         return lacking
     text = getattr(error, "explanation", None) or str(error)
@@ -627,7 +629,7 @@ def docker_reason(error: Exception) -> str:
 
 
 def describe(outcome: Outcome | Mapping[str, Any]) -> str:
-    """How a worker ended, in a few words, with the last line that it wrote."""
+    """Return how a worker ended, in a few words, with the last line that it wrote."""
     came = outcome if isinstance(outcome, Outcome) else Outcome(**outcome)
     if came.error:
         how = came.error

@@ -85,9 +85,9 @@ def vsctl(*words: str) -> str:
 
 
 def members() -> dict[str, set[str]]:
-    """Names of the ports of each bridge of this machine, as the database has them.
+    """Return the names of the ports of each bridge of this machine, as the database has them.
 
-    Asked without a process of its own, as this is asked twice a second. Raises OSError, ValueError.
+    The query needs no process of its own, because it is made twice a second. Raises OSError, ValueError.
     """
     chosen = [
         {"op": "select", "table": table, "where": [], "columns": columns}
@@ -105,16 +105,16 @@ def members() -> dict[str, set[str]]:
 
 def _answer(connection: socket.socket) -> dict[str, Any]:
     """One document of JSON, which ends where it is whole."""
-    said, deadline = b"", time.monotonic() + MEMBERS_S
+    received, deadline = b"", time.monotonic() + MEMBERS_S
     while time.monotonic() < deadline:
         piece = connection.recv(1 << 16)
         if not piece:
             raise ConnectionResetError(errno.ECONNRESET, "it hung up")
-        said += piece
+        received += piece
         if piece.rstrip().endswith(b"}"):
             with suppress(ValueError):
-                found: dict[str, Any] = json.loads(said)
-                return found
+                reply: dict[str, Any] = json.loads(received)
+                return reply
     raise TimeoutError("Open vSwitch's database answers too slowly")
 
 
@@ -125,18 +125,20 @@ def _uuids(value: Any) -> list[str]:
 
 
 def find(table: str, label: str, value: str, column: str) -> list[str]:
-    """A column of the records of ``table`` whose ``external_ids:label`` is ``value``."""
+    """Return a column of the records of ``table`` whose ``external_ids:label`` is ``value``."""
     out = vsctl("--bare", f"--columns={column}", "find", table, f"external_ids:{label}={value}")
     return [line for line in out.splitlines() if line]
 
 
 def waiting() -> list[str]:
-    """Words for :func:`vsctl`: a switch that has died takes up nothing, and is not waited for."""
+    """Return the words for :func:`vsctl` not to wait for the switch's process, [] if that process runs. A
+    dead process takes up no changes."""
     return [] if services.open_vswitch_running() else ["--no-wait"]
 
 
 def remove_labelled(label: str, value: str) -> list[str]:
-    """Remove the bridges and queue records with a label; the bridges' names. Raises OpenVSwitchError."""
+    """Remove the bridges and queue records with a label. Return the names of the bridges. Raises
+    OpenVSwitchError."""
     bridges = find("Bridge", label, value, "name")
     wait = waiting()
     # Two transactions: the ports that refer to a record are only gone after the first.
@@ -152,9 +154,9 @@ def remove_labelled(label: str, value: str) -> list[str]:
 def set_target(bridge: str, target: str) -> None:
     """Have a bridge connect to this controller. Raises OpenVSwitchError."""
     vsctl("set", "controller", bridge, f'target="{target}"')
-    found = vsctl("get", "controller", bridge, "target").strip().strip('"')
-    if found != target:
-        raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {found}, not {target}")
+    actual = vsctl("get", "controller", bridge, "target").strip().strip('"')
+    if actual != target:
+        raise OpenVSwitchError(f"Open vSwitch: the controller of {bridge} is {actual}, not {target}")
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,13 @@ class Connection:
 
 
 def connections(bridges: Sequence[str]) -> list[Connection]:
-    """State of each bridge's connection to its one controller. Raises OpenVSwitchError."""
+    """Return the state of each bridge's connection to its one controller. Raises OpenVSwitchError."""
     if not bridges:
         return []
-    said = json.loads(vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges))
-    return [_connection(connected, dict(status[1])) for connected, status in said["data"]]
+    reply = json.loads(
+        vsctl("--format=json", "--columns=is_connected,status", "list", "Controller", *bridges)
+    )
+    return [_connection(connected, dict(status[1])) for connected, status in reply["data"]]
 
 
 def _connection(connected: bool, status: Mapping[str, str]) -> Connection:
@@ -202,21 +206,21 @@ def empty_tables(bridge: str) -> None:
     """Remove every flow, group and meter of a bridge. Raises OpenVSwitchError where flows are left."""
     for command in ("del-flows", "del-groups", "del-meters"):
         _ofctl(command, bridge)
-    told = _ofctl("dump-aggregate", bridge)
-    if "flow_count=0" not in told:
-        raise OpenVSwitchError(f"Open vSwitch: {bridge} keeps flows: {told.strip()}")
+    reply = _ofctl("dump-aggregate", bridge)
+    if "flow_count=0" not in reply:
+        raise OpenVSwitchError(f"Open vSwitch: {bridge} keeps flows: {reply.strip()}")
 
 
 def delete_flows(bridge: str, matches: Sequence[str]) -> None:
     """Remove every flow of a bridge that is as narrow as one of these matches. Raises OpenVSwitchError."""
-    _ofctl("del-flows", bridge, "-", told="".join(f"{match}\n" for match in matches))
+    _ofctl("del-flows", bridge, "-", standard_input="".join(f"{match}\n" for match in matches))
 
 
-def _ofctl(command: str, bridge: str, *words: str, told: str = "") -> str:
+def _ofctl(command: str, bridge: str, *words: str, standard_input: str = "") -> str:
     try:
         done = subprocess.run(
             ["ovs-ofctl", f"--timeout={TIMEOUT_S}", "--protocols=OpenFlow13", command, bridge, *words],
-            input=told,
+            input=standard_input,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S + 5,
@@ -226,30 +230,31 @@ def _ofctl(command: str, bridge: str, *words: str, told: str = "") -> str:
     except subprocess.TimeoutExpired:
         raise OpenVSwitchError(f"Open vSwitch does not answer within {TIMEOUT_S} s") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"ovs-ofctl gave {done.returncode}"]
-        raise OpenVSwitchError(f"Open vSwitch: {command} {bridge}: {said[0].removeprefix('ovs-ofctl: ')}")
+        lines = done.stderr.strip().splitlines()[-1:] or [f"ovs-ofctl gave {done.returncode}"]
+        raise OpenVSwitchError(f"Open vSwitch: {command} {bridge}: {lines[0].removeprefix('ovs-ofctl: ')}")
     return done.stdout
 
 
-def check_ports(wanted: Mapping[str, int]) -> None:
+def check_ports(numbers: Mapping[str, int]) -> None:
     """Read back that each interface is attached with its OpenFlow port number. Raises OpenVSwitchError."""
-    if not wanted:
+    if not numbers:
         return
     words: list[str] = []
-    for name in wanted:
+    for name in numbers:
         words += ["--", "get", "Interface", name, "ofport", "error"]
     lines = vsctl(*words[1:]).splitlines()
-    for (name, port), number, error in zip(wanted.items(), lines[::2], lines[1::2], strict=True):
+    for (name, port), number, error in zip(numbers.items(), lines[::2], lines[1::2], strict=True):
         if number != str(port):
             reason = error.strip('"') if error != "[]" else f"it got port number {number}, not {port}"
             raise OpenVSwitchError(f"Open vSwitch could not attach {name}: {reason}")
 
 
 def widen_buffers(prefix: str) -> int:
-    """Widen the sending socket and the receiving sockets of interfaces called ``prefix…``; how many.
+    """Widen the sending socket and the receiving sockets of interfaces called ``prefix…``. Return the number
+    of sockets widened.
 
-    It borrows the sockets from the switch's process (pidfd_getfd, Linux 5.6). Where that is not allowed a
-    warning says so and the sockets stay as they are.
+    The sockets are borrowed from the switch's process (pidfd_getfd, Linux 5.6). If that is not allowed, a
+    warning is logged and the sockets stay as they are.
     """
     try:
         return sum(_widen(packet, prefix) for packet in _borrowed_sockets())
@@ -281,16 +286,18 @@ def filter_received(interfaces: Collection[str], program: int) -> None:
 
 
 def management_socket(bridge: str) -> Path:
-    """Where a bridge speaks OpenFlow with whoever is on this machine."""
+    """Return the path of the socket at which a bridge accepts OpenFlow from programs on this machine."""
     return _PID_FILE.parent / f"{bridge}.mgmt"
 
 
 def keep_memory(control: Path | None = None) -> bool:
-    """Have the switch's process keep memory that it frees; whether it answered. Once is enough for a process.
+    """Have the switch's process keep memory that it frees. Return whether the process replied. Once is enough
+    for a process.
 
     glibc raises what it keeps at the end of the heap to twice the largest block that was mapped on its own
     and has been freed (mallopt(3), M_MMAP_THRESHOLD). A long request to the ``control`` socket is such a
-    block, whoever started the process and without a restart. Later, every short batch of frames fits.
+    block. It works for any process of the switch and without a restart. Later, every short batch of frames
+    fits.
     """
     try:
         if control is None:
@@ -329,15 +336,15 @@ def _borrowed_sockets() -> Iterator[socket.socket]:
 def _packet_sockets(pid: int) -> Sequence[int]:
     """Descriptors of the process that are packet sockets, told by their inodes."""
     inodes = {line.split()[-1] for line in Path("/proc/net/packet").read_text().splitlines()[1:]}
-    found = []
+    descriptors = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = os.readlink(entry)
         except OSError:
             continue
         if target.startswith("socket:[") and target[8:-1] in inodes:
-            found.append(int(entry.name))
-    return found
+            descriptors.append(int(entry.name))
+    return descriptors
 
 
 def _widen(packet: socket.socket, prefix: str) -> bool:

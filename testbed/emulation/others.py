@@ -45,7 +45,7 @@ class Applications:
 
     @classmethod
     def read(cls, path: Path) -> Applications:
-        """Read what :meth:`write` wrote. Raises OSError, ValueError."""
+        """Read settings from a file that :meth:`write` wrote, and return them. Raises OSError, ValueError."""
         return TypeAdapter(cls).validate_json(path.read_bytes())
 
     def write(self, path: Path) -> None:
@@ -56,7 +56,8 @@ class Applications:
         return ControllerAddress.parse(self.openflow)
 
     def start(self, lab: Lab, ready: Path) -> Process:
-        """Their process, which writes ``ready`` once they run. Raises OSError."""
+        """Start the process of the applications and return it. The process writes ``ready`` once the
+        applications run. Raises OSError."""
         ready.unlink(missing_ok=True)
         environment = {**lab.environment(), "RINGLIGHT_REST": self.controller}
         if self.token_file is not None:
@@ -71,8 +72,11 @@ class Applications:
 
 
 class Others:
-    """What is known of them. ``bridges``: of packet switches that look for a controller of others, by name,
-    with the address as the fabric has it. ``apps``: keeps the process of applications."""
+    """State of foreign applications and controllers.
+
+    ``bridges``: bridge and controller's address, as the fabric has it, of each packet switch that connects to
+    a foreign controller, by switch. ``apps``: supervisor of the applications' process.
+    """
 
     def __init__(self, bridges: Mapping[str, tuple[str, str]], apps: Supervisor | None) -> None:
         self._bridges = bridges
@@ -80,9 +84,12 @@ class Others:
         self._lock = threading.Lock()
         self._read: tuple[float, list[openvswitch.Connection]] = (-_FRESH_S, [])
 
-    def told(self) -> dict[str, Any]:
-        """``applications``: their process, None without any; ``controllers``: by packet switch, whose tables
-        another controller writes, whether that is connected. Raises OpenVSwitchError."""
+    def document(self) -> dict[str, Any]:
+        """Return the state of the applications' process as ``applications``, None without any, and of the
+        connection of each packet switch to its foreign controller as ``controllers``.
+
+        Raises OpenVSwitchError.
+        """
         return {"applications": self._process(), "controllers": self._connections()}
 
     def _process(self) -> dict[str, Any] | None:
@@ -99,24 +106,24 @@ class Others:
 
     def _connections(self) -> dict[str, Any]:
         with self._lock:
-            at, found = self._read
-            if time.monotonic() - at > _FRESH_S:
-                found = openvswitch.connections([bridge for bridge, _ in self._bridges.values()])
-                self._read = time.monotonic(), found
+            read_s, connections = self._read
+            if time.monotonic() - read_s > _FRESH_S:
+                connections = openvswitch.connections([bridge for bridge, _ in self._bridges.values()])
+                self._read = time.monotonic(), connections
         return {
             name: {"controller": controller, **asdict(connection)}
-            for (name, (_, controller)), connection in zip(self._bridges.items(), found, strict=True)
+            for (name, (_, controller)), connection in zip(self._bridges.items(), connections, strict=True)
         }
 
 
-def others_routes(others: Callable[[], dict[str, Any]]) -> APIRouter:
-    """``/v1/others`` of a server agent."""
+def others_routes(state: Callable[[], dict[str, Any]]) -> APIRouter:
+    """Return the route ``/v1/others`` of a server agent."""
     router = APIRouter()
 
     @router.get("/v1/others")
-    def told() -> JSONResponse:
+    def get_state() -> JSONResponse:
         try:
-            return JSONResponse(others())
+            return JSONResponse(state())
         except openvswitch.OpenVSwitchError as error:
             return JSONResponse({"detail": str(error)}, status_code=503)
 

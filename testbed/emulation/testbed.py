@@ -106,9 +106,9 @@ class Stopped(TestbedError):
 
 @dataclass(frozen=True)
 class KeptController:
-    """How the controller of a lab is started that stays up. ``rest``: where it answers, ``host:port``.
+    """Command of a lab's permanent controller. ``rest``: address of its REST API, ``host:port``.
 
-    ``follow``: it ends with the testbed, however that ends.
+    ``follow``: the controller ends with the testbed, however that ends.
     """
 
     command: tuple[str, ...]
@@ -118,7 +118,7 @@ class KeptController:
 
     @classmethod
     def read(cls, path: Path) -> KeptController:
-        """Read a JSON file with these keys. Raises OSError, ValueError."""
+        """Read a JSON file with these keys and return the settings. Raises OSError, ValueError."""
         return TypeAdapter(cls).validate_json(path.read_bytes())
 
     @property
@@ -130,13 +130,14 @@ class KeptController:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to build. ``command``: the worker's, see :class:`WorkerPlace`; None for the training worker.
+    """Settings of a testbed. ``command``: the worker's, see :class:`WorkerPlace`; None for the training
+    worker.
 
-    ``onic_faults``: the O-NICs' agents may be told to delay and lose control messages. ``onic_lease_s``:
-    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: applications of others.
-    ``keeps``: the controller's command, where the testbed is to start it and keep it running. ``fast_path``:
-    the kernel carries what the packet switches' flow tables say. ``parts``: of a lab over several hosts, of
-    which this testbed is one.
+    ``onic_faults``: the O-NICs' agents can be ordered to delay and lose control messages. ``onic_lease_s``:
+    emulated seconds that a grant of light lasts unless it is renewed. ``apps``: foreign applications.
+    ``keeps``: the controller's command, if the testbed starts the controller and keeps it running.
+    ``fast_path``: the kernel carries packets according to the packet switches' flow tables. ``parts``: the
+    parts of a lab over several hosts, of which this testbed is one.
     """
 
     lab: Lab
@@ -200,11 +201,11 @@ class Testbed:
             raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was told to stop within ``timeout_s``."""
+        """Return whether a request to stop came within ``timeout_s`` seconds."""
         return self._stop.wait(timeout_s)
 
     def is_forgotten(self) -> bool:
-        """Whether it is a part of a lab whose first part has not been heard for too long."""
+        """Return whether this is a part of a lab whose first part has not been heard from for too long."""
         return self._joint is not None and self._joint.is_forgotten()
 
     def stop(self) -> None:
@@ -312,7 +313,7 @@ class Testbed:
         )
         self._undo.callback(faults.close)
         app.include_router(fault_routes(faults))
-        app.include_router(others_routes(Others(network.handed_over(), self.apps).told))
+        app.include_router(others_routes(Others(network.handed_over(), self.apps).document))
         server.start()
         self._await_optical()
         self._await_onics()
@@ -333,9 +334,9 @@ class Testbed:
         joint = self._joint
         if joint is None or not joint.is_first:
             return workers
-        found = joint.workers(self.settings.fabric, workers)
-        self._undo.callback(found.close)
-        return found
+        all_workers = joint.workers(self.settings.fabric, workers)
+        self._undo.callback(all_workers.close)
+        return all_workers
 
     def _is_here(self, name: str) -> bool:
         parts = self.settings.parts
@@ -529,8 +530,8 @@ class Testbed:
             self._await(
                 self.supervisors["optical_switches"], name, ready.exists, self._optical_log(name), deadline
             )
-            told = json.loads(ready.read_text())
-            self._addresses[name] = {**told["addresses"], "rest": told["rest"]}
+            document = json.loads(ready.read_text())
+            self._addresses[name] = {**document["addresses"], "rest": document["rest"]}
             self._identify(name, self._addresses[name]["scpi"], deadline)
 
     def _identify(self, name: str, address: str, deadline: float) -> None:
@@ -552,15 +553,15 @@ class Testbed:
 
     def _launch_onics(self) -> None:
         fabric, state = self.settings.fabric, self.settings.state
-        asked = _asked(fabric)
-        if not asked:
+        agents = _asked(fabric)
+        if not agents:
             return
         if self.settings.runtime == "namespace":
             # Workers are users of this machine then, and pass through here to their flow sockets.
             for directory in {state, self.settings.lab.state_dir}:
                 directory.chmod(0o711)
         self._undo.callback(shutil.rmtree, state / "onics", ignore_errors=True)
-        for gpu in asked:
+        for gpu in agents:
             onic_directory(state, gpu).mkdir(mode=0o755, parents=True)
         starts = {gpu: partial(self._start_agent, gpu) for gpu in fabric.agents}
         self._keep("O-NIC agent", "the agent of O-NIC", starts, "onics")
@@ -657,9 +658,9 @@ class Testbed:
     ) -> Supervisor:
         """Processes that are started again; each end is noted. ``more``: arguments of ``Supervisor``."""
 
-        def on_restart(name: str, pid: int, asked: bool) -> None:
+        def on_restart(name: str, pid: int, requested: bool) -> None:
             self._deaths.back(kind, name)
-            self._on_restart(part, name, pid, asked)
+            self._on_restart(part, name, pid, requested)
 
         kept = Supervisor(called, starts, on_restart, *more, on_end=partial(self._deaths.ended, kind))
         self._supervisors[kind] = kept
@@ -672,31 +673,31 @@ class Testbed:
             for kind, kept in [*self._supervisors.items()]
             for name, life in kept.lives().items()
         ]
-        found = [
+        watched = [
             Watched(kind, name, life.pid, kind == "applications") for kind, name, life in lives if life.runs
         ]
         if self._fork_server is not None:
-            found.append(Watched("fork server", "forks", self._fork_server.pid))
+            watched.append(Watched("fork server", "forks", self._fork_server.pid))
         for worker in self.workers.workers() if self.workers is not None else ():
             gpu, guest = worker.place.gpu, worker.host.guest
             if worker.lives and worker.host.pid:
-                found.append(Watched("worker on GPU", gpu, worker.host.pid, True))
+                watched.append(Watched("worker on GPU", gpu, worker.host.pid, True))
             if guest is not None and guest.pid:
-                found.append(Watched("container on GPU", gpu, guest.pid, True))
+                watched.append(Watched("container on GPU", gpu, guest.pid, True))
         for name, pid in services.running_pids(docker=self.settings.runtime == "docker").items():
-            found.append(Watched("Open vSwitch" if name in services.OPEN_VSWITCH else "Docker", name, pid))
-        return found
+            watched.append(Watched("Open vSwitch" if name in services.OPEN_VSWITCH else "Docker", name, pid))
+        return watched
 
     def _lives(self, part: str) -> Mapping[str, Life]:
         """Lives of the processes of a part of the inventory."""
         return self.supervisors[part].lives() if part in self.supervisors else {}
 
-    def _on_restart(self, part: str, name: str, pid: int, asked: bool) -> None:
+    def _on_restart(self, part: str, name: str, pid: int, requested: bool) -> None:
         """``restarts`` are those that nobody asked for."""
         with self._inventory_lock:
             if self.inventory:
                 entry = self.inventory[part][name]
-                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + (not asked)}
+                entry |= {"pid": pid, "restarts": entry.get("restarts", 0) + (not requested)}
                 self._write_inventory()
 
     def _make_inventory(self) -> dict[str, Any]:
@@ -768,7 +769,8 @@ class Testbed:
         }
 
     def _login(self, switch: OpticalSwitch) -> dict[str, Any]:
-        """How its driver gets at an emulated optical switch, which has no TLS and keeps what it has shown."""
+        """Return the driver's options for access to an emulated optical switch, which has no TLS and never
+        drops a change that it has shown."""
         protocol = protocol_of(switch)
         entry: dict[str, Any] = {"address": self._addresses[switch.name][protocol]}
         if protocol != "scpi":
@@ -823,20 +825,21 @@ def _asked(fabric: Fabric) -> tuple[str, ...]:
 
 
 def protocol_of(switch: OpticalSwitch) -> str:
-    """What an emulated optical switch serves for its driver."""
+    """Return the protocol that an emulated optical switch serves for its driver."""
     protocol = DRIVERS[switch.driver].protocol
     assert protocol is not None
     return protocol
 
 
 def worker_command(runtime: Runtime) -> tuple[str, ...]:
-    """The training worker; in a container by the image's Python, else by this one."""
+    """Return the command of the training worker, run by the image's Python in a container, else by this
+    Python."""
     python = "python3" if runtime == "docker" else sys.executable
     return (python, "-m", "ringlight.containers.worker", "{job}")
 
 
 def answers(address: Path | tuple[str, int]) -> bool:
-    """Whether somebody listens on a Unix socket, or at an IP address and port."""
+    """Return whether a server listens on a Unix socket, or at an IP address and port."""
     inet = socket.AF_INET6 if ":" in str(address[0] if isinstance(address, tuple) else "") else socket.AF_INET
     family = socket.AF_UNIX if isinstance(address, Path) else inet
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -849,7 +852,7 @@ def answers(address: Path | tuple[str, int]) -> bool:
 
 
 def last_line(log_file: Path) -> str:
-    """The last thing that a process of the lab wrote."""
+    """Return the last line that a process of the lab wrote, or a notice if it wrote none."""
     with suppress(OSError):
         lines = log_file.read_text(errors="replace").strip().splitlines()
         if lines:

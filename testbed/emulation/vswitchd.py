@@ -58,14 +58,14 @@ class VswitchdWatch:
         os.close(self._wake_write)
 
     def _run(self) -> None:
-        found, died = self._first, False
+        current, died = self._first, False
         while not self._stop.is_set():
-            if found is None:
+            if current is None:
                 self._stop.wait(LOOK_S)
-                if (found := self._process()) is not None and died:
+                if (current := self._process()) is not None and died:
                     self._is_back()
                 continue
-            pid, descriptor = found
+            pid, descriptor = current
             poll = select.poll()
             poll.register(self._wake_read, select.POLLIN)
             poll.register(descriptor, select.POLLIN)
@@ -77,7 +77,7 @@ class VswitchdWatch:
             how = self._how(pid)
             log.error("%s (process %d) has ended: %s", NAME, pid, how)
             self._deaths.ended("Open vSwitch", NAME, how, False)
-            found, died = None, True
+            current, died = None, True
 
     def _is_back(self) -> None:
         log.warning("%s runs again", NAME)
@@ -104,13 +104,13 @@ class VswitchdWatch:
         return None if ended else (pid, descriptor)
 
     def _how(self, pid: int) -> str:
-        """How a process ended, as its monitor has written it."""
+        """Return how a process ended, according to its monitor's log."""
         self._stop.wait(WORDS_S)
         with suppress(OSError):
             with self._log_file.open("rb") as file:
                 file.seek(max(0, self._log_file.stat().st_size - 65536))
-                said = file.read().decode(errors="replace")
-            words = re.findall(rf"\b{pid} died, (.*?)(?:, restarting|, exiting)?$", said, re.MULTILINE)
+                text = file.read().decode(errors="replace")
+            words = re.findall(rf"\b{pid} died, (.*?)(?:, restarting|, exiting)?$", text, re.MULTILINE)
             if words:
                 return str(words[-1])
         return "how is not on record"

@@ -1,4 +1,5 @@
-"""How much a worker's connection may have under way: what its path and half of the smallest queue hold."""
+"""Bytes that a worker's connection may have in flight: as many as its path and half of the smallest queue
+hold."""
 
 from __future__ import annotations
 

@@ -445,7 +445,7 @@ def test_os_ken_reads_what_a_host_announces(operation: int, to_ip: str) -> None:
 @pytest.mark.parametrize(("runs", "ended"), [(True, None), (False, "exit code 1")])
 def test_a_process_of_applications_that_has_ended_is_told_as_such(runs: bool, ended: str | None) -> None:
     apps: Any = SimpleNamespace(lives=lambda: {NAME: Life(7, runs, 2, ended, 1.5)})
-    assert Others({}, apps).told() == {
+    assert Others({}, apps).document() == {
         "applications": {"alive": runs, "pid": 7, "since": 1.5, "restarts": 2, "last_error": ended},
         "controllers": {},
     }

@@ -15,7 +15,8 @@ _STATE = re.compile(r"(?:rank-(\d{1,9})|resume)\.(\d{1,9})\.npy")
 
 
 def checkpoint_directory(workers: Path, job: str) -> Path:
-    """Beside the workers' own directories, where a worker in a network namespace may go."""
+    """Return the directory for the states of a job. It is next to the workers' own directories, so that a
+    worker in a network namespace may enter it."""
     return workers / f"{job}.checkpoint"
 
 
@@ -26,31 +27,32 @@ def make_directory(directory: Path, uid: int) -> None:
 
 
 def choose_state(directory: Path, without: Collection[int]) -> int:
-    """The iteration to go on from: 0 when there is no state but those of the ranks ``without``.
+    """Choose the state from which a job resumes. Return its iteration, or 0 if there is no state other than
+    those of the ranks in ``without``.
 
-    The newest state is kept under the name that a worker looks for, all others are removed; so a second call
-    finds the same. Call it when no worker of the job runs. Raises OSError.
+    The newest state is renamed to the name that a worker looks for, and all others are removed. A second call
+    therefore returns the same. Call it when no worker of the job runs. Raises OSError.
     """
-    found: list[tuple[int, bool, Path]] = []
-    others: list[Path] = []
+    states: list[tuple[int, bool, Path]] = []
+    obsolete: list[Path] = []
     for path in directory.iterdir() if directory.exists() else ():
         named = _STATE.fullmatch(path.name)
         if named is None or (named[1] is not None and int(named[1]) in without):
-            others.append(path)
+            obsolete.append(path)
         else:
-            found.append((int(named[2]), named[1] is None, path))
-    found.sort()
+            states.append((int(named[2]), named[1] is None, path))
+    states.sort()
     iteration = 0
-    if found:
-        iteration, _, newest = found.pop()
+    if states:
+        iteration, _, newest = states.pop()
         newest.rename(chosen_state(directory, iteration))
-    for path in [*others, *(path for _, _, path in found)]:
+    for path in [*obsolete, *(path for _, _, path in states)]:
         path.unlink()
     return iteration
 
 
 def chosen_state(directory: Path, iteration: int) -> Path:
-    """The state to go on from after so many iterations, once it has been chosen."""
+    """Return the path of the state that was chosen after so many iterations."""
     return directory / f"resume.{iteration}.npy"
 
 

@@ -19,10 +19,11 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """One line of a worker's events; None when it is none (a worker is not trusted to write only those).
+    """Parse one line of a worker's events. Return None if the line is not an event, because a worker is not
+    trusted to write only events.
 
-    NaN and infinity, as the loss of a training that diverges, are None: JSON knows neither. One event that
-    could not be told on would keep all events of all workers from being told.
+    NaN and infinity, such as the loss of a training that diverges, become None, because JSON has neither. One
+    event that cannot be encoded again would block the events of all workers.
     """
     try:
         event = _DECODER.decode(line.decode())
@@ -43,10 +44,10 @@ def _told_on(value: object) -> bytes:
 
 
 def read_from(path: Path, offset: int, limit: int = 16 << 20) -> bytes:
-    """Read up to ``limit`` bytes of a worker's file from ``offset`` on.
+    """Return up to ``limit`` bytes of a worker's file from ``offset`` on.
 
-    The worker chooses what the name stands for: a link out of its directory or a pipe is not followed.
-    Raises OSError.
+    The worker chooses what the name refers to. A link out of its directory or a pipe is not followed. Raises
+    OSError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

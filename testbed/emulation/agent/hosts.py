@@ -1,8 +1,8 @@
-"""What hands work with at a GPU: its worker, or an idle host while no worker holds it.
+"""The network namespace at each GPU: that of its worker, or of an idle host while no worker holds the GPU.
 
-A GPU's NIC comes with its worker. Who wants to ping between jobs gets an idle host in its place: a network
-namespace with that NIC and nothing that runs. Idle hosts are made when somebody asks, never before, and go
-as soon as a worker comes for their GPU.
+A GPU's NIC comes with its worker. To ping between jobs, a user gets an idle host instead: a network namespace
+with that NIC and no running program. Idle hosts are made on request, never before, and are removed as soon as
+a worker starts on their GPU.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ class IdleHosts:
             self._remove(gpus)
 
     def gpus(self) -> frozenset[str]:
-        """GPUs that have an idle host now."""
+        """Return the GPUs that have an idle host now."""
         return frozenset(self._hosts)
 
     def announce(self, gpus: Collection[str]) -> list[str]:
-        """Have the idle hosts among these say where they are; the rest."""
+        """Have the idle hosts of these GPUs announce their place on the network. Return the GPUs for which
+        nothing was announced."""
         with self._lock:
             there = [gpu for gpu in gpus if gpu in self._hosts and self._network.announce(self._hosts[gpu])]
         return [gpu for gpu in gpus if gpu not in there]
@@ -103,17 +104,18 @@ class IdleHosts:
             self._network.forget(host)
 
 
-def told(
+def host_entries(
     fabric: Fabric, workers: Iterable[tuple[WorkerHost, bool]], idle: Collection[str], prefix: str
 ) -> list[dict[str, Any]]:
-    """Each GPU's address and, where there is one, the path of the network namespace with its NIC.
+    """Return each GPU's address and the path of the network namespace with its NIC, None if there is no such
+    namespace.
 
-    ``kind``: ``worker`` (with its ``job``, ``rank`` and, in Docker, ``container``), ``idle`` or ``none``.
-    ``workers``: each with whether it runs; one that does not has a job and no network. ``prefix``: of the
-    lab's names.
+    ``kind`` is ``worker`` (with its ``job``, ``rank`` and, in Docker, ``container``), ``idle`` or ``none``.
+    ``workers`` has each worker and whether it runs. A worker that does not run has a job and no network.
+    ``prefix`` is the first part of the lab's names.
     """
     holders = {host.gpu: (host, runs) for host, runs in workers}
-    found = []
+    entries = []
     for gpu in fabric.gpus.values():
         entry: dict[str, Any] = {"gpu": gpu.name, "ip": gpu.ip, "kind": "none", "namespace": None}
         if gpu.name in holders:
@@ -128,5 +130,5 @@ def told(
                     entry["container"] = f"{prefix}{place.home.name}{'.guest' if guest else ''}"
         elif gpu.name in idle:
             entry |= {"kind": "idle", "namespace": str(NETNS_DIR / (prefix + gpu.name))}
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries

@@ -44,7 +44,7 @@ class AnnouncementRequest(BaseModel):
 
 
 class ResumeRequest(BaseModel):
-    """What a job is to go on from: ``without`` what these ranks had."""
+    """Request to choose the state from which a job resumes. ``without``: ranks whose states do not count."""
 
     model_config = ConfigDict(extra="forbid")
     without: list[int]
@@ -59,7 +59,7 @@ class TurnsRequest(BaseModel):
 
 
 class TransmitterSpec(BaseModel):
-    """Which of an O-NIC's fixed transmitters to use: of port ``port``, on channel ``wavelength``."""
+    """One of an O-NIC's fixed transmitters, at port ``port`` on channel ``wavelength``."""
 
     model_config = ConfigDict(extra="forbid")
     port: int = Field(ge=0, le=1)
@@ -106,7 +106,7 @@ class LabWorkers(Protocol):
 
 
 def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: Mapping[str, Any]) -> FastAPI:
-    """The HTTP interface; ``about``: what ``/v1/health`` answers."""
+    """Return the application that serves the HTTP interface. ``about``: the reply of ``/v1/health``."""
     app = FastAPI(title="Ringlight server agent", docs_url=None, redoc_url=None)
     app.add_middleware(
         BoundedBodies,
@@ -128,17 +128,17 @@ def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: M
         return workers.start_all([request])[0]
 
     @app.post("/v1/workers/batch")
-    def start_batch(wanted: list[WorkerRequest]) -> list[dict[str, Any]]:
-        return workers.start_all(wanted)
+    def start_batch(batch: list[WorkerRequest]) -> list[dict[str, Any]]:
+        return workers.start_all(batch)
 
     @app.post("/v1/spares")
-    def start_spares(wanted: list[SpareRequest]) -> list[dict[str, Any]]:
-        return workers.start_spares(wanted)
+    def start_spares(spares: list[SpareRequest]) -> list[dict[str, Any]]:
+        return workers.start_spares(spares)
 
     @app.put(_WORKLOADS + "{digest}")
     async def put_workload(digest: Annotated[str, Digest], request: Request) -> dict[str, Any]:
-        async with uploads(request.receive) as (part, found):
-            workers.put_workload(digest, part, found)
+        async with uploads(request.receive) as (part, uploaded_digest):
+            workers.put_workload(digest, part, uploaded_digest)
         return {"sha256": digest}
 
     @app.post("/v1/workers/release")
@@ -165,13 +165,15 @@ def make_app(workers: LabWorkers, onics: Onics, lightpaths: Lightpaths, about: M
         return onics.counters()
 
     @app.put("/v1/onics/{gpu}/transmit")
-    def transmit(gpu: str, wanted: dict[str, TransmitterSpec]) -> dict[str, Any]:
-        chosen = {ip: Transmitter(t.port, t.wavelength) for ip, t in wanted.items()}
+    def transmit(gpu: str, routes: dict[str, TransmitterSpec]) -> dict[str, Any]:
+        chosen = {ip: Transmitter(t.port, t.wavelength) for ip, t in routes.items()}
         return onics.set_transmitters(gpu, chosen)
 
     @app.put("/v1/lightpaths")
-    def set_lightpaths(wanted: dict[str, dict[str, LightSpec]]) -> dict[str, Any]:
-        chosen = {gpu: {ip: light.chosen() for ip, light in lights.items()} for gpu, lights in wanted.items()}
+    def set_lightpaths(lights_by_gpu: dict[str, dict[str, LightSpec]]) -> dict[str, Any]:
+        chosen = {
+            gpu: {ip: light.chosen() for ip, light in lights.items()} for gpu, lights in lights_by_gpu.items()
+        }
         return lightpaths.replace(chosen)
 
     @app.get("/v1/traffic")

@@ -65,22 +65,23 @@ class Lightpaths:
                 traffic.close()
             self._tables.clear()
 
-    def replace(self, wanted: Mapping[str, Mapping[str, Lit]]) -> dict[str, dict[str, Any]]:
-        """Makes ``wanted`` the whole light of each GPU that it names, by peer's address; as read back.
+    def replace(self, lights_by_gpu: Mapping[str, Mapping[str, Lit]]) -> dict[str, dict[str, Any]]:
+        """Set the complete light of each GPU in ``lights_by_gpu``, by peer's address. Return the light as
+        read back from the kernel.
 
-        Raises AgentError, and then nothing has been changed, unless the kernel refused.
+        Raises AgentError. Nothing has been changed then, unless the kernel refused.
         """
-        for gpu, lights in wanted.items():
+        for gpu, lights in lights_by_gpu.items():
             self._check(gpu, lights)
-        found = {}
-        for gpu, lights in wanted.items():
+        result = {}
+        for gpu, lights in lights_by_gpu.items():
             with self._opened(gpu) as (table, _):
                 table.replace(lights)
-                found[gpu] = {
+                result[gpu] = {
                     ip: {"lit": light.lit, "paths": [path._asdict() for path in light.paths]}
                     for ip, light in sorted(table.read().items())
                 }
-        return found
+        return result
 
     def begin(self, gpu: str, directory: Path, addresses: Sequence[str]) -> None:
         """A worker starts at ``gpu`` that posts in ``directory`` what it sends to ranks of these addresses.
@@ -99,22 +100,27 @@ class Lightpaths:
             self._posting.pop(gpu, None)
 
     def turns(self, known: Mapping[str, int], wait_s: float) -> dict[str, int]:
-        """How many turns each GPU's worker has ended (``fabric.phases``) of those that post, once that is not
-        as ``known`` or after ``wait_s`` seconds."""
+        """Return how many turns (``fabric.phases``) the worker of each GPU has ended, of workers that post
+        their progress.
+
+        Waits until a number differs from ``known``, or for ``wait_s`` seconds.
+        """
         deadline = time.monotonic() + wait_s
         while True:
             with self._lock:
                 posting = list(self._posting.items())
-            found = {gpu: _turned(worker) for gpu, worker in posting}
-            if time.monotonic() >= deadline or any(known.get(gpu, 0) != n for gpu, n in found.items()):
-                return found
+            turns = {gpu: _turned(worker) for gpu, worker in posting}
+            if time.monotonic() >= deadline or any(known.get(gpu, 0) != n for gpu, n in turns.items()):
+                return turns
             time.sleep(LOOK_S)
 
     def traffic(self) -> dict[str, Any]:
-        """What each GPU's worker has posted to its peers, and what has left of it as light since it started.
+        """Return the bytes that each GPU's worker has posted to its peers since it started, and those that
+        have left as light.
 
-        ``{"t", "gpus": {gpu: {ip: {"posted", "fresh", "resent", "held"}}}}``: seconds of CLOCK_MONOTONIC,
-        bytes, and rounds in the dark. Only of workers that post. Raises AgentError.
+        The result is ``{"t", "gpus": {gpu: {ip: {"posted", "fresh", "resent", "held"}}}}``: seconds of
+        CLOCK_MONOTONIC, bytes, and rounds in the dark. Only workers that post are included. Raises
+        AgentError.
         """
         began = time.monotonic()
         with self._lock:
@@ -178,7 +184,8 @@ def _open(pins: Path) -> tuple[LightTable, TrafficTable]:
 
 
 def _problem(path: Transmitter, ports: int, wavelengths: int) -> str | None:
-    """Why an O-NIC of so many ports, each with so many wavelengths (0: not divided so), has no such path."""
+    """Return the reason why an O-NIC with so many ports and wavelengths at each has no such transmitter, None
+    if it has. ``wavelengths``: 0 if ports are not divided by wavelength."""
     if path.port >= ports:
         return f"there is no port {path.port} (0..{ports - 1})"
     if path.wavelength is None:

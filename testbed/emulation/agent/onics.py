@@ -23,13 +23,15 @@ class Onics:
         self._lock = threading.Lock()
 
     def counters(self) -> dict[str, Any]:
-        """What the O-NICs and WSSs have counted since they were made, and the sums of what must stay 0."""
+        """Return the counters of the O-NICs and WSSs since they were created, and the sums of those that must
+        stay 0."""
         return read_light(self._fabric, self._bpf_dir)
 
-    def set_transmitters(self, gpu: str, wanted: Mapping[str, Transmitter]) -> dict[str, Any]:
-        """Makes ``wanted`` the whole transmit table of a GPU's O-NIC, by peer's address; as read back.
+    def set_transmitters(self, gpu: str, routes: Mapping[str, Transmitter]) -> dict[str, Any]:
+        """Set the complete transmit table of a GPU's O-NIC to ``routes``, by peer's address. Return the table
+        as read back from the kernel.
 
-        Raises AgentError, and then nothing has been changed, unless the kernel refused.
+        Raises AgentError. Nothing has been changed then, unless the kernel refused.
         """
         onic = self._fabric.onics.get(gpu)
         if onic is None:
@@ -39,7 +41,7 @@ class Onics:
         wavelengths = array_wavelengths(self._fabric, gpu)
         if wavelengths is None:
             raise AgentError(409, f"the lasers of O-NIC {gpu} are tunable; its own agent sets its routes")
-        for ip, chosen in wanted.items():
+        for ip, chosen in routes.items():
             peer = self._fabric.gpu_by_ip(ip)
             if peer is None or peer.name == gpu:
                 raise AgentError(422, f"O-NIC {gpu}: {ip} is the address of no other GPU")
@@ -50,8 +52,8 @@ class Onics:
             table = RouteTable(self._bpf_dir / f"onic-{gpu}")
             try:
                 with self._lock:
-                    table.replace(wanted)
-                    return {ip: found._asdict() for ip, found in table.read().items()}
+                    table.replace(routes)
+                    return {ip: route._asdict() for ip, route in table.read().items()}
             finally:
                 table.close()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What the server agent cannot do."""
+"""Errors of the server agent, each with an HTTP status."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from ringlight.testbed.emulation.agent.files import (
     read_from,
     write_whole,
 )
-from ringlight.testbed.emulation.agent.hosts import IdleHosts, told
+from ringlight.testbed.emulation.agent.hosts import IdleHosts, host_entries
 from ringlight.testbed.emulation.agent.lightpaths import Lightpaths
 from ringlight.testbed.emulation.agent.refusals import AgentError
 from ringlight.testbed.emulation.averager_processes import place_of
@@ -114,7 +114,8 @@ class WorkerRequest(BaseModel):
 
     @property
     def stays(self) -> bool:
-        """Whether its process stays for later attempts: where nothing but the NIC ties it to its GPU."""
+        """Return whether the worker's process stays for later attempts, because nothing but the NIC ties it
+        to its GPU."""
         return self.checkpoint and "onic" not in self.spec and not self.spec.get("posted")
 
 
@@ -133,9 +134,9 @@ class SpareRequest(BaseModel):
 
 @dataclass
 class Worker:
-    """What is known of one worker. ``begun``: its guest was asked to start; ``guest_end``: how that ended.
+    """State of one worker. ``begun``: its guest was requested to start. ``guest_end``: how the guest ended.
 
-    One that is ``waiting`` is a resident without an attempt: a spare's, or one that was halted.
+    A ``waiting`` worker is a resident without an attempt: a spare, or a worker that was halted.
     """
 
     host: WorkerHost
@@ -153,10 +154,10 @@ class Worker:
 
     @property
     def lives(self) -> bool:
-        """Whether it is to be watched, as it has a process that has not ended."""
+        """Return whether the worker has a process that has not ended and must be watched."""
         return self.state in ("running", "waiting")
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         place = self.place
         ended = self.outcome or Outcome(None, None, False, None, "")
         if self.guest_end is not None:
@@ -164,8 +165,14 @@ class Worker:
             end = self.guest_end
             tail = _tail(place.directory / "stderr.txt")
             ended = Outcome(end.exit_code, end.signal, end.oom, end.error, tail)
-        told = {"id": place.id, "job": place.job, "rank": place.rank, "gpu": place.gpu, "state": self.state}
-        return told | asdict(ended)
+        document = {
+            "id": place.id,
+            "job": place.job,
+            "rank": place.rank,
+            "gpu": place.gpu,
+            "state": self.state,
+        }
+        return document | asdict(ended)
 
 
 class Workers:
@@ -216,9 +223,10 @@ class Workers:
 
     # -- starting
 
-    def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
-        """Start workers in parallel, all or none. Raises AgentError naming the rank and the cause."""
-        chosen = list(wanted)
+    def start_all(self, batch: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
+        """Start workers in parallel, all or none. Return the id, GPU and state of each. Raises AgentError
+        naming the rank and the cause."""
+        chosen = list(batch)
         self._settle({request.gpu for request in chosen})
         self._remove(self._in_the_way(chosen))
         with self._spare_starts:
@@ -256,9 +264,10 @@ class Workers:
         self._remove_later(workers)
         return [{"id": w.place.id, "gpu": w.place.gpu, "state": w.state} for w in workers]
 
-    def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]:
-        """Start the processes of spares, which wait to be workers. Raises AgentError naming the GPU."""
-        return [self._start_spare(request) for request in wanted]
+    def start_spares(self, spares: Iterable[SpareRequest]) -> list[dict[str, Any]]:
+        """Start the processes of spares, which wait to become workers. Return the description of each spare.
+        Raises AgentError naming the GPU."""
+        return [self._start_spare(request) for request in spares]
 
     def _start_spare(self, request: SpareRequest) -> dict[str, Any]:
         self._settle({request.gpu})
@@ -325,16 +334,16 @@ class Workers:
     def _at_hand(self, request: WorkerRequest) -> Worker | None:
         """The resident of the same job that waits on a GPU."""
         where = (request.job, request.gpu)
-        found = (w for w in self._workers.values() if (w.place.job, w.place.gpu) == where)
-        return next((w for w in found if w.state == "waiting" and request.stays), None)
+        candidates = (w for w in self._workers.values() if (w.place.job, w.place.gpu) == where)
+        return next((w for w in candidates if w.state == "waiting" and request.stays), None)
 
     def _in_the_way(self, chosen: list[WorkerRequest]) -> list[Worker]:
         """Ended workers of earlier attempts on the GPUs of those that are to start."""
         with self._lock:
-            wanted = {(request.job, request.gpu) for request in chosen if request.attempt}
+            retried = {(request.job, request.gpu) for request in chosen if request.attempt}
             return [
                 w for w in self._workers.values()
-                if (w.place.job, w.place.gpu) in wanted and w.state == "exited"
+                if (w.place.job, w.place.gpu) in retried and w.state == "exited"
             ]  # fmt: skip
 
     def _remove_later(self, workers: list[Worker]) -> None:
@@ -361,8 +370,12 @@ class Workers:
     def _settle(self, gpus: Collection[str] | None = None) -> None:
         """Have those that are about to leave these GPUs (None: any) do so now."""
         with self._lock:
-            self._leaving = [one for one in self._leaving if one[2].is_alive()]
-            mine = [one for one in self._leaving if gpus is None or any(w.place.gpu in gpus for w in one[0])]
+            self._leaving = [removal for removal in self._leaving if removal[2].is_alive()]
+            mine = [
+                removal
+                for removal in self._leaving
+                if gpus is None or any(w.place.gpu in gpus for w in removal[0])
+            ]
         for _, hurry, thread in mine:
             hurry.set()
             thread.join(30.0)
@@ -404,7 +417,7 @@ class Workers:
             return list(workers.values())
 
     def _place(self, request: WorkerRequest) -> WorkerPlace:
-        """What a worker is to be where no resident waits for it."""
+        """Return the place of a worker for which no resident waits."""
         name = request.worker
         if request.stays:
             return self._lodged(request, name, request.rank)
@@ -422,18 +435,19 @@ class Workers:
         )
 
     def _guest(self, request: WorkerRequest) -> GuestPlan | None:
-        """What runs beside a worker, whose own image may be asked for by the name that does not change."""
+        """Return the plan of the container that runs next to a worker, None without one. The constant name of
+        the worker's own image is replaced by that image."""
         plan = request.container
         if plan is None or self._image is None or plan.image != OWN_IMAGE:
             return plan
         return replace(plan, image=self._image)
 
-    def put_workload(self, digest: str, part: Path, found: str) -> None:
-        """Keep a workload, the file ``part`` with SHA-256 ``found``, for workers to be started; it is moved.
+    def put_workload(self, digest: str, part: Path, actual_digest: str) -> None:
+        """Keep a workload, the file ``part`` with SHA-256 ``actual_digest``, for workers to be started.
 
-        Raises AgentError.
+        The file is moved. Raises AgentError.
         """
-        if found != digest:
+        if actual_digest != digest:
             raise AgentError(422, f"workload {digest}: what was sent is another one")
         try:
             part.replace(self.workloads / digest)
@@ -467,16 +481,16 @@ class Workers:
             if place.guest is not None:
                 if (refusal := refusal_of(place.guest)) is not None:
                     return refusal
-                told = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
-                worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **told})
+                environment = network_environment(place.rank, _addresses(spec), place.guest.port, NIC)
+                worker.host.invite(place.guest, {"RINGLIGHT_JOB": place.job, **environment})
         except (AgentError, ValueError, *Failures) as error:
             return str(error)
         return None
 
     def _averager(self, request: WorkerRequest) -> dict[str, Any]:
         """Averager of a worker's gradients. Raises ValueError."""
-        found = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
-        gpus = [gpu.name for gpu in found if gpu is not None]
+        peers = [self._fabric.gpu_by_ip(ip) for ip in _addresses(request.spec)]
+        gpus = [gpu.name for gpu in peers if gpu is not None]
         return place_of(self._fabric, gpus, request.rank, self._network.emulation.rate_bps)
 
     def _onic_directory(self, gpu: str) -> Path | None:
@@ -549,9 +563,9 @@ class Workers:
 
     # -- guests
 
-    def _begin(self, worker: Worker, at: float) -> None:
-        """Start a worker's guest at ``at``, in a thread of its own."""
-        while (left := at - time.monotonic()) > 0:
+    def _begin(self, worker: Worker, start_s: float) -> None:
+        """Start a worker's guest at ``start_s``, in a thread of its own."""
+        while (left := start_s - time.monotonic()) > 0:
             if worker.state != "running":
                 return
             time.sleep(min(left, 0.1))
@@ -617,31 +631,34 @@ class Workers:
             log.error("worker %s is not told that its command has ended: %s", worker.place.id, error.strerror)
 
     def _save_output(self, worker: Worker) -> None:
-        """What its guest said, into its directory."""
+        """Write the output of a worker's guest into the worker's directory."""
         guest, directory = worker.host.guest, worker.place.directory
         if guest is None or guest.id is None or (directory / "stdout.txt").exists():
             return
         try:
-            for stream, said in guest.output().items():
-                write_whole(directory / f"{stream}.txt", said)
+            for stream, text in guest.output().items():
+                write_whole(directory / f"{stream}.txt", text)
         except (*DockerFailures, OSError) as error:
             log.warning("output of worker %s is lost: %s", worker.place.id, error)
 
     def output(self, name: str) -> dict[str, str]:
-        """What the guest of a worker said, also of one that has been removed. Raises AgentError."""
+        """Return what the guest of a worker wrote, by stream, also for a worker that has been removed. Raises
+        AgentError."""
         with self._lock:
             worker = self._workers.get(name)
         if worker is not None and worker.host.guest is not None and worker.guest_end is None:
             try:
-                found = worker.host.guest.output()
+                streams = worker.host.guest.output()
             except DockerFailures as error:
                 raise AgentError(503, f"worker {name}: Docker: {docker_reason(error)}") from None
         else:
             try:
-                found = {stream: read_from(self._directory / name / f"{stream}.txt", 0) for stream in STREAMS}
+                streams = {
+                    stream: read_from(self._directory / name / f"{stream}.txt", 0) for stream in STREAMS
+                }
             except OSError as error:
                 raise AgentError(404, f"worker {name}: no output of a command: {error.strerror}") from None
-        return {stream: said.decode(errors="replace") for stream, said in found.items()}
+        return {stream: text.decode(errors="replace") for stream, text in streams.items()}
 
     def _marked(self, worker: Worker, event: dict[str, Any]) -> dict[str, Any]:
         return event | {"job": worker.place.job, "worker": worker.place.id, "rank": worker.place.rank}
@@ -667,32 +684,37 @@ class Workers:
                 self._events.append(self._marked(worker, event))
 
     def ends(self, known: int, wait_s: float) -> int:
-        """How many workers have ended so far, once it is not ``known``, or ``wait_s`` seconds later."""
+        """Return how many workers have ended so far. Waits until the number differs from ``known``, or for
+        ``wait_s`` seconds."""
         with self._ended_one:
             self._ended_one.wait_for(lambda: self._ends != known or self._closed, wait_s)
             return self._ends
 
     def report(self, cursor: int) -> dict[str, Any]:
-        """State of every worker that has a rank, and the events from number ``cursor`` on."""
+        """Return the state of every worker that has a rank, and the events from number ``cursor`` on."""
         with self._lock:
             for worker in self._workers.values():
                 if worker.state == "running":
                     self._read_events(worker)
             return {
                 "cursor": len(self._events),
-                "workers": [w.told() for w in self._workers.values() if w.place.rank >= 0],
+                "workers": [w.document() for w in self._workers.values() if w.place.rank >= 0],
                 "events": self._events[cursor:],
                 "lost_gpus": sorted(self._lost),
             }
 
     def workers(self) -> list[Worker]:
-        """Workers that have not been removed."""
+        """Return the workers that have not been removed."""
         with self._lock:
             return list(self._workers.values())
 
     def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]:
-        """Have what is at these GPUs' NICs say on the network where it is; those that have nothing there.
-        ``forget``: first, stated switches lose their flows to them. Raises AgentError."""
+        """Have the hosts at these GPUs' NICs announce their place on the network. Return the GPUs for which
+        nothing was announced.
+
+        ``forget``: first delete the flows of these GPUs at the switches of other controllers for which the
+        fabric requires it. Raises AgentError.
+        """
         if forget:
             try:
                 self._network.delete_flows_of(gpus)
@@ -704,11 +726,14 @@ class Workers:
         return self._idle.announce(quiet)
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
-        """What is at each GPU's NIC (:func:`told`); ``fill``: with idle hosts. Raises AgentError."""
+        """Return an entry for each GPU with the host at its NIC (:func:`host_entries`).
+
+        ``fill``: create idle hosts for GPUs without a host. Raises AgentError.
+        """
         if fill:
             self._idle.fill(lambda: [worker.host for worker in self.workers()])
         workers = [(worker.host, worker.lives) for worker in self.workers()]
-        return told(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
+        return host_entries(self._fabric, workers, self._idle.gpus(), self._network.lab.prefix)
 
     def set_lost(self, gpu: str, lost: bool) -> None:
         """Start no worker on a GPU from now on, or do so again."""
@@ -731,12 +756,13 @@ class Workers:
                 if worker.place.id in stopped and worker.state == "running":
                     self._read_events(worker)
                     worker.state = "waiting"
-            others = [w for w in mine if w.state in ("starting", "running")]
-        if errors := self._remove(others):
+            active = [w for w in mine if w.state in ("starting", "running")]
+        if errors := self._remove(active):
             raise AgentError(500, f"job {job}: {errors[0]}")
 
     def choose_state(self, job: str, without: Collection[int]) -> int:
-        """The iteration that a job goes on from, not by what the ranks ``without`` had. Raises AgentError."""
+        """Choose the state from which a job resumes, without the states of the ranks in ``without``. Return
+        its iteration, 0 if there is none. Raises AgentError."""
         with self._lock:
             mine = [w for w in self._workers.values() if w.place.job == job]
             there = [w.place.id for w in mine if w.state in ("starting", "running")]
@@ -748,7 +774,7 @@ class Workers:
             raise AgentError(500, f"job {job}: its checkpoint: {error.strerror or error}") from None
 
     def state(self, job: str, iteration: int) -> bytes:
-        """The state that a job is to go on from, for another host. Raises AgentError."""
+        """Return the content of the state from which a job resumes, for another host. Raises AgentError."""
         try:
             return read_from(chosen_state(self._checkpoint(job), iteration), 0, STATE_BYTES)
         except OSError as error:
@@ -770,16 +796,18 @@ class Workers:
 
     # -- the rest of a worker's life
 
-    def release(self, ids: Iterable[str], at: float) -> None:
+    def release(self, ids: Iterable[str], start_s: float) -> None:
         """Write each worker's ``go`` file. Raises AgentError when there is no such worker."""
         chosen = [self._get(name) for name in ids]
         for worker in chosen:
-            write_whole(worker.place.directory / "go", json.dumps({"at": at}).encode())
+            write_whole(worker.place.directory / "go", json.dumps({"at": start_s}).encode())
             with self._lock:
                 begins = worker.host.guest is not None and not worker.begun
                 worker.begun = worker.begun or begins
             if begins:
-                threading.Thread(target=self._begin, args=(worker, at), name="guest", daemon=True).start()
+                threading.Thread(
+                    target=self._begin, args=(worker, start_s), name="guest", daemon=True
+                ).start()
 
     def _get(self, name: str) -> Worker:
         with self._lock:
@@ -847,7 +875,7 @@ class Workers:
         return None
 
     def close(self) -> list[str]:
-        """End all workers, and start no more; what went wrong."""
+        """End all workers and start no more. Return a line for each failure."""
         with self._lock:
             self._closed = True
             self._ended_one.notify_all()
@@ -869,7 +897,7 @@ class Workers:
 
 
 def _stop(worker: Worker) -> bool:
-    """Whether a resident has ended its attempt."""
+    """Order a resident to end its attempt. Return whether the resident has ended the attempt."""
     assert worker.host.orders is not None
     try:
         worker.host.orders.stop()
@@ -888,7 +916,7 @@ def _tail(path: Path) -> str:
 
 
 def _is_averaged(spec: dict[str, Any]) -> bool:
-    """Whether averagers add a worker's gradients. Raises ValueError for an unknown collective."""
+    """Return whether averagers add a worker's gradients. Raises ValueError for an unknown collective."""
     # Here, as the testbed comes up sooner without numpy.
     from ringlight.fabric.schedules import parse_collective
 

@@ -49,14 +49,15 @@ _FIRST = Position(0, 0)
 
 @dataclass(frozen=True)
 class Unit:
-    """What an averager is.
+    """Settings of one averager.
 
     coding      of its servers' codes and of its answers
-    first_rank  the rank of the job that its port 0 has; None where its ports are averagers
-    above       its own port at an averager above, and how many that one has; None without one
-    silence_s   that long a server may be silent while others wait, or leave answers unread, and take to come
-                back
-    join_s      that long the last server may come after the first, and a connection be silent at first
+    first_rank  the rank of the job at port 0; None if the ports lead to averagers
+    above       its own port at the averager above, and the number of ports of that averager; None without one
+    silence_s   longest time that a server may be silent while other servers wait, leave answers unread, or
+                take to come back, seconds
+    join_s      longest time from the first server to the last, and that a connection may be silent at first,
+                seconds
     """
 
     coding: Coding
@@ -83,9 +84,10 @@ class Unit:
 
 @dataclass
 class Counts:
-    """What an averager has done. Lists are by port; bytes are those of the streams.
+    """Counters of an averager. Lists are by port. Bytes are those of the streams.
 
-    ``latencies_s``: of the latest frames, from the last byte that came of it to the first byte of the answer.
+    ``latencies_s``: of the latest frames, seconds from the last byte of the frame that arrived to the first
+    byte of the answer.
     """
 
     bytes_in: list[int]
@@ -106,7 +108,7 @@ class Ring:
         self._start = self.filled = 0
 
     def room(self) -> memoryview:
-        """Buffer for the next bytes; empty when it is full."""
+        """Return the buffer for the next bytes, empty if the ring is full."""
         size = len(self._data)
         end = (self._start + self.filled) % size
         return self._data[end : end + min(size - self.filled, size - end)]
@@ -115,7 +117,7 @@ class Ring:
         self.filled += count
 
     def first(self, count: int) -> memoryview:
-        """The first ``count`` bytes: a view, or a copy where they are not in one piece."""
+        """Return the first ``count`` bytes: a view, or a copy if they are not contiguous."""
         end = self._start + count
         if end <= len(self._data):
             return self._data[self._start : end]
@@ -149,10 +151,11 @@ class Stream:
         self.before: Position | None = None
         self.closing_since: float | None = None
 
-    def wanted(self) -> int:
-        """Bytes without which nothing can be done with what comes next, at least 1.
+    def bytes_needed(self) -> int:
+        """Return the number of bytes without which the next item cannot be processed, at least 1.
 
-        While others are awaited that is all that fits: more of it is only looked at when they have come.
+        While other servers are awaited, the number is all that fits into the ring. More bytes are only looked
+        at after those servers have sent theirs.
         """
         if self.complete_at is not None:
             return max(1, len(self.ring.room()))
@@ -195,7 +198,7 @@ class Core:
         self._lost = ""
 
     def checked(self) -> int:
-        """Answers that were compared with the network's own."""
+        """Return the number of answers that were compared with the network's own."""
         return self._sample.checked
 
     # -- what the shell tells ------------------------------------------------------------------------------
@@ -207,21 +210,23 @@ class Core:
     def connected_above(self, key: int, now: float) -> None:
         """The connection to the averager above is there."""
         assert self.unit.above is not None
-        said = next(iter(self._ports.values())).hello
-        assert said is not None
+        first_hello = next(iter(self._ports.values())).hello
+        assert first_hello is not None
         rank, servers = self.unit.above
         form = Form(self.unit.coding.bits, self.unit.coding.leaving)
         self.calls_above = False
         self._above = self.streams[key] = Stream(key, self.unit.answers, now)
-        self._above.ring = Ring(DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(said.frame)))
-        self._above.put(wire.hello(Hello(rank, servers, form, said.block, said.frame, self._first)), now)
+        self._above.ring = Ring(DEPTH * (HEADER_BYTES + self.unit.answers.bytes_of(first_hello.frame)))
+        self._above.put(
+            wire.hello(Hello(rank, servers, form, first_hello.block, first_hello.frame, self._first)), now
+        )
 
     def not_connected_above(self, reason: str) -> None:
         """The averager above cannot be reached; the shell is to try again until the deadline."""
         self._lost = reason
 
     def room(self, key: int) -> memoryview:
-        """Buffer for what comes; empty while nothing more is taken."""
+        """Return the buffer for incoming bytes, empty while no more bytes are accepted."""
         stream = self.streams[key]
         if stream.closing_since is not None:
             return memoryview(bytearray(65536))  # thrown away
@@ -361,22 +366,22 @@ class Core:
 
     # -- sessions ------------------------------------------------------------------------------------------
 
-    def _join(self, stream: Stream, said: Hello, now: float) -> None:
+    def _join(self, stream: Stream, hello: Hello, now: float) -> None:
         servers, form = self.unit.coding.servers, self.unit.arriving
-        if said.servers != servers:
-            raise WireError(f"rank {said.rank} of {said.servers} servers, but this averager has {servers}")
-        if said.rank in self._ports:
+        if hello.servers != servers:
+            raise WireError(f"rank {hello.rank} of {hello.servers} servers, but this averager has {servers}")
+        if hello.rank in self._ports:
             if self._active or self._above is not None:
-                self._reset(f"{self.unit.name(said.rank)} has connected anew", now)
+                self._reset(f"{self.unit.name(hello.rank)} has connected anew", now)
             else:
                 self.calls_above = False
-                self._close(self._ports.pop(said.rank), now)
+                self._close(self._ports.pop(hello.rank), now)
         if not self._ports:
             self._since = now
-        stream.hello, stream.port = said, said.rank
-        stream.ring = Ring(DEPTH * (HEADER_BYTES + form.bytes_of(said.frame)))
-        self._ports[said.rank] = stream
-        self.counts.bytes_in[said.rank] += len(wire.hello(said))
+        stream.hello, stream.port = hello, hello.rank
+        stream.ring = Ring(DEPTH * (HEADER_BYTES + form.bytes_of(hello.frame)))
+        self._ports[hello.rank] = stream
+        self.counts.bytes_in[hello.rank] += len(wire.hello(hello))
         if len(self._ports) == servers:
             self._compare_hellos(now)
 
@@ -385,22 +390,25 @@ class Core:
 
         Not sooner: a server that comes after an error would wait for those that were told.
         """
-        said = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
+        hellos = {port: stream.hello for port, stream in sorted(self._ports.items()) if stream.hello}
         form = self.unit.arriving
-        for port, one in said.items():
-            if one.form != form:
+        for port, hello in hellos.items():
+            if hello.form != form:
                 return self._refuse(
                     self._ports[port],
-                    f"codes of {one.form.bits} bits with {one.form.parts} parts of the last symbol, "
+                    f"codes of {hello.form.bits} bits with {hello.form.parts} parts of the last symbol, "
                     f"not {form.bits} with {form.parts}",
                     now,
                 )
         odd = _odd_one(
-            {port: f"blocks of {one.block} values in frames of {one.frame}" for port, one in said.items()}
+            {
+                port: f"blocks of {hello.block} values in frames of {hello.frame}"
+                for port, hello in hellos.items()
+            }
         )
         if odd is not None:
             return self._disagree(*odd, now)
-        self._first = min(one.needs for one in said.values())
+        self._first = min(hello.needs for hello in hellos.values())
         self._since = now
         if self.unit.above is None:
             self._begin(now)
@@ -521,7 +529,7 @@ class Core:
         if self._above is not None and len(self._above.outgoing) + len(self._asked) >= 2 * DEPTH:
             return False
         heads = [stream.head for stream in ports if stream.head is not None]
-        odd = _odd_one({port: f"{one.position} with {one.count} codes" for port, one in enumerate(heads)})
+        odd = _odd_one({port: f"{head.position} with {head.count} codes" for port, head in enumerate(heads)})
         if odd is not None:
             self._disagree(*odd, now)
             return False

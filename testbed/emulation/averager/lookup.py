@@ -1,7 +1,7 @@
-"""What an averager answers: its network evaluated on every input into a table, and that table applied.
+"""Answers of an averager: its network evaluated on every input into a table, and the lookup in that table.
 
-The live codes go through the table. Of some frames some codes also go through the network itself, and must
-agree with what the table said.
+The live codes go through the table. For some frames, some codes also go through the network itself, and must
+agree with the table.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Disagreement(Exception):
 
 
 def load(weights: str) -> Network | None:
-    """The network in an ``npz`` file of w1, b1, w2 ..; None for EXACT.
+    """Return the network in an ``npz`` file of w1, b1, w2 …, None for EXACT.
 
-    Raises ValueError naming the file that is not such a one, OSError for one that cannot be read.
+    Raises ValueError naming the file if the file has another content, and OSError if the file cannot be read.
     """
     if weights == EXACT:
         return None
@@ -45,7 +45,7 @@ def load(weights: str) -> Network | None:
 
 
 def evaluate(network: Network | None, coding: Coding) -> Table:
-    """The answer to every combination of inputs; without a network the exact ones."""
+    """Return the answer to every combination of inputs, the exact answers if there is no network."""
     if network is not None:
         return table_of(network, coding)
     size = coding.combinations
@@ -90,28 +90,28 @@ class Lookup:
 
     def _piece(self, numbers: Sequence[NDArray[Any]], answers: NDArray[Any]) -> None:
         size = answers.size
-        index, one, total = self._index[:size], self._one[:size], self._sum[:size]
+        index, addend, total = self._index[:size], self._one[:size], self._sum[:size]
         if self._paired:
             pair = self._pair[:size]
             for first in range(0, len(numbers), 2):
                 np.left_shift(numbers[first], 8, out=pair, dtype=np.uint16)
                 np.bitwise_or(pair, numbers[first + 1], out=pair)
                 index[:] = pair
-                self._add(index, one, total, first == 0)
+                self._add(index, addend, total, first == 0)
         else:
             for rank, own in enumerate(numbers):
                 index[:] = own
-                self._add(index, one, total, rank == 0)
+                self._add(index, addend, total, rank == 0)
         index[:] = total
         # Everything is in range: "wrap" only spares a copy that "raise" would make.
         self._answers.take(index, out=answers, mode="wrap")
 
-    def _add(self, index: NDArray[Any], one: NDArray[Any], total: NDArray[Any], first: bool) -> None:
+    def _add(self, index: NDArray[Any], addend: NDArray[Any], total: NDArray[Any], first: bool) -> None:
         if first:
             self._sums.take(index, out=total, mode="wrap")
         else:
-            self._sums.take(index, out=one, mode="wrap")
-            np.add(total, one, out=total)
+            self._sums.take(index, out=addend, mode="wrap")
+            np.add(total, addend, out=total)
 
 
 class Sample:
@@ -133,14 +133,14 @@ class Sample:
         start = (self.frames // self.every * self.codes) % max(1, answers.size - self.codes + 1)
         some = np.stack([own[start : start + self.codes] for own in numbers])
         expected = self._compute(some)
-        said = answers[start : start + self.codes]
-        if (wrong := np.flatnonzero(said != expected)).size:
+        looked_up = answers[start : start + self.codes]
+        if (wrong := np.flatnonzero(looked_up != expected)).size:
             place = int(wrong[0])
             raise Disagreement(
-                f"code {start + place} of a frame: the table says {said[place]}, "
+                f"code {start + place} of a frame: the table says {looked_up[place]}, "
                 f"the network {expected[place]} for {some[:, place].tolist()}"
             )
-        self.checked += said.size
+        self.checked += looked_up.size
 
     def _compute(self, numbers: NDArray[Any]) -> NDArray[Any]:
         if self.network is None:

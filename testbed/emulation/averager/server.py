@@ -72,7 +72,7 @@ class Server:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, 0)
         self._write_status()
-        ticked = told = time.monotonic()
+        ticked = status_s = time.monotonic()
         try:
             while not self._stopped:
                 for key, events in self._selector.select(_TICK_S):
@@ -87,8 +87,8 @@ class Server:
                     self._core.tick(now)
                     self._call_above(now)
                     self._flush()
-                if now - told >= _STATUS_S:
-                    told = now
+                if now - status_s >= _STATUS_S:
+                    status_s = now
                     self._write_status()
         finally:
             self._write_status()
@@ -97,7 +97,8 @@ class Server:
             self._selector.close()
 
     def status(self) -> dict[str, Any]:
-        """What the status file has: ``facts``, counters, processor seconds since ``run`` was made ready."""
+        """Return the content of the status file: ``facts``, counters, and processor seconds since ``run`` was
+        made ready."""
         counts = self._core.counts
         latencies = sorted(counts.latencies_s)
         return self._facts | {
@@ -197,7 +198,7 @@ class Server:
                 self._watch(key, stream, link)
 
     def _send(self, key: int, stream: Stream, link: _Link) -> bool:
-        """Whether the connection is still there."""
+        """Send what is ready for a connection. Return whether the connection still exists."""
         try:
             while stream.outgoing and link.can_write:
                 count = link.socket.send(stream.outgoing[0].data)
@@ -224,7 +225,7 @@ class Server:
                 self._selector.modify(link.socket, events, key)
             link.events = events
         # Whoever closes is read to the end.
-        least = 1 if stream.closing_since is not None else min(stream.wanted(), _MOST_AT_ONCE)
+        least = 1 if stream.closing_since is not None else min(stream.bytes_needed(), _MOST_AT_ONCE)
         if least != link.least:
             link.least = least
             link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)

@@ -31,9 +31,10 @@ class Place:
     host: str | None = None
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """``words`` as a command in this network, with the machine's programs and files.
+        """Return ``words`` as a command in this network, with the machine's programs and files.
 
-        Raises LabError where that is on another host."""
+        Raises LabError if the network is on another host.
+        """
         if self.host is not None:
             raise LabError(f"{words[0]}: only on host {self.host} itself, where that node is")
         return [*words] if self.namespace is None else ["nsenter", f"--net={self.namespace}", "--", *words]
@@ -82,7 +83,8 @@ class Attached:
         return float(self.inventory["time_dilation"]) * float(self.inventory["payload_scale"])
 
     def hosts(self, *, fill: bool = True) -> dict[str, dict[str, Any]]:
-        """What is at each GPU's NIC, by GPU; ``fill``: an idle host where there was nothing."""
+        """Return the host at each GPU's NIC, by GPU. ``fill``: create an idle host for each GPU without a
+        host. Raises LabError."""
         try:
             with FaultClient(str(self.inventory["agent"])) as agent:
                 return {entry["gpu"]: entry for entry in agent.hosts(fill=fill)}
@@ -90,7 +92,7 @@ class Attached:
             raise LabError(f"lab {self.lab.id}: {error}") from None
 
     def place(self, name: str) -> Place:
-        """Place of a node; a GPU that no job holds gets an idle host."""
+        """Return the place of a node. A GPU that no job holds gets an idle host. Raises LabError."""
         kind = self.nodes.get(name)
         if kind is None:
             raise LabError(f"there is no node {name}; there is {_listed(self.nodes)}")
@@ -103,13 +105,13 @@ class Attached:
         return Place(f"/run/netns/{self._lab_of(name).namespace(name)}", host=host)
 
     def bridge(self, switch: str) -> str:
-        """The Open vSwitch bridge of a packet switch, where that is."""
+        """Return the name of a packet switch's Open vSwitch bridge on the host of the switch."""
         return self._lab_of(switch).bridge(switch)
 
     def _entry(self, node: str) -> Mapping[str, Any]:
-        """What the inventory says of a switch; nothing of another node."""
+        """Return the inventory's entry of a switch, empty for another node."""
         there = (self.inventory.get(part, {}) for part in ("packet_switches", "optical_switches"))
-        return next((found[node] for found in there if node in found), {})
+        return next((entries[node] for entries in there if node in entries), {})
 
     def _lab_of(self, node: str) -> Lab:
         """The lab by which things of a node are named: of another host's part its own."""
@@ -127,16 +129,16 @@ class Attached:
         return Place(entry["namespace"], entry.get("container"), entry.get("host"))
 
     def places(self) -> dict[str, Place]:
-        """Where each GPU's host is, for GPUs that have one."""
+        """Return the place of each GPU's host, for GPUs that have a host."""
         hosts = self.hosts()
         return {gpu: self._of_host(entry) for gpu, entry in hosts.items() if entry["namespace"] is not None}
 
     def owner(self, port: Port) -> str:
-        """The node that has a port's interface: a fibre port of a GPU is its O-NIC's."""
+        """Return the node that has a port's interface. A GPU's fibre port belongs to its O-NIC."""
         return f"onic-{port.node}" if port.node in self.fabric.onics else port.node
 
     def interface(self, port: Port) -> str:
-        """What a port of the fabric is called where it is."""
+        """Return the name that the interface of a port of the fabric has in its own network."""
         node = self.owner(port)
         kind = self.nodes[node]
         if kind == "gpu":
@@ -148,21 +150,22 @@ class Attached:
         return node in self.fabric.packet_switches or (optical is not None and optical.driver == "openflow")
 
     def environment(self) -> dict[str, str]:
-        """For what is run in the lab: whoever removes the lab ends it, too."""
+        """Return the environment for commands in the lab. It marks their processes, so that they end when the
+        lab is removed."""
         return self.lab.environment()
 
     def run(
         self, place: Place, words: Sequence[str], *, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
-        """One command in a node's network, what it prints caught, on whichever host it is. Raises
-        TimeoutExpired, OSError, and LabError of another host."""
+        """Run one command in a node's network, on any host. Return the finished command with its captured
+        output. Raises TimeoutExpired, OSError, and LabError if another host reports a failure."""
         if place.host is not None:
             try:
                 with FaultClient(str(self.inventory["agent"])) as agent:
-                    found = agent.run(place.host, place.namespace, words, timeout_s)
+                    reply = agent.run(place.host, place.namespace, words, timeout_s)
             except FaultError as error:
                 raise LabError(str(error)) from None
-            return subprocess.CompletedProcess(list(words), found["code"], found["stdout"], found["stderr"])
+            return subprocess.CompletedProcess(list(words), reply["code"], reply["stdout"], reply["stderr"])
         return subprocess.run(
             place.command(words),
             stdin=subprocess.DEVNULL,
@@ -175,7 +178,7 @@ class Attached:
 
 
 def attach(lab_id: str | None) -> Attached:
-    """The lab of that id, or the only one that is up. Raises LabError."""
+    """Return the lab with that id, or the only lab that is up. Raises LabError."""
     if os.geteuid() != 0:
         raise LabError(services.root_needed("look into a lab"))
     up = labs_up()
@@ -197,7 +200,7 @@ def attach(lab_id: str | None) -> Attached:
 
 
 def of_lab(lab: Lab) -> Attached:
-    """Raises LabError where its files cannot be read."""
+    """Return a lab as described by its files. Raises LabError if the files cannot be read."""
     try:
         inventory = json.loads((lab.state_dir / "inventory.json").read_text(encoding="utf-8"))
         fabric = load_fabric(lab.state_dir / "fabric.json")
@@ -209,9 +212,9 @@ def of_lab(lab: Lab) -> Attached:
 
 
 def labs_up() -> list[str]:
-    """Ids of labs that are built and alive."""
-    found = sorted(path.parent.name for path in STATE_ROOT.glob("*/inventory.json"))
-    return [name for name in found if Lab(name).is_alive()]
+    """Return the ids of labs that are built and alive."""
+    built = sorted(path.parent.name for path in STATE_ROOT.glob("*/inventory.json"))
+    return [name for name in built if Lab(name).is_alive()]
 
 
 def _listed(names: Mapping[str, str]) -> str:

@@ -41,7 +41,8 @@ LAG_S = 0.3
 
 @dataclass(frozen=True)
 class Tap:
-    """Where a port's packets are seen. ``tagged``: each carries its colour as an 802.1Q tag."""
+    """Interface at which a port's packets are captured. ``tagged``: each packet carries its colour as an
+    802.1Q tag."""
 
     place: Place
     interface: str
@@ -49,7 +50,8 @@ class Tap:
 
 
 def tap_of(lab: Attached, text: str) -> Tap:
-    """``NODE:PORT`` of the fabric, or a GPU's name for its NIC. Raises LabError."""
+    """Return the tap of port ``NODE:PORT`` of the fabric, or of a GPU's NIC if ``text`` is a GPU's name.
+    Raises LabError."""
     fabric = lab.fabric
     if text in fabric.gpus:
         return Tap(lab.place(text), NIC, tagged=False)
@@ -68,7 +70,7 @@ def tap_of(lab: Attached, text: str) -> Tap:
 
 
 def is_tagged(lab: Attached, port: Port) -> bool:
-    """Whether light there tells its colour itself: at the switches of WDM rings."""
+    """Return whether packets at a port carry their colour themselves, as at the switches of WDM rings."""
     switch = lab.fabric.optical_switches.get(port.node)
     if switch is None or switch.wavelengths is None:
         return False
@@ -79,7 +81,7 @@ def is_tagged(lab: Attached, port: Port) -> bool:
 
 
 def command(tap: Tap, direction: Direction, write: str | None, count: int | None) -> list[str]:
-    """tcpdump as it is to be run. Raises LabError where there is none."""
+    """Return the words of the tcpdump command. Raises LabError if tcpdump is not installed."""
     if shutil.which("tcpdump") is None:
         raise LabError("tcpdump is not there; install it with: apt-get install tcpdump")
     words = ["tcpdump", "-i", tap.interface, "-n", "-e", "-s", str(SNAP_BYTES), "-B", str(BUFFER_KIB)]
@@ -100,7 +102,8 @@ class Capturing:
     dropped: str | None = None
 
     def ended(self, seconds: float | None) -> bool:
-        """Whether it ends by itself within so long; None: waits until it does."""
+        """Return whether the capture ends by itself within so many seconds. None: wait until the capture
+        ends."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -110,8 +113,8 @@ class Capturing:
 
 @contextmanager
 def capturing(words: Sequence[str], lab: Attached, what: str) -> Iterator[Capturing]:
-    """tcpdump (:func:`command`) that has begun to listen; it ends with the block. Raises LabError that names
-    ``what``."""
+    """Yield a tcpdump (:func:`command`) that has begun to listen and ends with the block. Raises LabError
+    that names ``what``."""
     process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -121,12 +124,12 @@ def capturing(words: Sequence[str], lab: Attached, what: str) -> Iterator[Captur
         # Ctrl-C comes to us alone; tcpdump is told to end, and writes what it still has.
         start_new_session=True,
     )
-    found = Capturing(process)
+    running = Capturing(process)
     try:
         _await_begin(process, what)
-        yield found
+        yield running
     finally:
-        found.dropped = _end(process)
+        running.dropped = _end(process)
 
 
 def _await_begin(process: subprocess.Popen[str], what: str) -> None:
@@ -141,7 +144,7 @@ def _await_begin(process: subprocess.Popen[str], what: str) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> str | None:
-    """What it says of packets that it missed."""
+    """End a capture. Return tcpdump's line about packets that it missed, None if it missed none."""
     with suppress(subprocess.TimeoutExpired):
         # What has passed by now is still on its way to the file.
         process.wait(LAG_S)
@@ -152,8 +155,8 @@ def _end(process: subprocess.Popen[str]) -> str | None:
     except subprocess.TimeoutExpired:
         process.kill()
         _, rest = process.communicate()
-    said = [line.strip() for line in rest.splitlines() if "dropped by kernel" in line]
-    return next((line for line in said if not line.startswith("0 ")), None)
+    lines = [line.strip() for line in rest.splitlines() if "dropped by kernel" in line]
+    return next((line for line in lines if not line.startswith("0 ")), None)
 
 
 def check_writable(path: Path) -> None:
@@ -174,7 +177,8 @@ class Seen:
 
 
 def summary(data: bytes) -> list[Seen]:
-    """What a capture file holds by colour, without a record that is cut off at its end. Raises ValueError."""
+    """Return the packets and bytes of a capture file by colour. A record that is cut off at the end of the
+    file does not count. Raises ValueError."""
     packets: Counter[int | None] = Counter()
     sizes: Counter[int | None] = Counter()
     for head, length in records(data):
@@ -188,23 +192,24 @@ def summary(data: bytes) -> list[Seen]:
 
 
 def records(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The first bytes of each packet of a pcap file, and its length on the wire. Raises ValueError."""
+    """Yield the first bytes of each packet of a pcap file, and the packet's length on the wire in bytes.
+    Raises ValueError."""
     order = _MAGIC.get(data[:4])
     if order is None or len(data) < _FILE_HEADER:
         raise ValueError("it is no capture file")
     header = struct.Struct(f"{order}IIII")
-    at = _FILE_HEADER
-    while at + _RECORD_HEADER <= len(data):
-        _, _, kept, length = header.unpack_from(data, at)
-        at += _RECORD_HEADER
-        if at + kept > len(data):
+    offset = _FILE_HEADER
+    while offset + _RECORD_HEADER <= len(data):
+        _, _, kept, length = header.unpack_from(data, offset)
+        offset += _RECORD_HEADER
+        if offset + kept > len(data):
             return
-        yield data[at : at + kept], length
-        at += kept
+        yield data[offset : offset + kept], length
+        offset += kept
 
 
 def read(path: Path) -> list[Seen]:
-    """Raises LabError naming the file."""
+    """Return the packets and bytes of a capture file by colour. Raises LabError naming the file."""
     try:
         return summary(path.read_bytes())
     except OSError as error:
@@ -214,7 +219,7 @@ def read(path: Path) -> list[Seen]:
 
 
 def described(seen: Sequence[Seen]) -> Iterator[str]:
-    """Lines for a person."""
-    for one in seen:
-        colour = "no colour" if one.channel is None else f"λ{one.channel}"
-        yield f"{colour}: {one.packets} packets, {one.bytes} bytes"
+    """Yield a line for each colour, for a person."""
+    for colour_count in seen:
+        colour = "no colour" if colour_count.channel is None else f"λ{colour_count.channel}"
+        yield f"{colour}: {colour_count.packets} packets, {colour_count.bytes} bytes"

@@ -44,9 +44,9 @@ class NoLight(LabError):
 
 @dataclass(frozen=True)
 class Light:
-    """What leads from GPU ``source`` to ``target`` now: transmitters of the source's O-NIC.
+    """Transmitters of the O-NIC of GPU ``source`` that lead to GPU ``target`` now.
 
-    ``agent``: the Unix socket where light is asked for, flow by flow; None where it is simply there.
+    ``agent``: the Unix socket at which light is requested, flow by flow; None if light is permanently there.
     """
 
     source: str
@@ -68,30 +68,32 @@ class Echo:
 
 
 def light_between(lab: Attached, source: str, target: str) -> Light:
-    """Raises NoLight; LabError where it cannot be read."""
+    """Return the light that leads from GPU ``source`` to GPU ``target`` now. Raises NoLight if there is none,
+    and LabError if the O-NIC's state cannot be read."""
     onic, ip = lab.fabric.onics[source], lab.fabric.gpus[target].ip
     agent = None
     with _reading(source):
         if onic.standing:
             with closing(LightTable(_pins(lab, source))) as lights:
                 standing = lights.read().get(ip)
-            found = standing.paths if standing is not None and standing.lit else ()
+            transmitters = standing.paths if standing is not None and standing.lit else ()
         elif onic.transmitters == "tunable":
             directory = Path(lab.inventory["onics"][source]["directory"])
             agent = directory / "flow.sock"
             mapped = _wavelength_map(directory / "map.json").get(ip)
-            found = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
+            transmitters = () if mapped is None else (Transmitter(mapped["port"], mapped["wavelength"]),)
         else:
             with closing(RouteTable(_pins(lab, source))) as routes:
                 route = routes.read().get(ip)
-            found = () if route is None else (route,)
-    if not found:
+            transmitters = () if route is None else (route,)
+    if not transmitters:
         raise NoLight(f"no light leads from {source} to {target} now; {remedy(lab.fabric, source, target)}")
-    return Light(source, target, found, agent)
+    return Light(source, target, transmitters, agent)
 
 
 def remedy(fabric: Fabric, source: str, target: str) -> str:
-    """How one gets light between two GPUs, in a few words: by a job that has it and waits."""
+    """Return a hint how to get light between two GPUs: the command for a job that sets up light and holds
+    it."""
     # Here, as it needs numpy, which takes longer to load than all else that a hand in a lab needs.
     from ringlight.fabric.planes.choice import plane_of
 
@@ -101,7 +103,7 @@ def remedy(fabric: Fabric, source: str, target: str) -> str:
 
 
 def named(fabric: Fabric, source: str, transmitter: Transmitter) -> str:
-    """A transmitter and where its fibre leads: ``g0:1 λ2 into w0:1``."""
+    """Return a transmitter and the other end of its fibre as text: ``g0:1 λ2 into w0:1``."""
     port = Port(source, transmitter.port)
     colour = "" if transmitter.wavelength is None else f" λ{transmitter.wavelength}"
     return f"{port}{colour} into {fabric.link_at[port].other(port)}"
@@ -109,7 +111,7 @@ def named(fabric: Fabric, source: str, transmitter: Transmitter) -> str:
 
 @contextmanager
 def asked_for(lab: Attached, light: Light) -> Iterator[float]:
-    """The light is wanted for the length of the ``with`` block; how long it was waited for, seconds.
+    """Request the light for the length of the ``with`` block. Yield how long the light took to come, seconds.
 
     Raises NoLight.
     """
@@ -130,28 +132,36 @@ def asked_for(lab: Attached, light: Light) -> Iterator[float]:
 
 
 def packets_on(lab: Attached, light: Light) -> dict[Transmitter, int]:
-    """Packets that each transmitter of the light has sent so far. Raises LabError."""
+    """Return the number of packets that each transmitter of the light has sent so far. Raises LabError."""
     onic, pins = lab.fabric.onics[light.source], _pins(lab, light.source)
     with _reading(light.source):
         if onic.standing:
             ip, sent = lab.fabric.gpus[light.target].ip, read_traffic(pins).sent_on
-            keys = {one: (ip, one.port, one.wavelength) for one in light.transmitters}
-            return {one: sent[key].packets if key in sent else 0 for one, key in keys.items()}
+            keys = {
+                transmitter: (ip, transmitter.port, transmitter.wavelength)
+                for transmitter in light.transmitters
+            }
+            return {transmitter: sent[key].packets if key in sent else 0 for transmitter, key in keys.items()}
         by_port = read_counters(pins, onic.ports).light_tx_packets
-        return {one: by_port[one.port] for one in light.transmitters}
+        return {transmitter: by_port[transmitter.port] for transmitter in light.transmitters}
 
 
 def taken(lab: Attached, light: Light, before: Mapping[Transmitter, int]) -> str:
-    """What has carried something since it was counted ``before``. Raises LabError where that is nothing."""
+    """Return the transmitters that have sent something since the count ``before``, as text. Raises LabError
+    if none has."""
     now = packets_on(lab, light)
-    used = [named(lab.fabric, light.source, one) for one in light.transmitters if now[one] > before[one]]
+    used = [
+        named(lab.fabric, light.source, transmitter)
+        for transmitter in light.transmitters
+        if now[transmitter] > before[transmitter]
+    ]
     if not used:
         raise LabError(f"from {light.source} to {light.target}: nothing left as light")
     return ", ".join(used)
 
 
 def echo(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Echo:
-    """One echo over the light that is lit now. Raises NoLight, LabError."""
+    """Measure one echo over the current light and return it. Raises NoLight and LabError."""
     light = light_between(lab, source, target)
     with asked_for(lab, light) as waited_s, _connection(lab, places, source, target) as (near, far):
         before = packets_on(lab, light)
@@ -160,7 +170,8 @@ def echo(lab: Attached, places: Mapping[str, Place], source: str, target: str) -
 
 
 def acknowledged_after(near: socket.socket, far: socket.socket) -> float | None:
-    """Seconds until an echo sent at ``near`` was acknowledged by ``far``; None where it was not in time."""
+    """Return the seconds until an echo sent at ``near`` was acknowledged by ``far``, None if no
+    acknowledgement came in time."""
     # Else the other end may keep its acknowledgement back, in the hope of an answer that takes it along.
     far.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     began = time.monotonic()
@@ -217,12 +228,13 @@ def _pins(lab: Attached, gpu: str) -> Path:
 
 
 def _wavelength_map(path: Path) -> Mapping[str, Mapping[str, int]]:
-    """What an O-NIC's agent was told last, by the peers' addresses. Raises OSError, ValueError."""
+    """Return the latest wavelength map of an O-NIC's agent, by the peers' addresses, empty without a map.
+    Raises OSError, ValueError."""
     try:
-        found: Mapping[str, Mapping[str, int]] = json.loads(path.read_bytes())["peers"]
+        peers: Mapping[str, Mapping[str, int]] = json.loads(path.read_bytes())["peers"]
     except FileNotFoundError:
         return {}
-    return found
+    return peers
 
 
 @contextmanager

@@ -32,9 +32,10 @@ _RTT_MS = re.compile(r"time=([0-9.]+) ms")
 
 @dataclass(frozen=True)
 class Pinged:
-    """Whether one echo came back, and after how many seconds.
+    """Result of one echo: seconds until the reply, None without a reply.
 
-    ``over``: the light of O-NICs that it took, else None; ``waited_s``: for that light, seconds.
+    ``over``: the light of O-NICs that the echo took, else None. ``waited_s``: time until that light was lit,
+    seconds.
     """
 
     source: str
@@ -45,7 +46,7 @@ class Pinged:
 
 
 def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
-    """One echo request. Raises LabError when ping itself cannot run."""
+    """Send one echo request and return the result. Raises LabError if ping itself cannot run."""
     ip = lab.fabric.gpus[target].ip
     try:
         done = lab.run(place, ["ping", "-n", "-c1", f"-W{PING_S}", ip], timeout_s=PING_S + 10.0)
@@ -53,15 +54,15 @@ def ping(lab: Attached, place: Place, source: str, target: str) -> Pinged:
         raise LabError(f"ping from {source} to {target}: {error}") from None
     came = _RTT_MS.search(done.stdout)
     if came is None and "packets transmitted" not in done.stdout and "unreachable" not in done.stderr:
-        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        raise LabError(f"ping from {source} to {target}: {said[-1]}")
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        raise LabError(f"ping from {source} to {target}: {lines[-1]}")
     return Pinged(source, target, float(came[1]) / 1e3 if came else None)
 
 
 def ping_light(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
-    """One echo over the light of O-NICs that is lit now. Raises NoLight, LabError."""
-    found = light_echoes.echo(lab, places, source, target)
-    return Pinged(source, target, found.rtt_s, found.over, found.waited_s)
+    """Send one echo over the current light of O-NICs and return the result. Raises NoLight and LabError."""
+    echo = light_echoes.echo(lab, places, source, target)
+    return Pinged(source, target, echo.rtt_s, echo.over, echo.waited_s)
 
 
 def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: str) -> Pinged:
@@ -77,15 +78,16 @@ def _ping_any(lab: Attached, places: Mapping[str, Place], source: str, target: s
 def ping_all(
     lab: Attached, gpus: list[str], *, control: bool = False, within_s: float = PING_ALL_S
 ) -> Iterator[list[Pinged]]:
-    """Every GPU to every other, one list for each that pings, in order. Raises LabError.
+    """Ping from every GPU to every other. Yield one list of results for each GPU that pings, in order. Raises
+    LabError.
 
-    ``control``: over the O-NICs' control network, also where there is light. After ``within_s`` no ping
-    begins; those that have not begun are in no list.
+    ``control``: over the O-NICs' control network, even if there is light. No ping begins later than
+    ``within_s`` seconds; pings that have not begun by then are in no list.
     """
     places = lab.places()
     end = time.monotonic() + within_s
 
-    def one(source: str, target: str) -> Pinged | None:
+    def ping_pair(source: str, target: str) -> Pinged | None:
         if time.monotonic() >= end:
             return None
         if control:
@@ -96,10 +98,12 @@ def ping_all(
         if gpu not in places:
             lab.place(gpu)  # says why there is nothing
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = [[pool.submit(one, source, target) for target in gpus if target != source] for source in gpus]
+        rows = [
+            [pool.submit(ping_pair, source, target) for target in gpus if target != source] for source in gpus
+        ]
         try:
             for row in rows:
-                yield [found for future in row if (found := future.result()) is not None]
+                yield [result for future in row if (result := future.result()) is not None]
         finally:
             # Whoever wants no more of them does not wait for those that have not begun.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -107,9 +111,9 @@ def ping_all(
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a TCP transfer reached, bits per second: as received and as sent, in emulated time.
+    """Rates that a TCP transfer reached, bits per second in emulated time, at the receiver and at the sender.
 
-    ``over``: the light of O-NICs that it took, else None.
+    ``over``: the light of O-NICs that the transfer took, else None.
     """
 
     received_bps: float
@@ -118,21 +122,22 @@ class Transfer:
 
 
 def iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
-    """One TCP transfer from ``client`` to ``server``, over light where they have O-NICs. Raises LabError."""
+    """Measure one TCP transfer from ``client`` to ``server``, over light if they have O-NICs. Return its
+    rates. Raises LabError."""
     if client not in lab.fabric.onics:
         return _iperf(lab, client, server, seconds)
     tried = ping_light(lab, lab.places(), client, server)
     if tried.rtt_s is None:
         raise LabError(no_answer(tried))
-    lit = light_echoes.light_between(lab, client, server)
-    with light_echoes.asked_for(lab, lit):
-        before = light_echoes.packets_on(lab, lit)
-        found = _iperf(lab, client, server, seconds)
-        return replace(found, over=light_echoes.taken(lab, lit, before))
+    light = light_echoes.light_between(lab, client, server)
+    with light_echoes.asked_for(lab, light):
+        before = light_echoes.packets_on(lab, light)
+        transfer = _iperf(lab, client, server, seconds)
+        return replace(transfer, over=light_echoes.taken(lab, light, before))
 
 
 def no_answer(pinged: Pinged) -> str:
-    """Why nothing came back over light."""
+    """Return the reason why no reply came over light."""
     within = f"within {light_echoes.ECHO_S:g} s"
     return f"{pinged.target} acknowledged nothing {within}: {pinged.over} does not lead there now"
 
@@ -164,8 +169,8 @@ def _iperf(lab: Attached, client: str, server: str, seconds: float) -> Transfer:
         )
         sent = _rate(sending.stdout)
         if sent is None:
-            said = (sending.stderr or sending.stdout).strip().splitlines() or ["it said nothing"]
-            raise LabError(f"{what}: {said[-1]}")
+            lines = (sending.stderr or sending.stdout).strip().splitlines() or ["it said nothing"]
+            raise LabError(f"{what}: {lines[-1]}")
         assert serving.stdout is not None
         # It writes its line as the connection closes, which may wait for what is still in queues.
         received = _rate(_line_within(serving, IPERF_SLACK_S))
@@ -210,7 +215,7 @@ def _iperf_elsewhere(
 
 
 def _listens(table: str) -> bool:
-    """Whether somebody waits at iperf's port, by the kernel's table of TCP."""
+    """Return whether a server listens at iperf's port, according to the kernel's table of TCP connections."""
     rows = [line.split() for line in table.splitlines()[1:]]
     return any(row[1].endswith(f":{IPERF_PORT:04X}") and row[3] == _LISTENS for row in rows)
 
@@ -222,8 +227,8 @@ def _await_listening(serving: subprocess.Popen[str], what: str) -> None:
     while time.monotonic() < deadline:
         if serving.poll() is not None:
             assert serving.stderr is not None
-            said = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
-            raise LabError(f"{what}: {said[-1]}")
+            lines = serving.stderr.read().strip().splitlines() or [f"exit code {serving.returncode}"]
+            raise LabError(f"{what}: {lines[-1]}")
         if _listens(table.read_text()):
             return
         time.sleep(0.02)
@@ -244,23 +249,23 @@ def _rate(report: str) -> float | None:
     return float(lines[-1].split(",")[8]) if lines else None
 
 
-def line(one: Pinged) -> str:
-    """What a ping found, for a person."""
-    said = "no answer" if one.rtt_s is None else f"{1e3 * one.rtt_s:.2f} ms"
-    over = "" if one.over is None else f" over {one.over}"
-    waited = f", lit after {1e3 * one.waited_s:.2f} ms" if one.waited_s else ""
-    return f"{one.source} -> {one.target}: {said}{over}{waited}"
+def line(result: Pinged) -> str:
+    """Return the result of a ping as a line for a person."""
+    answer = "no answer" if result.rtt_s is None else f"{1e3 * result.rtt_s:.2f} ms"
+    over = "" if result.over is None else f" over {result.over}"
+    waited = f", lit after {1e3 * result.waited_s:.2f} ms" if result.waited_s else ""
+    return f"{result.source} -> {result.target}: {answer}{over}{waited}"
 
 
 def results(pinged: Mapping[tuple[str, str], Pinged]) -> str:
-    """The last line of Mininet's pingall."""
-    received = sum(one.rtt_s is not None for one in pinged.values())
+    """Return the last line of Mininet's pingall."""
+    received = sum(result.rtt_s is not None for result in pinged.values())
     lost = 100 * (len(pinged) - received) / len(pinged) if pinged else 0
     return f"*** Results: {lost:.0f}% dropped ({received}/{len(pinged)} received)"
 
 
 def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float) -> str | None:
-    """What to say of pairs of so many GPUs that were not pinged in time, if there are any."""
+    """Return a line about the pairs of so many GPUs that were not pinged in time, None if there are none."""
     pairs = gpus * (gpus - 1)
     if len(pinged) == pairs:
         return None
@@ -268,8 +273,8 @@ def untried(pinged: Mapping[tuple[str, str], Pinged], gpus: int, within_s: float
 
 
 def by_light(pinged: Mapping[tuple[str, str], Pinged]) -> str:
-    """How many of all took light, where GPUs have O-NICs."""
-    lit = sum(one.over is not None for one in pinged.values())
-    rest = len(pinged) - lit
-    others = f"; {rest} took the control network, as no light led there" if rest else ""
-    return f"*** {lit} of {len(pinged)} took light{others}"
+    """Return a line with the number of pings that took light, for GPUs with O-NICs."""
+    by_light_count = sum(result.over is not None for result in pinged.values())
+    rest = len(pinged) - by_light_count
+    remark = f"; {rest} took the control network, as no light led there" if rest else ""
+    return f"*** {by_light_count} of {len(pinged)} took light{remark}"

@@ -49,10 +49,11 @@ Refused = (RuntimeError, OSError, ValueError)
 
 
 class Controller(Protocol):
-    """What the prompt asks the lab's controller; each prints its answer, or raises RuntimeError."""
+    """Requests of the prompt to the lab's controller. Each method prints the answer, or raises
+    RuntimeError."""
 
     def light(self) -> None:
-        """What is lit."""
+        """Print the cross-connects that are lit."""
 
     def regroup(self, words: list[str]) -> None:
         """Move GPUs together."""
@@ -61,7 +62,7 @@ class Controller(Protocol):
         """The links that packets take."""
 
     def why_not(self, source: str, destination: str) -> str:
-        """Why no packet comes through, one line."""
+        """Return the reason why no packet gets through, one line."""
 
 
 class Said(StreamHandlerNoNewline):  # type: ignore[misc]
@@ -162,7 +163,7 @@ class Prompt(CLI):  # type: ignore[misc]
             raise KeyboardInterrupt
 
     def _interruptible(self, on: bool) -> None:
-        """Whether Ctrl-C is a signal."""
+        """Set whether Ctrl-C is a signal."""
         if self._terminal is not None:
             *flags, keys = self._terminal
             keys = [*keys]
@@ -195,10 +196,11 @@ class Prompt(CLI):  # type: ignore[misc]
             error("usage: source <file>\n")
             return False
         lines = Path(words[0]).read_text(encoding="utf-8").splitlines()
-        return any(self.onecmd(self.precmd(one.strip())) for one in lines)
+        return any(self.onecmd(self.precmd(command.strip())) for command in lines)
 
     def onecmd(self, line: str) -> bool:
-        """Carry out one command; what it cannot do is a line, and the next may be typed."""
+        """Run one command. Print a line if the command fails, so that the next may be typed. Return whether
+        the prompt ends."""
         try:
             return bool(super().onecmd(line))
         except Refused as refusal:
@@ -239,7 +241,7 @@ class Prompt(CLI):  # type: ignore[misc]
             output(f"{node.name}: {','.join(plug.name for plug in node.intfList())}\n")
 
     def do_light(self, _line: str) -> None:
-        "What is lit on the optical switches now."
+        "Print the lit cross-connects of the optical switches."
         self.controller.light()
 
     def do_path(self, line: str) -> None:
@@ -288,9 +290,13 @@ class Prompt(CLI):  # type: ignore[misc]
         if pinged.rtt_s is None:
             error(f"*** {self._why(pinged)}\n")
 
-    def _why(self, one: Pinged) -> str:
-        """Why nothing came back."""
-        return measures.no_answer(one) if one.over else self.controller.why_not(one.source, one.target)
+    def _why(self, result: Pinged) -> str:
+        """Return the reason why no reply came."""
+        return (
+            measures.no_answer(result)
+            if result.over
+            else self.controller.why_not(result.source, result.target)
+        )
 
     def do_pingall(self, line: str) -> None:
         """Ping between all GPUs for at most 300 seconds or as many as said; why where nothing comes back.
@@ -323,23 +329,23 @@ class Prompt(CLI):  # type: ignore[misc]
         output("*** Ping: testing ping reachability\n")
         pinged: dict[tuple[str, str], Pinged] = {}
         for row in measures.ping_all(self.mn.lab, gpus, within_s=within_s):
-            pinged |= {(one.source, one.target): one for one in row}
-            marks = [one.target if one.rtt_s is not None else "X" for one in row]
+            pinged |= {(result.source, result.target): result for result in row}
+            marks = [result.target if result.rtt_s is not None else "X" for result in row]
             if full:
-                output("".join(f"{measures.line(one)}\n" for one in row))
+                output("".join(f"{measures.line(result)}\n" for result in row))
             else:
                 output(f"{row[0].source} -> {' '.join(marks)} \n" if row else "")
         output(measures.results(pinged) + "\n")
         if self.mn.lab.fabric.onics:
             output(measures.by_light(pinged) + "\n")
-        self._why_lost([one for one in pinged.values() if one.rtt_s is None])
+        self._why_lost([result for result in pinged.values() if result.rtt_s is None])
         if left := measures.untried(pinged, len(gpus), within_s):
             output(f"*** {left}; for longer: {command} SECONDS\n")
 
     def _why_lost(self, lost: list[Pinged]) -> None:
         why: dict[str, list[str]] = {}
-        for one in lost[:MOST_WHY]:
-            why.setdefault(self._why(one), []).append(f"{one.source}->{one.target}")
+        for result in lost[:MOST_WHY]:
+            why.setdefault(self._why(result), []).append(f"{result.source}->{result.target}")
         for reason, pairs in why.items():
             more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
             output(f"*** {' '.join(pairs[:4])}{more}: {reason}\n")
@@ -355,41 +361,45 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         self._known(*words[:2])
         output(f"*** Iperf: testing TCP bandwidth between {words[0]} and {words[1]} \n")
-        found = measures.iperf(self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2]))
+        transfer = measures.iperf(self.mn.lab, words[0], words[1], float([*words, str(IPERF_S)][2]))
         scale = self.mn.lab.scale
         output(
-            f"*** Results: {format_rate(found.received_bps)} received, {format_rate(found.sent_bps)} sent"
-            + (f"; as real, {format_rate(found.received_bps * scale)} received" if scale != 1 else "")
-            + (f"; over {found.over}\n" if found.over else "\n")
+            f"*** Results: {format_rate(transfer.received_bps)} received, "
+            f"{format_rate(transfer.sent_bps)} sent"
+            + (f"; as real, {format_rate(transfer.received_bps * scale)} received" if scale != 1 else "")
+            + (f"; over {transfer.over}\n" if transfer.over else "\n")
         )
 
     def do_capture(self, line: str) -> None:
-        """What passes a port, such as ocs0:1 or tor0:1, or a GPU's NIC: as text, or into a pcap file.
+        """Capture packets at a port such as ocs0:1 or tor0:1, or a GPU's NIC: as text or into a pcap file.
         Ends after 10 seconds and 100,000 packets unless said otherwise. Something to see: g0 ping g1 &
         Usage: capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"""
         try:
-            asked = _capture_of(line)
+            options = _capture_of(line)
         except (ValueError, argparse.ArgumentError) as wrong:
             usage = "capture PORT [-w FILE] [-t SECONDS] [-c PACKETS] [--direction in|out|inout]"
             error(f"usage: {usage}: {wrong}\n")
             return
-        tap = capture.tap_of(self.mn.lab, asked.port)
-        if asked.write is not None:
-            capture.check_writable(Path(asked.write))
-        words = capture.command(tap, asked.direction, asked.write, asked.count)
-        what = f"{asked.port} ({tap.interface})"
+        tap = capture.tap_of(self.mn.lab, options.port)
+        if options.write is not None:
+            capture.check_writable(Path(options.write))
+        words = capture.command(tap, options.direction, options.write, options.count)
+        what = f"{options.port} ({tap.interface})"
         with capture.capturing(words, self.mn.lab, what) as running:
-            output(f"*** capturing at {what} for {asked.time:g} s; Ctrl-C ends it\n")
+            output(f"*** capturing at {what} for {options.time:g} s; Ctrl-C ends it\n")
             sys.stdout.flush()
             # Who ends it by Ctrl-C has had what was wanted.
             with suppress(KeyboardInterrupt):
-                running.ended(asked.time)
+                running.ended(options.time)
         if running.dropped is not None:
             output(f"*** {running.dropped}: the capture is not whole\n")
-        if asked.write is not None:
-            seen = capture.read(Path(asked.write))
-            packets, size = sum(one.packets for one in seen), sum(one.bytes for one in seen)
-            output(f"*** {asked.write}: {packets} packets, {size} bytes\n")
+        if options.write is not None:
+            seen = capture.read(Path(options.write))
+            packets, size = (
+                sum(colour_count.packets for colour_count in seen),
+                sum(colour_count.bytes for colour_count in seen),
+            )
+            output(f"*** {options.write}: {packets} packets, {size} bytes\n")
             if tap.tagged:
                 output("".join(f"***   {colour}\n" for colour in capture.described(seen)))
 
@@ -421,7 +431,7 @@ class Prompt(CLI):  # type: ignore[misc]
         super().do_px(line)
 
     def do_time(self, line: str) -> None:
-        """How long another command takes.
+        """Measure how long another command takes.
         Usage: time pingall"""
         super().do_time(line)
 
@@ -469,13 +479,13 @@ class Prompt(CLI):  # type: ignore[misc]
         """A fault by the lab's fault service, or its end; waits until it is seen to be so."""
         with FaultClient(str(self.mn.lab.inventory["agent"])) as faults:
             fault = faults.ask("restore" if back else do, target)
-            wanted = "over" if back else "in force"
+            goal = "over" if back else "in force"
             deadline = time.monotonic() + CHANGE_S
-            while (report := faults.fault(fault)).state != wanted:
+            while (report := faults.fault(fault)).state != goal:
                 if report.error is not None:
                     raise FaultError(None, f"{target}: {report.error}")
                 if time.monotonic() > deadline:
-                    raise FaultError(None, f"{target} was not {wanted} after {CHANGE_S:g} s")
+                    raise FaultError(None, f"{target} was not {goal} after {CHANGE_S:g} s")
                 time.sleep(0.02)
 
     # -- of Mininet, what makes no sense here
@@ -506,23 +516,24 @@ class _Words(argparse.ArgumentParser):
 
 
 def _capture_of(line: str) -> argparse.Namespace:
-    """What ``capture`` is told, as its command in a shell is. Raises ValueError, argparse.ArgumentError."""
+    """Return the options of ``capture``, which are those of the shell's command. Raises ValueError,
+    argparse.ArgumentError."""
     words = _Words(prog="capture", add_help=False, allow_abbrev=False, exit_on_error=False)
     words.add_argument("port")
     words.add_argument("-w", "--write")
     words.add_argument("-t", "--time", type=float, default=CAPTURE_S)
     words.add_argument("-c", "--count", type=int, default=CAPTURE_PACKETS)
     words.add_argument("--direction", choices=("in", "out", "inout"), default="inout")
-    found = words.parse_args(shlex.split(line))
-    if not 0.1 <= found.time <= LONGEST_CAPTURE_S:
+    options = words.parse_args(shlex.split(line))
+    if not 0.1 <= options.time <= LONGEST_CAPTURE_S:
         raise ValueError(f"0.1 to {LONGEST_CAPTURE_S:g} seconds")
-    if found.count < 1:
+    if options.count < 1:
         raise ValueError("at least one packet")
-    return found
+    return options
 
 
 def _is_time(word: str) -> bool:
-    """Whether something can go on for so many seconds."""
+    """Return whether a word is a duration in seconds, from 0.1 to 3600."""
     try:
         return 0.1 <= float(word) <= 3600
     except ValueError:

@@ -32,23 +32,23 @@ class Plug(Intf):  # type: ignore[misc]
     label = ""
 
     def config(self, **_params: Any) -> dict[str, Any]:
-        """It is configured already."""
+        """Return an empty dict: the interface is already configured."""
         return {}
 
     def __str__(self) -> str:
         return self.label or str(self.name)
 
     def updateIP(self) -> str | None:
-        """Mininet would ask ifconfig."""
+        """Return the IP address, for which Mininet would call ifconfig."""
         ip: str | None = self.ip
         return ip
 
     def status(self) -> str:
-        """As Mininet's links: OK, or what is the matter."""
+        """Return the state as Mininet's links report it: OK, or what is wrong."""
         return str(self.node.states().get(self.name, "MISSING"))
 
     def isUp(self, setUp: bool = False) -> bool:
-        """Whether it is up and its far end is too."""
+        """Return whether the interface and its far end are up."""
         return self.status() == "OK"
 
 
@@ -79,8 +79,8 @@ class LabNode(Node):  # type: ignore[misc]
 
     def enter(self) -> None:
         """Have a shell where the node is now. Raises LabError."""
-        found = self.lab.place(self.name)
-        place = Place(found.namespace, host=found.host)
+        current = self.lab.place(self.name)
+        place = Place(current.namespace, host=current.host)
         if self.shell is not None and (place != self._place or self.shell.poll() is not None):
             self.terminate()
         if self.shell is None:
@@ -102,20 +102,21 @@ class LabNode(Node):  # type: ignore[misc]
         super().sendCmd(*args, **kwargs)
 
     def cmd(self, *args: Any, **kwargs: Any) -> str:
-        """Run a command in the node's shell; what it printed. Raises LabError.
+        """Run a command in the node's shell. Return what the command printed. Raises LabError.
 
-        Where the node is on another host, each command has a shell of its own."""
+        If the node is on another host, each command has a shell of its own.
+        """
         if not self._starting and (there := self.lab.place(self.name)).host is not None:
             words = " ".join(map(str, args[0] if len(args) == 1 and isinstance(args[0], list) else args))
             done = self.lab.run(there, ["sh", "-c", words], timeout_s=ELSEWHERE_S)
             return done.stdout + done.stderr
         if not self._starting:
             self.enter()
-        found: str = super().cmd(*args, **kwargs)
-        return found
+        text: str = super().cmd(*args, **kwargs)
+        return text
 
     def popen(self, *args: Any, **kwargs: Any) -> Any:
-        """A process in the node's network. Raises LabError."""
+        """Start a process in the node's network and return it. Raises LabError."""
         self.enter()
         return super().popen(*args, **{"mncmd": [], **kwargs})
 
@@ -125,7 +126,7 @@ class LabNode(Node):  # type: ignore[misc]
         return f"<{self.kind} {self.name}: {plugs}>"
 
     def states(self) -> Mapping[str, str]:
-        """OK or DOWN of every interface where the node is, by name."""
+        """Return OK or DOWN for every interface in the node's network, by name."""
         try:
             place = self.lab.place(self.name)
         except LabError:
@@ -146,9 +147,9 @@ class LabNode(Node):  # type: ignore[misc]
             os.close(descriptor)
 
 
-def _states_of(said: str) -> dict[str, str]:
+def _states_of(text: str) -> dict[str, str]:
     """The same of what ``ip -j link`` says."""
-    links = json.loads(said or "[]")
+    links = json.loads(text or "[]")
     return {link["ifname"]: "OK" if {"UP", "LOWER_UP"} <= set(link["flags"]) else "DOWN" for link in links}
 
 

@@ -72,17 +72,17 @@ class BridgeTable:
         self._xid = 100
 
     def connect(self) -> bool:
-        """Connect and ask for everything; whether the bridge is there."""
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Connect and request everything. Return whether the bridge is there."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            found.connect(str(openvswitch.management_socket(self.name)))
-            found.sendall(openflow.greeting() + openflow.questions(self._xid))
+            connection.connect(str(openvswitch.management_socket(self.name)))
+            connection.sendall(openflow.greeting() + openflow.questions(self._xid))
         except OSError:
-            found.close()
+            connection.close()
             self.retry_at = time.monotonic() + RETRY_S
             return False
-        found.setblocking(False)
-        self.connection = found
+        connection.setblocking(False)
+        self.connection = connection
         return True
 
     def lose(self, for_s: float = RETRY_S) -> None:
@@ -104,15 +104,15 @@ class BridgeTable:
                 return
             if not data:
                 raise ConnectionResetError(f"{self.name} hung up")
-            for told in self._reader.feed(data):
-                self._take(told, connection)
+            for message in self._reader.feed(data):
+                self._take(message, connection)
 
-    def _take(self, told: Told, connection: socket.socket) -> None:
-        match told.kind:
+    def _take(self, message: Told, connection: socket.socket) -> None:
+        match message.kind:
             case "echo":
-                connection.sendall(openflow.echo(told))
+                connection.sendall(openflow.echo(message))
             case "error":
-                raise MalformedError(f"{self.name} refuses a question: {told.body[:4].hex()}")
+                raise MalformedError(f"{self.name} refuses a question: {message.body[:4].hex()}")
             case "lost":
                 raise MalformedError(f"{self.name} has more changes than it could tell")
             case "barrier":
@@ -123,19 +123,19 @@ class BridgeTable:
                 connection.sendall(openflow.ask_groups(self._xid))
                 return
             case "flows":
-                for key in told.removed:
+                for key in message.removed:
                     self._flows.pop(key, None)
-                self._flows.update((flow.key, flow) for flow in told.put)
+                self._flows.update((flow.key, flow) for flow in message.put)
             case "groups":
-                self._new_groups += told.groups
-                if told.more:
+                self._new_groups += message.groups
+                if message.more:
                     return
                 self._groups = {group.number: group for group in self._new_groups}
                 self._new_groups = []
-                self.asked = self.asked and told.xid != self._xid
+                self.asked = self.asked and message.xid != self._xid
             case "ports" | "ports gone":
-                for port in told.ports:
-                    if told.kind == "ports gone":
+                for port in message.ports:
+                    if message.kind == "ports gone":
                         self._ports.pop(port.number, None)
                     elif port.number < _LARGEST_PORT:
                         self._ports[port.number] = port
@@ -158,7 +158,7 @@ class BridgeTable:
         self._maps.open_ports(interfaces)
 
     def counts(self) -> Mapping[str, object]:
-        """What was carried, as a document."""
+        """Return the packets and bytes carried, as a document."""
         flows, groups = self._maps.counts()
         return {
             "flows": [
@@ -174,7 +174,7 @@ class BridgeTable:
         }
 
     def extras(self) -> Mapping[str, object]:
-        """What the kernel's counters of ports lack, as a document."""
+        """Return what is missing in the kernel's counters of ports, as a document."""
         return {"ports": [[number, *counts] for number, counts in self._maps.extras().items()]}
 
 
@@ -238,7 +238,7 @@ class Carrier:
         self._datapath.close()
 
     def carries(self, bridge: str) -> bool:
-        """Whether a bridge is one of those whose packets it carries."""
+        """Return whether the carrier handles the packets of a bridge."""
         return bridge in self._tables
 
     def take_up(self, interfaces: Iterable[str]) -> None:
@@ -377,10 +377,10 @@ class Carrier:
 
     def _answer(self, line: str) -> Mapping[str, object]:
         what, _, dpid = line.partition(" ")
-        asked = self._by_dpid.get(dpid)
+        bridge_table = self._by_dpid.get(dpid)
         if what == "ports":
-            return asked.extras() if asked is not None else {}
+            return bridge_table.extras() if bridge_table is not None else {}
         for table in self._tables.values():
             self._hear(table)
         self._act()
-        return asked.counts() if what == "counts" and asked is not None else {}
+        return bridge_table.counts() if what == "counts" and bridge_table is not None else {}

@@ -71,12 +71,12 @@ class Datapath:
         """Let go of the descriptors. What is attached stays until its interface or socket goes."""
         for program in (self.claim, self.carry, self._smooth):
             os.close(program)
-        for one in self.maps.values():
-            one.close()
+        for table in self.maps.values():
+            table.close()
 
 
 class SwitchMaps:
-    """What the maps have of one switch. ``index``: its number among the lab's."""
+    """Entries of one switch in the maps. ``index``: the switch's number in the lab."""
 
     def __init__(self, datapath: Datapath, index: int) -> None:
         self._maps, self._number, self._index = datapath.maps, datapath.number, index
@@ -110,10 +110,10 @@ class SwitchMaps:
             self._subtables.setdefault(place, self._number())
         for group in table.groups:
             self._groups.setdefault(group, self._number())
-        wanted = {
+        contents = {
             "groups": {
-                _U32.pack(self._groups[group]): self._group_value(group, found, interfaces)
-                for group, found in table.groups.items()
+                _U32.pack(self._groups[group]): self._group_value(group, selection, interfaces)
+                for group, selection in table.groups.items()
             },
             "rules": {
                 KEY.pack(self._subtables[place], value): self._rule_value(rule, interfaces)
@@ -121,7 +121,7 @@ class SwitchMaps:
             },
             "tables": {_U32.pack(self._index): self._table_value(table.subtables)},
         }
-        for name, entries in wanted.items():
+        for name, entries in contents.items():
             there = self._contents[name]
             for key, value in entries.items():
                 if there.get(key) != value:
@@ -129,7 +129,7 @@ class SwitchMaps:
                     there[key] = value
         for name in ("rules", "groups"):
             there = self._contents[name]
-            for key in there.keys() - wanted[name].keys():
+            for key in there.keys() - contents[name].keys():
                 self._maps[name].delete(key)
                 del there[key]
         self._subtables = {place: self._subtables[place] for place in table.subtables}
@@ -149,12 +149,12 @@ class SwitchMaps:
         self._ports = dict(interfaces)
 
     def counts(self) -> tuple[dict[FlowName, Count], dict[GroupName, Count]]:
-        """What has been carried by each flow, and by each group and each of its buckets."""
+        """Return the packets and bytes carried by each flow, and by each group and each of its buckets."""
         flows: dict[FlowName, Count] = {}
         groups: dict[GroupName, Count] = {}
         for name, number in self._counters.items():
-            found = self._maps["counters"].lookup(_U32.pack(number))
-            packets, size = _COUNT.unpack(found) if found else (0, 0)
+            value = self._maps["counters"].lookup(_U32.pack(number))
+            packets, size = _COUNT.unpack(value) if value else (0, 0)
             if isinstance(name[1], bytes):
                 flows[name[0], name[1]] = packets, size
             else:
@@ -162,14 +162,14 @@ class SwitchMaps:
         return flows, groups
 
     def extras(self) -> dict[int, tuple[int, int, int, int]]:
-        """What the kernel's counters of each port lack, where they lack something: packets and bytes that
-        came, and that left."""
-        found = {}
+        """Return what is missing in the kernel's counters of each port, only for ports at which something is
+        missing: packets and bytes received, then packets and bytes sent."""
+        extras = {}
         for number, interface in self._ports.items():
             value = self._maps["ports"].lookup(_U32.pack(interface))
             if value is not None and any(extra := _PORT.unpack(value)[2:]):
-                found[number] = extra
-        return found
+                extras[number] = extra
+        return extras
 
     def _outputs(
         self, counter: FlowName | GroupName | None, ports: Iterable[int], interfaces: Mapping[int, int]
@@ -185,13 +185,13 @@ class SwitchMaps:
         head = RULE_HEAD.pack(OUTPUT, 0) if group is None else RULE_HEAD.pack(GROUP, self._groups[group])
         return head + self._outputs(rule.flow, rule.action.ports, interfaces)
 
-    def _group_value(self, group: int, found: Selection, interfaces: Mapping[int, int]) -> bytes:
-        slots = bytes(found.slots) + bytes(SLOTS - len(found.slots))
+    def _group_value(self, group: int, selection: Selection, interfaces: Mapping[int, int]) -> bytes:
+        slots = bytes(selection.slots) + bytes(SLOTS - len(selection.slots))
         buckets = [
-            self._outputs((group, index), ports, interfaces) for index, ports in enumerate(found.buckets)
+            self._outputs((group, index), ports, interfaces) for index, ports in enumerate(selection.buckets)
         ]
         buckets += [bytes(OUTPUTS_VALUE.size)] * (BUCKETS - len(buckets))
-        head = GROUP_HEAD.pack(self._counters[group, None], len(found.slots) - 1, slots)
+        head = GROUP_HEAD.pack(self._counters[group, None], len(selection.slots) - 1, slots)
         return head + b"".join(buckets)
 
     def _table_value(self, subtables: Iterable[Place]) -> bytes:
@@ -203,7 +203,7 @@ def _counted(table: Table) -> Iterable[FlowName | GroupName]:
     for rule in table.rules.values():
         if rule.flow is not None:
             yield rule.flow
-    for group, found in table.groups.items():
+    for group, selection in table.groups.items():
         yield group, None
-        for index in range(len(found.buckets)):
+        for index in range(len(selection.buckets)):
             yield group, index

@@ -1,8 +1,8 @@
-"""What the fast path hears from Open vSwitch: OpenFlow 1.5 messages to and from bytes. No I/O.
+"""OpenFlow 1.5 messages between the fast path and Open vSwitch, to and from bytes. No I/O.
 
-One connection per bridge, to its own management socket. It asks for a flow monitor (each change of the flow
-table, with match and instructions), for the groups and again whenever somebody has changed one (request
-forwarding), and for the ports. Sections are those of the OpenFlow Switch Specification 1.5.1.
+One connection per bridge, to its own management socket. It requests a flow monitor (each change of the flow
+table, with match and instructions), the groups, again after each change of a group (request forwarding), and
+the ports. Sections are those of the OpenFlow Switch Specification 1.5.1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Flow:
 
     @property
     def key(self) -> tuple[int, int, bytes]:
-        """What tells flows of one switch apart."""
+        """Return the key that distinguishes flows of one switch: table, priority and match."""
         return self.table, self.priority, self.match
 
 
@@ -102,7 +102,7 @@ _PLAIN: Mapping[int, Kind] = {
 
 @dataclass(frozen=True)
 class Told:
-    """What one message said; ``kind`` says which of the other fields means something."""
+    """One decoded message. ``kind`` decides which of the other fields are meaningful."""
 
     kind: Kind
     xid: int = 0
@@ -123,7 +123,8 @@ def _ask(kind: int, xid: int, body: bytes = b"") -> bytes:
 
 
 def greeting() -> bytes:
-    """What opens a connection: it speaks this version alone, and is to be told of ports and groups."""
+    """Return the messages that open a connection. They offer this version only, and request notices about
+    ports and groups."""
     versions = struct.pack("!HHI", 1, 8, 1 << VERSION)
     # Whoever wants no bytes of missed packets is told nothing at all by Open vSwitch.
     config = struct.pack("!HH", 0, 1)
@@ -135,7 +136,8 @@ def greeting() -> bytes:
 
 
 def questions(xid: int) -> bytes:
-    """Ask for everything, the answers to end with that to a barrier of number ``xid``."""
+    """Return the requests for everything, which end with a barrier. All have the transaction number
+    ``xid``."""
     monitor = struct.pack("!IIIHBB", 1, _ANY, _ANY, _MONITOR_FLAGS, _ALL_TABLES, 0) + _EVERYTHING
     return (
         _ask(PORT_DESC, xid, struct.pack("!I4x", _ANY))
@@ -146,13 +148,13 @@ def questions(xid: int) -> bytes:
 
 
 def ask_groups(xid: int) -> bytes:
-    """Ask for all groups."""
+    """Return the request for all groups."""
     return _ask(GROUP_DESC, xid, struct.pack("!I4x", 0xFFFFFFFC))
 
 
-def echo(told: Told) -> bytes:
-    """Answer an echo request."""
-    return _message(ECHO_REPLY, told.xid, told.body)
+def echo(request: Told) -> bytes:
+    """Return the reply to an echo request."""
+    return _message(ECHO_REPLY, request.xid, request.body)
 
 
 @dataclass
@@ -162,7 +164,7 @@ class Reader:
     _bytes: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[Told]:
-        """All that is complete now."""
+        """Yield the messages that are complete after these bytes. Raises MalformedError."""
         self._bytes += data
         while len(self._bytes) >= _HEADER.size:
             _, kind, length, xid = _HEADER.unpack_from(self._bytes)
@@ -173,11 +175,11 @@ class Reader:
             body = bytes(self._bytes[_HEADER.size : length])
             del self._bytes[:length]
             try:
-                told = _told(kind, xid, body)
+                message = _told(kind, xid, body)
             except (struct.error, IndexError) as error:
                 raise MalformedError(f"message of type {kind}: {error}") from error
-            if told is not None:
-                yield told
+            if message is not None:
+                yield message
 
 
 def _told(kind: int, xid: int, body: bytes) -> Told | None:
@@ -204,13 +206,13 @@ def _answer(what: int, xid: int, body: bytes, more: bool) -> Told | None:
 
 def _parts(body: bytes, what: str, least: int, place: int = 0) -> Iterator[bytes]:
     """Cut bytes into parts of at least so many, each of which has its length at a place in it."""
-    at = 0
-    while at < len(body):
-        (length,) = struct.unpack_from("!H", body, at + place)
+    offset = 0
+    while offset < len(body):
+        (length,) = struct.unpack_from("!H", body, offset + place)
         if length < least:
             raise MalformedError(f"{what} of {length} bytes")
-        yield body[at : at + length]
-        at += length
+        yield body[offset : offset + length]
+        offset += length
 
 
 def _updates(xid: int, body: bytes) -> Told:

@@ -79,7 +79,7 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True)
 class Action:
-    """What a flow or a bucket does: output to ports, in order, or hand to a group."""
+    """Action of a flow or a bucket: output to ports, in order, or processing by a group."""
 
     ports: tuple[int, ...] = ()
     group: int | None = None
@@ -87,7 +87,8 @@ class Action:
 
 @dataclass(frozen=True)
 class Rule:
-    """What happens to a packet: ``action`` None leaves it to Open vSwitch. ``flow``: who counts it."""
+    """Handling of a packet. ``action``: None leaves the packet to Open vSwitch. ``flow``: the flow that
+    counts the packet."""
 
     action: Action | None
     flow: FlowName | None = None
@@ -118,48 +119,49 @@ class Table:
 
 @functools.lru_cache(maxsize=65536)
 def read_match(data: bytes) -> Match:
-    """Read a match as it is on the wire (type, length, fields, padding)."""
+    """Parse a match as it is on the wire (type, length, fields, padding) and return it."""
     mask, value = bytearray(4 * WORDS), bytearray(4 * WORDS)
     exact, never = True, False
-    at, end = 4, struct.unpack_from("!H", data, 2)[0]
-    while at < end:
-        kind, number, length = struct.unpack_from("!HBB", data, at)
+    offset, end = 4, struct.unpack_from("!H", data, 2)[0]
+    while offset < end:
+        kind, number, length = struct.unpack_from("!HBB", data, offset)
         masked, number = number & 1, number >> 1
-        body = data[at + 4 : at + 4 + length]
-        at += 4 + length
+        body = data[offset + 4 : offset + 4 + length]
+        offset += 4 + length
         size = length // 2 if masked else length
-        wanted, bits = body[:size], body[size:] if masked else b"\xff" * size
-        place = _place(number, wanted, bits) if kind == _OPENFLOW_BASIC else None
+        field, bits = body[:size], body[size:] if masked else b"\xff" * size
+        place = _place(number, field, bits) if kind == _OPENFLOW_BASIC else None
         if kind == _OPENFLOW_BASIC and number == _VLAN_VID:
             # What is carried has no tag, which reads as 0 here.
-            never = never or any(wanted)
+            never = never or any(field)
         elif place is None:
             exact = False
         else:
-            start, wanted, bits = place
+            start, field, bits = place
             mask[start : start + len(bits)] = bits
-            value[start : start + len(bits)] = wanted
-    found = bytes(v & m for v, m in zip(value, mask, strict=True))
-    return Match(bytes(mask), found, exact, never)
+            value[start : start + len(bits)] = field
+    masked_value = bytes(v & m for v, m in zip(value, mask, strict=True))
+    return Match(bytes(mask), masked_value, exact, never)
 
 
-def _place(number: int, wanted: bytes, bits: bytes) -> tuple[int, bytes, bytes] | None:
-    """Where a field is among a packet's, as the kernel has it; None for one that the programs do not know."""
+def _place(number: int, value: bytes, bits: bytes) -> tuple[int, bytes, bytes] | None:
+    """Return the position of a field among a packet's fields, with value and mask as the kernel has them.
+    Return None for a field that the programs do not know."""
     if number == _IN_PORT:
         # In the machine's own byte order.
-        return 0, struct.pack("=I", int.from_bytes(wanted, "big")), b"\xff" * 4
+        return 0, struct.pack("=I", int.from_bytes(value, "big")), b"\xff" * 4
     if number == _ARP_OPERATION:
         # Open vSwitch has the low byte.
-        return (18, wanted[1:], bits[1:]) if not wanted[0] and bits[0] == 0xFF else None
+        return (18, value[1:], bits[1:]) if not value[0] and bits[0] == 0xFF else None
     if number in (_ICMP_TYPE, _ICMP_CODE):
-        return (28 if number == _ICMP_TYPE else 30), b"\0" + wanted, b"\xff" + bits
+        return (28 if number == _ICMP_TYPE else 30), b"\0" + value, b"\xff" + bits
     known = _FIELDS.get(number)
-    return (known[0], wanted, bits) if known and known[1] == len(wanted) else None
+    return (known[0], value, bits) if known and known[1] == len(value) else None
 
 
 @functools.lru_cache(maxsize=65536)
 def read_instructions(data: bytes) -> Action | None:
-    """What a flow does; None where that is more than the programs can do."""
+    """Return the action of a flow's instructions, None if the programs cannot perform it."""
     if not data:
         return Action()
     kind, length = struct.unpack_from("!HH", data)
@@ -173,26 +175,27 @@ def read_instructions(data: bytes) -> Action | None:
 
 
 def read_actions(data: bytes) -> Action | None:
-    """A list of actions; None where the programs cannot do it."""
+    """Return the action of a list of OpenFlow actions, None if the programs cannot perform it."""
     ports: list[int] = []
     groups: list[int] = []
-    at = 0
-    while at < len(data):
-        kind, length = struct.unpack_from("!HH", data, at)
+    offset = 0
+    while offset < len(data):
+        kind, length = struct.unpack_from("!HH", data, offset)
         if kind == _TO_PORT:
-            ports.append(struct.unpack_from("!I", data, at + 4)[0])
+            ports.append(struct.unpack_from("!I", data, offset + 4)[0])
         elif kind == _TO_GROUP:
-            groups.append(struct.unpack_from("!I", data, at + 4)[0])
+            groups.append(struct.unpack_from("!I", data, offset + 4)[0])
         elif kind != _SET_QUEUE:
             return None
-        at += max(length, 8)
+        offset += max(length, 8)
     if len(ports) > OUTPUTS or (groups and (ports or len(groups) > 1)):
         return None
     return Action(tuple(ports), groups[0] if groups else None)
 
 
 def select(buckets: Iterable[Bucket]) -> tuple[int, ...] | None:
-    """The bucket of each value of the hash, as Open vSwitch deals them out; None where it hashes otherwise.
+    """Return the bucket of each value of the hash, as Open vSwitch deals them out, None if Open vSwitch
+    hashes in another way.
 
     By Webster's method (ofproto/ofproto-dpif.c): each value goes to the bucket of the largest quotient of its
     weight and the odd number that comes next for it.
@@ -215,7 +218,7 @@ def select(buckets: Iterable[Bucket]) -> tuple[int, ...] | None:
 
 
 def selection(group: Group, ports: Iterable[int]) -> Selection | None:
-    """A group as the programs have it; None where they cannot do what it does."""
+    """Return a group in the form that the programs use, None if they cannot perform what the group does."""
     if group.kind not in (_SELECT, _INDIRECT) or group.chosen or any(b.watched for b in group.buckets):
         return None
     actions = [read_actions(bucket.actions) for bucket in group.buckets]
@@ -229,9 +232,9 @@ def selection(group: Group, ports: Iterable[int]) -> Selection | None:
 
 
 def compile_table(flows: Iterable[Flow], groups: Iterable[Group], ports: Iterable[int]) -> Table:
-    """Compile a switch's flows, of which those of table 0 meet packets first.
+    """Compile a switch's flows and return the table. Packets meet the flows of table 0 first.
 
-    ``ports``: numbers of the ports that packets may leave by; ``groups``: all of the switch's.
+    ``ports``: numbers of the ports that packets may leave by; ``groups``: all groups of the switch.
     """
     known = frozenset(ports)
     described = {group.number: group for group in groups}

@@ -59,7 +59,7 @@ class Counts:
     down: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        mine, theirs = (tuple(vars(one).values()) for one in (self, other))
+        mine, theirs = (tuple(vars(counts).values()) for counts in (self, other))
         return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
 
 
@@ -95,14 +95,14 @@ class End:
             self.close()
             raise
 
-    def set(self, wanted: Impairments, rate_bps: float) -> None:
+    def set(self, impairments: Impairments, rate_bps: float) -> None:
         """Have it do this from now on, emulated seconds; a delay line that changes loses what is in it."""
         self._end_line()
-        if wanted.delay_s:
-            self._begin_line(wanted, rate_bps)
-        times = [time.monotonic_ns(), round(wanted.down_s * 1e9), round(wanted.up_s * 1e9)]
-        arrive = round(ALL * (1 - wanted.loss))
-        bits = survival(wanted.bit_errors)
+        if impairments.delay_s:
+            self._begin_line(impairments, rate_bps)
+        times = [time.monotonic_ns(), round(impairments.down_s * 1e9), round(impairments.up_s * 1e9)]
+        arrive = round(ALL * (1 - impairments.loss))
+        bits = survival(impairments.bit_errors)
         ends = [self._line_index, self._index]
         self._maps["settings"].update(_KEY, _SETTINGS.pack(self._seed, arrive, *times, *ends, *bits))
         if self._sends:
@@ -137,11 +137,11 @@ class End:
     def _find(self) -> int:
         return netlink.index_of(self._interface)
 
-    def _begin_line(self, wanted: Impairments, rate_bps: float) -> None:
+    def _begin_line(self, impairments: Impairments, rate_bps: float) -> None:
         program = build_program(LINE_SOURCE)
         tap = self._tap = self._inside(self._make_tap)
-        room = ROOM_BYTES + round(2 * rate_bps / 8 * (wanted.delay_s + wanted.jitter_s))
-        numbers = [round(wanted.delay_s * 1e9), round(wanted.jitter_s * 1e9), self._seed, room]
+        room = ROOM_BYTES + round(2 * rate_bps / 8 * (impairments.delay_s + impairments.jitter_s))
+        numbers = [round(impairments.delay_s * 1e9), round(impairments.jitter_s * 1e9), self._seed, room]
         self._process = subprocess.Popen(
             [str(program), str(tap), "tail" if self._sends else "head", *map(str, numbers)],
             stdin=subprocess.DEVNULL,

@@ -31,15 +31,16 @@ def _includes() -> list[str]:
 
 
 def build_object(source: Path, directory: Path = BUILD_DIRECTORY, *, clang: str = "clang") -> Path:
-    """The object file for ``source``, compiled into ``directory`` unless it is already there.
+    """Compile ``source`` into ``directory`` unless that has been done, and return the object file.
 
-    Safe against others that do the same at the same time. Raises BuildError.
+    Safe if other processes do the same at the same time. Raises BuildError.
     """
     return _built(source, directory, [clang, *_FLAGS, *_includes(), "-c"], ".o")
 
 
 def build_program(source: Path) -> Path:
-    """The executable program of ``source``, as :func:`build_object`. Raises BuildError."""
+    """Compile ``source`` to an executable program unless that has been done, and return the program. Raises
+    BuildError."""
     return _built(source, BUILD_DIRECTORY, ["clang", *_OWN_FLAGS], "")
 
 

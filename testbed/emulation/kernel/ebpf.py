@@ -137,7 +137,7 @@ class Map:
         return value.raw
 
     def delete(self, key: bytes) -> bool:
-        """False when there was nothing to delete."""
+        """Delete an entry. Return False if there was nothing to delete. Raises EbpfError."""
         if _library().bpf_map_delete_elem(self.descriptor, key):
             code = ctypes.get_errno()
             if code == errno.ENOENT:
@@ -146,17 +146,17 @@ class Map:
         return True
 
     def keys(self) -> list[bytes]:
-        found: list[bytes] = []
+        keys: list[bytes] = []
         key: bytes | None = None
         while True:
             following = ctypes.create_string_buffer(self.key_size)
             if _library().bpf_map_get_next_key(self.descriptor, key, following):
                 code = ctypes.get_errno()
                 if code == errno.ENOENT:
-                    return found
+                    return keys
                 raise _fail(code, f"map {self.name}: next key")
             key = following.raw
-            found.append(key)
+            keys.append(key)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         for key in self.keys():
@@ -175,10 +175,11 @@ def load(
     entries: Mapping[str, int],
     shared: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, int], dict[str, Map]]:
-    """Loads some programs of an object: their descriptors and the maps, all owned by the caller.
+    """Load some programs of an object. Return their descriptors and the maps, all owned by the caller.
 
-    ``sizes``: key and value size in bytes of each map wanted; ``entries``: capacity to give a map instead
-    of the one in the source; ``shared``: descriptor of an existing map to use instead of making one.
+    ``sizes``: key and value size in bytes of each map to return. ``entries``: capacity to give a map instead
+    of that in the source. ``shared``: descriptor of an existing map to use instead of a new map. Raises
+    EbpfError.
     """
     lib = _library()
     _messages.clear()
@@ -200,31 +201,32 @@ def load(
         for name, descriptor in (shared or {}).items():
             if code := lib.bpf_map__reuse_fd(found_map(name), descriptor):
                 raise _fail(code, f"{object_file.name}: map {name}: share")
-        wanted = {}
+        pointers = {}
         for name in programs:
             pointer = lib.bpf_object__find_program_by_name(obj, name.encode())
             if not pointer:
                 raise _fail(errno.ENOENT, f"{object_file.name}: program {name}")
-            wanted[name] = ctypes.c_void_p(pointer)
+            pointers[name] = ctypes.c_void_p(pointer)
         pointer = lib.bpf_object__next_program(obj, None)
         while pointer:
-            one = ctypes.c_void_p(pointer)
+            candidate = ctypes.c_void_p(pointer)
             # Addresses tell which: the wrappers are new objects at each call.
-            chosen = any(one.value == program.value for program in wanted.values())
-            lib.bpf_program__set_autoload(one, ctypes.c_bool(chosen))
-            pointer = lib.bpf_object__next_program(obj, one)
+            chosen = any(candidate.value == program.value for program in pointers.values())
+            lib.bpf_program__set_autoload(candidate, ctypes.c_bool(chosen))
+            pointer = lib.bpf_object__next_program(obj, candidate)
         if code := lib.bpf_object__load(obj):
             raise _fail(code, f"{object_file.name}: load")
         # Duplicates, because closing the object closes its own descriptors.
         maps = {name: Map(name, os.dup(lib.bpf_map__fd(found_map(name))), *sizes[name]) for name in sizes}
-        loaded = {name: os.dup(lib.bpf_program__fd(program)) for name, program in wanted.items()}
+        loaded = {name: os.dup(lib.bpf_program__fd(program)) for name, program in pointers.items()}
         return loaded, maps
     finally:
         lib.bpf_object__close(obj)
 
 
 def create_map(name: str, key_size: int, value_size: int, capacity: int) -> Map:
-    """A hash whose elements are replaced as a whole, owned by the caller."""
+    """Create a hash map whose elements are replaced as a whole, and return it, owned by the caller. Raises
+    EbpfError."""
     options = _MapOptions(sz=ctypes.sizeof(_MapOptions), map_flags=_F_NO_PREALLOC)
     descriptor = _library().bpf_map_create(
         _MAP_TYPE_HASH, name.encode(), key_size, value_size, capacity, ctypes.byref(options)
@@ -240,7 +242,7 @@ def pin(descriptor: int, path: Path) -> None:
 
 
 def open_pinned(path: Path) -> int:
-    """Descriptor of a pinned map or program, owned by the caller."""
+    """Return a descriptor of a pinned map or program, owned by the caller. Raises EbpfError."""
     descriptor = _library().bpf_obj_get(_path(path))
     if descriptor < 0:
         raise _fail(ctypes.get_errno(), f"{path}: open")
@@ -256,15 +258,18 @@ def program_id(descriptor: int) -> int:
 
 
 def attach_ingress(ifindex: int, descriptor: int) -> bool:
-    """Makes the program the ingress filter of an interface in the thread's network namespace.
+    """Make the program the ingress filter of an interface in the thread's network namespace.
 
-    False when it was so already, and then nothing is touched.
+    Return False if it was so already, and then change nothing. Raises EbpfError.
     """
     return _attach(ifindex, _TC_INGRESS, descriptor)
 
 
 def attach_egress(ifindex: int, descriptor: int) -> bool:
-    """Makes the program the egress filter, as :func:`attach_ingress`."""
+    """Make the program the egress filter of an interface in the thread's network namespace.
+
+    Return False if it was so already, and then change nothing. Raises EbpfError.
+    """
     return _attach(ifindex, _TC_EGRESS, descriptor)
 
 
@@ -273,8 +278,8 @@ def _attach(ifindex: int, where: int, descriptor: int) -> bool:
     _messages.clear()
     hook = _TcHook(ctypes.sizeof(_TcHook), ifindex, where, 0)
     options = _TcOptions(sz=ctypes.sizeof(_TcOptions), handle=_FILTER_HANDLE, priority=_FILTER_PRIORITY)
-    found = lib.bpf_tc_query(ctypes.byref(hook), ctypes.byref(options)) == 0
-    if found and options.prog_id == program_id(descriptor):
+    attached = lib.bpf_tc_query(ctypes.byref(hook), ctypes.byref(options)) == 0
+    if attached and options.prog_id == program_id(descriptor):
         return False
     code = lib.bpf_tc_hook_create(ctypes.byref(hook))
     if code and code != -errno.EEXIST:
@@ -306,8 +311,8 @@ def attach_xdp(ifindex: int, descriptor: int | None) -> None:
     """Makes the program what an interface of the thread's network namespace runs first on what it receives,
     in generic mode, which every interface has; None: no program."""
     _messages.clear()
-    wanted = ctypes.c_int(-1 if descriptor is None else descriptor)
-    if code := _library().bpf_xdp_attach(ifindex, wanted, ctypes.c_uint32(_XDP_GENERIC), None):
+    program = ctypes.c_int(-1 if descriptor is None else descriptor)
+    if code := _library().bpf_xdp_attach(ifindex, program, ctypes.c_uint32(_XDP_GENERIC), None):
         raise _fail(code, f"interface {ifindex}: XDP")
     _messages.clear()
 
@@ -318,10 +323,10 @@ class _Statfs(ctypes.Structure):
 
 def ensure_bpffs(path: Path = BPFFS) -> None:
     """Mounts the BPF file system where maps are pinned, unless it is there."""
-    found = _Statfs()
-    if ctypes.CDLL(None, use_errno=True).statfs(_path(path), ctypes.byref(found)):
+    status = _Statfs()
+    if ctypes.CDLL(None, use_errno=True).statfs(_path(path), ctypes.byref(status)):
         raise _fail(ctypes.get_errno(), f"{path}")
-    if found.type & 0xFFFFFFFF == _BPFFS_MAGIC:
+    if status.type & 0xFFFFFFFF == _BPFFS_MAGIC:
         return
     result = subprocess.run(
         ["mount", "-t", "bpf", "bpf", str(path)], capture_output=True, text=True, timeout=10, check=False

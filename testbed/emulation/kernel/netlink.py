@@ -110,7 +110,8 @@ def _check(result: int, what: str) -> None:
 
 @contextmanager
 def failing(what: str) -> Iterator[None]:
-    """Errors of the kernel become NetworkError with ``what`` before them."""
+    """Return a context that turns errors of the kernel into NetworkError, with ``what`` before the
+    message."""
     try:
         yield
     except NetlinkError as error:
@@ -144,9 +145,10 @@ def in_thread(function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
 
 
 def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = THREAD_S) -> T:
-    """Run ``function`` in a thread inside the network namespace behind an open file descriptor.
+    """Run ``function`` in a thread inside the network namespace behind an open file descriptor. Return its
+    result.
 
-    Raises TimeoutError after ``timeout_s``.
+    Raises TimeoutError after ``timeout_s`` seconds.
     """
 
     def run() -> T:
@@ -157,13 +159,13 @@ def in_namespace(descriptor: int, function: Callable[[], T], timeout_s: float = 
 
 
 def open_namespace(pid: int) -> int:
-    """A descriptor of a process's network namespace. Raises NetworkError when the process is gone."""
+    """Return a descriptor of a process's network namespace. Raises NetworkError if the process has ended."""
     with failing(f"network namespace of process {pid}"):
         return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def is_own_namespace(descriptor: int | None) -> bool:
-    """Whether it is the network namespace of this process, or none."""
+    """Return whether the descriptor is of this process's own network namespace, or None."""
     return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat("/proc/self/ns/net"))
 
 
@@ -185,7 +187,8 @@ def _provide_directory() -> None:
 
 
 def create_namespace(name: str) -> int:
-    """A named network namespace, as ``ip netns add`` makes; a descriptor of it. Raises NetworkError."""
+    """Create a named network namespace like ``ip netns add``. Return a descriptor of it. Raises
+    NetworkError."""
     path = NETNS_DIR / name
     with failing(f"network namespace {name}"):
         _provide_directory()
@@ -244,21 +247,21 @@ def _set_here(settings: Mapping[str, str]) -> None:
             (_SYSCTLS / key).write_text(value)
 
 
-def set_checksum_offload(name: str, wanted: bool) -> None:
+def set_checksum_offload(name: str, enabled: bool) -> None:
     """``ethtool -K NAME tx on|off``: without, frames leave whole and checksummed, and no larger than the MTU.
 
     A userspace switch reads frames as they are; a partial checksum would be passed on as if it were right.
     """
-    _set_feature(name, _ETHTOOL_STXCSUM, wanted, "transmit checksum offload")
+    _set_feature(name, _ETHTOOL_STXCSUM, enabled, "transmit checksum offload")
 
 
-def set_merging(name: str, wanted: bool) -> None:
+def set_merging(name: str, enabled: bool) -> None:
     """``ethtool -K NAME gro on|off``: without, what has come is not merged into bursts."""
-    _set_feature(name, _ETHTOOL_SGRO, wanted, "merging of what is received")
+    _set_feature(name, _ETHTOOL_SGRO, enabled, "merging of what is received")
 
 
-def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
-    value = ctypes.create_string_buffer(struct.pack("=II", command, wanted))
+def _set_feature(name: str, command: int, enabled: bool, what: str) -> None:
+    value = ctypes.create_string_buffer(struct.pack("=II", command, enabled))
     request = struct.pack("16sP", name.encode(), ctypes.addressof(value))
     with failing(f"{name}: {what}"), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         fcntl.ioctl(s, _SIOCETHTOOL, request)
@@ -266,7 +269,8 @@ def _set_feature(name: str, command: int, wanted: bool, what: str) -> None:
 
 @cache
 def _passes_large_bursts() -> bool:
-    """Whether IPv4 may hand over more than `USUAL_BURST_BYTES` in one piece here: since Linux 6.3."""
+    """Return whether IPv4 may pass more than `USUAL_BURST_BYTES` in one piece on this machine, as since Linux
+    6.3."""
     with IPRoute() as here:
         return here.link("get", index=1)[0].get("gso_ipv4_max_size") is not None
 
@@ -286,16 +290,18 @@ def set_burst(netlink: IPRoute, index: int, frames: int = 1) -> None:
 
 
 def segments_at(rate_bps: float) -> int:
-    """How many frames TCP may hand at once to a link of ``rate_bps`` bit/s: what it passes in `BURST_S`."""
+    """Return how many frames TCP may pass in one burst to a link of ``rate_bps`` bit/s: as many as the link
+    passes in `BURST_S`."""
     return max(1, int(rate_bps * BURST_S / 8 / FRAME_BYTES))
 
 
 def index_of(name: str) -> int:
-    """Index of an interface here. Raises NetworkError when there is none of that name."""
-    found = _found(name)
-    if found is None:
+    """Return the index of an interface in this namespace. Raises NetworkError if there is none of that
+    name."""
+    index = _found(name)
+    if index is None:
         raise NetworkError(f"there is no interface {name}")
-    return found
+    return index
 
 
 def _found(name: str) -> int | None:
@@ -352,20 +358,25 @@ def create_vxlan(
     What leaves there goes from the namespace of ``netlink``, whole or not at all. Whoever had its number
     before may just be leaving.
     """
-    wanted: dict[str, Any] = {"ifname": name, "mtu": MTU_BYTES, "kind": "vxlan", "vxlan_id": tunnel.number}
-    wanted |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
-    wanted |= {"vxlan_learning": 0, "vxlan_df": 1}
+    attributes: dict[str, Any] = {
+        "ifname": name,
+        "mtu": MTU_BYTES,
+        "kind": "vxlan",
+        "vxlan_id": tunnel.number,
+    }
+    attributes |= {"vxlan_group": tunnel.remote, "vxlan_local": tunnel.local, "vxlan_port": tunnel.udp_port}
+    attributes |= {"vxlan_learning": 0, "vxlan_df": 1}
     if group:
-        wanted["group"] = group
+        attributes["group"] = group
     if namespace is not None:
-        wanted["net_ns_fd"] = namespace
+        attributes["net_ns_fd"] = namespace
     if mac is not None:
-        wanted["address"] = mac
+        attributes["address"] = mac
     deadline = time.monotonic() + LEAVING_S
     with failing(f"VXLAN {tunnel.number} to {tunnel.remote} ({name})"):
         while True:
             try:
-                netlink.link("add", **wanted)
+                netlink.link("add", **attributes)
                 return
             except NetlinkError as error:
                 if error.code != errno.EEXIST or time.monotonic() > deadline:
@@ -374,7 +385,7 @@ def create_vxlan(
 
 
 def set_up(netlink: IPRoute, name: str) -> int:
-    """Bring an interface up without IPv6; its index. Raises NetworkError."""
+    """Bring an interface up without IPv6. Return its index. Raises NetworkError."""
     index = index_of(name)
     set_ipv6_off(name)
     with failing(f"{name}: up"):
@@ -391,11 +402,11 @@ class LinkState:
 
 
 def link_state(netlink: IPRoute, name: str) -> LinkState | None:
-    """How an interface is now; None when there is none of that name."""
+    """Return the state of an interface, None if there is none of that name. Raises NetworkError."""
     with failing(name):
-        found = _found(name)
+        index = _found(name)
         try:
-            flags = None if found is None else int(netlink.link("get", index=found)[0]["flags"])
+            flags = None if index is None else int(netlink.link("get", index=index)[0]["flags"])
         except NetlinkError as error:
             if error.code != errno.ENODEV:
                 raise
@@ -404,23 +415,24 @@ def link_state(netlink: IPRoute, name: str) -> LinkState | None:
 
 
 def state_of(flags: int) -> LinkState:
-    """What an interface's flags say."""
+    """Return the state that an interface's flags describe."""
     return LinkState(bool(flags & _IFF_UP), bool(flags & _IFF_LOWER_UP))
 
 
 def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None) -> bool:
-    """Bring an interface up or down, and into a group; whether there is one. Raises NetworkError."""
-    found = _found(name)
-    if found is None:
+    """Bring an interface up or down, and into a group. Return whether the interface exists. Raises
+    NetworkError."""
+    index = _found(name)
+    if index is None:
         return False
     if up:
         set_ipv6_off(name)
-    wanted: dict[str, Any] = {"state": "up" if up else "down"}
+    attributes: dict[str, Any] = {"state": "up" if up else "down"}
     if group is not None:
-        wanted["group"] = group
-    with failing(f"{name}: {wanted['state']}"):
+        attributes["group"] = group
+    with failing(f"{name}: {attributes['state']}"):
         try:
-            netlink.link("set", index=found, **wanted)
+            netlink.link("set", index=index, **attributes)
         except NetlinkError as error:
             # Its worker has just ended.
             if error.code != errno.ENODEV:
@@ -430,12 +442,12 @@ def set_state(netlink: IPRoute, name: str, *, up: bool, group: int | None = None
 
 
 def delete_link(netlink: IPRoute, name: str) -> bool:
-    """Whether there was such an interface to delete."""
-    found = _found(name)
-    if found is None:
+    """Delete an interface. Return whether there was such an interface. Raises NetworkError."""
+    index = _found(name)
+    if index is None:
         return False
     try:
-        netlink.link("del", index=found)
+        netlink.link("del", index=index)
     except NetlinkError as error:
         if error.code != errno.ENODEV:
             raise NetworkError(f"{name}: delete: {os.strerror(error.code)}") from None
@@ -452,15 +464,16 @@ def delete_group(netlink: IPRoute, group: int) -> None:
 
 
 def interfaces_called(prefix: str) -> list[str]:
-    """Interfaces of the calling thread's namespace whose names begin with ``prefix``."""
+    """Return the interfaces of the calling thread's namespace whose names begin with ``prefix``, sorted."""
     with IPRoute() as here:
         names = [link.get("ifname") for link in here.get_links()]
     return sorted(name for name in names if isinstance(name, str) and name.startswith(prefix))
 
 
 def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[str]:
-    """Remove a group and whatever is called ``prefix…``, and wait until it is gone. Raises NetworkError."""
-    found = interfaces_called(prefix)
+    """Remove a group and the interfaces called ``prefix…``, and wait until they are gone. Return the names
+    found before. Raises NetworkError."""
+    names = interfaces_called(prefix)
     deadline = time.monotonic() + timeout_s
     with IPRoute() as here:
         delete_group(here, group)
@@ -469,7 +482,7 @@ def remove_interfaces(prefix: str, group: int, timeout_s: float = 5.0) -> list[s
                 raise NetworkError(f"interface {left[0]} could not be removed")
             for name in left:
                 delete_link(here, name)
-    return found
+    return names
 
 
 def address(
@@ -534,48 +547,50 @@ def know(index: int, neighbours: Sequence[tuple[str, str]]) -> None:
 
 def _neighbour(index: int, ip: str, mac: str) -> bytes:
     """RTM_NEWNEIGH of rtnetlink(7), to be acknowledged."""
-    found = _NEIGHBOUR.pack(socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
-    found += _DESTINATION.pack(_DESTINATION.size, _NDA_DST, socket.inet_aton(ip))
-    found += _LINK_ADDRESS.pack(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
-    return _HEADER.pack(_HEADER.size + len(found), _RTM_NEWNEIGH, _REPLACE, 0, 0) + found
+    message = _NEIGHBOUR.pack(socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
+    message += _DESTINATION.pack(_DESTINATION.size, _NDA_DST, socket.inet_aton(ip))
+    message += _LINK_ADDRESS.pack(10, _NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+    return _HEADER.pack(_HEADER.size + len(message), _RTM_NEWNEIGH, _REPLACE, 0, 0) + message
 
 
-def announce(name: str, ip: str, mac: str, others: Sequence[tuple[str, str]] = ()) -> None:
+def announce(name: str, ip: str, mac: str, neighbours: Sequence[tuple[str, str]] = ()) -> None:
     """Say on an interface of the calling thread's namespace who is there. Raises NetworkError.
 
-    An ARP announcement to all (RFC 5227), and an ARP answer that nobody asked for to each of ``others``,
+    An ARP announcement to all (RFC 5227), and an unsolicited ARP answer to each of ``neighbours``,
     ``(ip, mac)``.
     """
     with failing(f"{name}: ARP announcement"), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         out.bind((name, 0))
         out.send(arp_frame(_ARP_REQUEST, mac, ip, _EVERYBODY, ip))
-        for other, its_mac in others:
+        for other, its_mac in neighbours:
             out.send(arp_frame(_ARP_REPLY, mac, ip, its_mac, other))
 
 
 def arp_frame(operation: int, mac: str, ip: str, to_mac: str, to_ip: str) -> bytes:
-    """An Ethernet frame with an ARP packet, as RFC 826 has it."""
+    """Return an Ethernet frame with an ARP packet in the format of RFC 826."""
     own, other = (bytes.fromhex(text.replace(":", "")) for text in (mac, to_mac))
-    asked = bytes(6) if operation == _ARP_REQUEST else other
-    addresses = own + socket.inet_aton(ip) + asked + socket.inet_aton(to_ip)
+    target_mac = bytes(6) if operation == _ARP_REQUEST else other
+    addresses = own + socket.inet_aton(ip) + target_mac + socket.inet_aton(to_ip)
     return other + own + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation) + addresses
 
 
 def bucket_bytes(rate_bps: float) -> int:
-    """Depth of a token bucket for a rate in bits per second; see the module's text."""
+    """Return the depth of a token bucket in bytes for a rate in bits per second; see the module's text."""
     return math.ceil(FRAME_BYTES + rate_bps / 8 * TIMER_SLACK_S)
 
 
 def htb_bucket_bytes(rate_bps: float) -> int:
-    """Depth of an HTB class's bucket, for a rate in bits per second: what passes while a timer is late.
+    """Return the depth of an HTB class's bucket in bytes for a rate in bits per second: what passes while a
+    timer is late.
 
-    It need not hold a frame, which HTB lets go on credit; 1,600 is the least that tc would set.
+    The bucket need not hold a frame, which HTB sends on credit. The least that tc would set is 1,600 bytes.
     """
     return max(1600, math.ceil(rate_bps / 8 * TIMER_SLACK_S))
 
 
 def queue_bytes(rate_bps: float, queue_s: float) -> int:
-    """Bytes that may wait at ``rate_bps`` bits per second for ``queue_s`` seconds; at least two frames."""
+    """Return the bytes that may wait at ``rate_bps`` bits per second for ``queue_s`` seconds, at least two
+    frames."""
     return max(2 * FRAME_BYTES, math.ceil(rate_bps / 8 * queue_s))
 
 
@@ -665,14 +680,14 @@ def shape_shared(ports: Iterable[tuple[str, float, float, By]], hosts: Sequence[
     All of it in one process of tc: two requests for each turn of every port are thousands on a fabric of
     sixteen GPUs, and each takes 1.4 ms of Python. Raises NetworkError.
     """
-    wanted = list(ports)
-    turns = {by: _turns(hosts, by) for _, _, _, by in wanted}
+    chosen = list(ports)
+    turns = {by: _turns(hosts, by) for _, _, _, by in chosen}
     lines = [
         line
-        for name, rate_bps, queue_s, by in wanted
+        for name, rate_bps, queue_s, by in chosen
         for line in _shared(name, rate_bps, queue_s, *turns[by], late=by == "dst")
     ]
-    _batch(lines, "rate of 1 port" if len(wanted) == 1 else f"rates of {len(wanted)} ports")
+    _batch(lines, "rate of 1 port" if len(chosen) == 1 else f"rates of {len(chosen)} ports")
 
 
 def _batch(lines: Iterable[str], what: str) -> None:
@@ -692,8 +707,8 @@ def _batch(lines: Iterable[str], what: str) -> None:
     except subprocess.TimeoutExpired:
         raise NetworkError(f"tc has not set the {what} in {patience_s:.0f} s") from None
     if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise NetworkError(f"the {what} cannot be set: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise NetworkError(f"the {what} cannot be set: {reason}")
 
 
 def shape_peers(name: str, rate_bps: float, peers: int, most: int) -> None:
@@ -733,20 +748,21 @@ _ACKNOWLEDGEMENTS = (
 
 
 def _turns(hosts: Sequence[str], by: By) -> tuple[int, str]:
-    """How many turns there are, and the classic BPF by which ``tc`` finds a packet's, from class 1:3 on.
+    """Return the number of turns, and the classic BPF by which ``tc`` finds the turn of a packet, from class
+    1:3 on.
 
-    The addresses are numbered from the least one on; what has no turn of its own shares those of others.
+    The addresses are numbered from the lowest. A packet without a turn of its own shares those of others.
     """
-    least, most = (found(int(ipaddress.IPv4Address(host)) for host in hosts) for found in (min, max))
+    least, most = (extreme(int(ipaddress.IPv4Address(host)) for host in hosts) for extreme in (min, max))
     count = most - least + 1
     if by == "pair":
         turns = count**2 if count**2 < PAIRS else PAIRS
     else:
         turns = count if count <= MOST_TURNS else TURNS
 
-    def number(at: int) -> list[tuple[int, int]]:
+    def number(offset: int) -> list[tuple[int, int]]:
         # BPF_LD | BPF_W | BPF_ABS from the network header on, BPF_ALU | BPF_SUB.
-        return [(0x20, _SKF_NET_OFF + at), (0x14, least)]
+        return [(0x20, _SKF_NET_OFF + offset), (0x14, least)]
 
     program = number(12) if by == "src" else number(16)
     if by == "pair":

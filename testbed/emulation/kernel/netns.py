@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def namespace_path(netns: str) -> Path:
-    """The file of a namespace given by name (as ``ip netns`` keeps them) or by path."""
+    """Return the file of a namespace that is given by name (as ``ip netns`` keeps names) or by path."""
     return Path(netns) if "/" in netns else Path("/run/netns") / netns
 
 
@@ -29,9 +29,11 @@ def _set_namespace(descriptor: int) -> None:
 
 @contextmanager
 def entered(netns: str | None) -> Iterator[None]:
-    """The calling thread works in ``netns`` meanwhile; None means the namespace it is in already.
+    """Return a context in which the calling thread works in ``netns``. None means the thread's present
+    namespace.
 
-    Sockets opened inside stay in the namespace. Raises OSError when it does not exist or may not be entered.
+    Sockets opened inside stay in the namespace. Raises OSError if the namespace does not exist or may not be
+    entered.
     """
     if netns is None:
         yield
@@ -81,7 +83,7 @@ class Link:
 
 
 def parse_links(data: bytes) -> Iterator[tuple[bool, Link]]:
-    """``(present, link)`` for each link message of one netlink datagram; other messages are skipped."""
+    """Yield ``(present, link)`` for each link message of one netlink datagram. Other messages are skipped."""
     offset = 0
     while offset + _HEADER.size <= len(data):
         length, kind, _, _, _ = _HEADER.unpack_from(data, offset)
@@ -90,16 +92,20 @@ def parse_links(data: bytes) -> Iterator[tuple[bool, Link]]:
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
             body = offset + _HEADER.size
             family, _, index, flags, _ = _IFINFO.unpack_from(data, body)
-            at, name, group = body + _IFINFO.size, None, 0
-            while at + _ATTRIBUTE.size <= offset + length:
-                size, attribute = _ATTRIBUTE.unpack_from(data, at)
+            attribute_offset, name, group = body + _IFINFO.size, None, 0
+            while attribute_offset + _ATTRIBUTE.size <= offset + length:
+                size, attribute = _ATTRIBUTE.unpack_from(data, attribute_offset)
                 if size < _ATTRIBUTE.size:
                     break
                 if attribute == _IFLA_IFNAME:
-                    name = data[at + _ATTRIBUTE.size : at + size].rstrip(b"\0").decode()
+                    name = (
+                        data[attribute_offset + _ATTRIBUTE.size : attribute_offset + size]
+                        .rstrip(b"\0")
+                        .decode()
+                    )
                 elif attribute == _IFLA_GROUP:
-                    (group,) = struct.unpack_from("=I", data, at + _ATTRIBUTE.size)
-                at += (size + 3) & ~3
+                    (group,) = struct.unpack_from("=I", data, attribute_offset + _ATTRIBUTE.size)
+                attribute_offset += (size + 3) & ~3
             # Other families (bridge) report the same interface a second time.
             if name is not None and family == socket.AF_UNSPEC:
                 up, carrier = bool(flags & IFF_UP), bool(flags & IFF_UP and flags & IFF_LOWER_UP)
@@ -134,7 +140,8 @@ class LinkWatcher:
         self._socket.send(header + request)
 
     def changed(self) -> dict[int, Link]:
-        """Reads what there is to read without waiting; the interfaces that now exist, by index."""
+        """Read all waiting link events without blocking. Return the interfaces that now exist, by index.
+        Raises OSError."""
         while True:
             try:
                 data = self._socket.recv(1 << 17)

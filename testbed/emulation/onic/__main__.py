@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
         host, _, port = chosen.listen.rpartition(":")
-        ids = [int(one) for one in chosen.laser_ids.split(",")]
+        ids = [int(laser) for laser in chosen.laser_ids.split(",")]
         settings = Settings(
             gpu=chosen.gpu,
             directory=chosen.directory,

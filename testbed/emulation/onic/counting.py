@@ -25,7 +25,7 @@ OF_SWITCH = (
 
 
 def read_switch(pins: Path, size: int) -> dict[str, int]:
-    """Sums over the ports of a WSS of ``size`` faceplate ports. Raises EbpfError."""
+    """Return the sums over the ports of a WSS of ``size`` faceplate ports. Raises EbpfError."""
     datapath = Datapath.resume(pins)
     try:
         ports = [datapath.counters(port) for port in range(1, 2 * size + 1)]
@@ -39,10 +39,11 @@ def read_switch(pins: Path, size: int) -> dict[str, int]:
 
 
 def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
-    """Counters of O-NICs by GPU, of WSSs and of switches whose light is divided, and ``totals`` over these.
+    """Return the counters of O-NICs by GPU, of WSSs and of switches whose light is divided, and ``totals`` of
+    these counters.
 
-    O-NICs whose light stands have ``lightpaths``, too. ``misdirected`` of a switch is what it brought to
-    O-NICs for which it was not meant. Raises EbpfError.
+    O-NICs with permanent light also have ``lightpaths``. ``misdirected`` of a switch counts what the switch
+    sent to O-NICs for which it was not meant. Raises EbpfError.
     """
     onics = {
         gpu: asdict(read_counters(bpf_dir / f"onic-{gpu}", onic.ports)) for gpu, onic in fabric.onics.items()
@@ -63,10 +64,10 @@ def read_light(fabric: Fabric, bpf_dir: Path) -> dict[str, Any]:
 
 
 def read_lightpaths(pins: Path) -> dict[str, list[dict[str, Any]]]:
-    """What every lightpath of an O-NIC has carried, ``sent`` and ``received``, each with the ``peer``'s
-    address, the ``port`` of this O-NIC and the ``wavelength``; and what was sent in all to each of ``peers``.
+    """Return what every lightpath of an O-NIC has carried, and what was sent in all to each of ``peers``.
 
-    Raises EbpfError.
+    ``sent`` and ``received`` list the lightpaths, each with the ``peer``'s address, the ``port`` of this
+    O-NIC and the ``wavelength``. Raises EbpfError.
     """
     traffic = read_traffic(pins)
     peers = [{"peer": peer, **count._asdict()} for peer, count in sorted(traffic.peers.items())]
@@ -85,12 +86,12 @@ def _in_order(item: tuple[LightpathKey, PathCount]) -> tuple[str, int, int]:
 
 
 def _misdirected(fabric: Fabric, switch: OpticalSwitch, onics: dict[str, dict[str, Any]]) -> int:
-    found = 0
+    packets = 0
     for faceplate in range(1, switch.size + 1):
         end = Port(switch.name, faceplate)
         link = fabric.link_at.get(end)
         if link is not None:
             far = link.other(end)
             # Light that goes on to another WSS is that one's to direct.
-            found += onics[far.node]["misdirected"][far.number] if far.node in onics else 0
-    return found
+            packets += onics[far.node]["misdirected"][far.number] if far.node in onics else 0
+    return packets

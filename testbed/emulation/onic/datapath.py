@@ -42,9 +42,9 @@ class OnicDatapath:
     def __init__(self, pins: Path, mac: str, standing: Mapping[str, int] | None = None) -> None:
         ebpf.ensure_bpffs()
         self.pins = pins
-        wanted = _PROGRAMS if standing is None else _STANDING
-        programs, maps = ebpf.load(build_object(SOURCE), wanted.values(), SIZES, {})
-        self._programs = {port: programs[name] for port, name in wanted.items()}
+        names = _PROGRAMS if standing is None else _STANDING
+        programs, maps = ebpf.load(build_object(SOURCE), names.values(), SIZES, {})
+        self._programs = {port: programs[name] for port, name in names.items()}
         self._maps = maps
         try:
             maps["identity"].update(U32.pack(0), IDENTITY.pack(LAYOUT, bytes.fromhex(mac.replace(":", ""))))

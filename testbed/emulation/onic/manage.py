@@ -28,5 +28,5 @@ def emulate(manage: Path, faults: Mapping[str, Any]) -> None:
     if answer.get("ok") is not True:
         raise ConnectionError(f"agent of O-NIC {gpu}: {answer.get('error', 'it hung up')}")
     for name, value in faults.items():
-        if (found := answer["emulate"].get(name)) != value:
-            raise ConnectionError(f"agent of O-NIC {gpu}: {name} is {found}, not {value}")
+        if (actual := answer["emulate"].get(name)) != value:
+            raise ConnectionError(f"agent of O-NIC {gpu}: {name} is {actual}, not {value}")

@@ -50,10 +50,11 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Counters:
-    """What one O-NIC has passed since it was made, in packets as the kernel carries them (up to 64 KiB).
+    """Counters of one O-NIC since it was created, in packets as the kernel carries them (up to 64 KiB).
 
-    ``light_*`` and ``misdirected`` (light meant for another) are by fibre port; ``control_*`` is the GPU's
-    own traffic over the control network; ``unrouted`` is payload for a peer that no light leads to.
+    ``light_*`` and ``misdirected`` (light meant for another O-NIC) are by fibre port. ``control_*`` counts
+    the GPU's own traffic over the control network. ``unrouted`` counts payload for a peer to which no light
+    leads.
     """
 
     light_tx_packets: tuple[int, ...]
@@ -69,18 +70,19 @@ class Counters:
 
 
 def open_map(pins: Path, name: str) -> ebpf.Map:
-    """A pinned map of the O-NIC whose pins are in ``pins``. Raises EbpfError."""
+    """Open a map of the O-NIC whose pins are in ``pins`` and return it. Raises EbpfError."""
     return ebpf.Map(name, ebpf.open_pinned(pins / name), *SIZES[name])
 
 
 def read_counters(pins: Path, ports: int) -> Counters:
-    """Counters of the O-NIC pinned in ``pins``, which has so many fibre ports. Raises EbpfError."""
+    """Return the counters of the O-NIC pinned in ``pins``, which has ``ports`` fibre ports. Raises
+    EbpfError."""
     with closing(open_map(pins, "counters")) as table:
         of_gpu = _COUNTERS.unpack(table.lookup(U32.pack(0)) or bytes(_COUNTERS.size))
     with closing(open_map(pins, "fibres")) as table:
         fibres = [_FIBRE.unpack(table.lookup(U32.pack(port)) or bytes(_FIBRE.size)) for port in range(ports)]
-    told: dict[str, Any] = dict(zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True))
-    return Counters(**told, **dict(zip(_OF_GPU, of_gpu, strict=True)))
+    by_fibre: dict[str, Any] = dict(zip(_OF_FIBRE, zip(*fibres, strict=True), strict=True))
+    return Counters(**by_fibre, **dict(zip(_OF_GPU, of_gpu, strict=True)))
 
 
 class Transmitter(NamedTuple):
@@ -124,23 +126,23 @@ class RouteTable(_Tables):
 
     def replace(self, routes: Mapping[str, Transmitter]) -> None:
         """Makes these the whole table. A peer that keeps its transmitter is not touched."""
-        wanted = {
+        entries = {
             socket.inet_aton(ip): _ROUTE.pack(port, _tag(channel)) for ip, (port, channel) in routes.items()
         }
         (table,) = self._maps
         present = dict(table.items())
-        for peer in present.keys() - wanted.keys():
+        for peer in present.keys() - entries.keys():
             table.delete(peer)
-        for peer, route in wanted.items():
+        for peer, route in entries.items():
             if present.get(peer) != route:
                 table.update(peer, route)
 
     def read(self) -> dict[str, Transmitter]:
-        found = {}
+        routes = {}
         for peer, route in self._maps[0].items():
             port, tag = _ROUTE.unpack(route)
-            found[socket.inet_ntoa(peer)] = Transmitter(port, _channel(tag))
-        return found
+            routes[socket.inet_ntoa(peer)] = Transmitter(port, _channel(tag))
+        return routes
 
 
 class Lit(NamedTuple):
@@ -161,22 +163,22 @@ class LightTable(_Tables):
 
     def replace(self, lights: Mapping[str, Lit]) -> None:
         """Makes these the whole table, each peer's light at once. Raises ValueError, EbpfError."""
-        wanted = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
+        entries = {socket.inet_aton(ip): _pack(ip, light) for ip, light in lights.items()}
         (table,) = self._maps
-        for peer in set(table.keys()) - wanted.keys():
+        for peer in set(table.keys()) - entries.keys():
             table.delete(peer)
-        for peer, light in wanted.items():
+        for peer, light in entries.items():
             table.update(peer, light)
 
     def read(self) -> dict[str, Lit]:
-        found = {}
+        lights = {}
         for peer, value in self._maps[0].items():
-            lit, count, _ = _LIGHT.unpack_from(value)
-            paths = [_PATH.unpack_from(value, _LIGHT.size + at * _PATH.size) for at in range(count)]
-            found[socket.inet_ntoa(peer)] = Lit(
-                bool(lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
+            is_lit, count, _ = _LIGHT.unpack_from(value)
+            paths = [_PATH.unpack_from(value, _LIGHT.size + number * _PATH.size) for number in range(count)]
+            lights[socket.inet_ntoa(peer)] = Lit(
+                bool(is_lit), tuple(Transmitter(port, _channel(tag)) for port, tag in paths)
             )
-        return found
+        return lights
 
 
 def _pack(ip: str, light: Lit) -> bytes:
@@ -188,11 +190,11 @@ def _pack(ip: str, light: Lit) -> bytes:
 
 
 class PeerCount(NamedTuple):
-    """What an O-NIC of standing light has sent to a peer since it was made.
+    """Counters of an O-NIC with permanent light for one peer, since the O-NIC was created.
 
-    ``fresh``: bytes of TCP payload that have left as light for the first time, ``resent``: again.
-    ``words``: bytes of payload marked as words, which took the control network. ``held``: how often a packet
-    was sent round in the dark.
+    ``fresh``: bytes of TCP payload that have left as light for the first time; ``resent``: again. ``words``:
+    bytes of payload marked as words, which took the control network. ``held``: how often a packet was sent
+    round in the dark.
     """
 
     fresh: int
@@ -202,7 +204,7 @@ class PeerCount(NamedTuple):
 
 
 class PathCount(NamedTuple):
-    """What one lightpath has carried: packets, their bytes, and bytes of TCP payload in them."""
+    """Counters of one lightpath: packets, their bytes, and bytes of TCP payload in them."""
 
     packets: int
     bytes: int
@@ -214,20 +216,20 @@ LightpathKey = tuple[str, int, int | None]
 
 
 class TrafficTable(_Tables):
-    """What one O-NIC of standing light has sent and received, by peer and by lightpath."""
+    """Counters of one O-NIC with permanent light, sent and received, by peer and by lightpath."""
 
     NAMES = ("peers", "sent_on", "received_on")
 
     def peers(self) -> dict[str, PeerCount]:
-        """Counters of each peer by IP address, also of peers never sent to."""
-        found = {}
+        """Return the counters of each peer by IP address, also of peers to which nothing was ever sent."""
+        counts = {}
         for peer, value in self._maps[0].items():
             _, fresh, payload, words, held = _PEER.unpack(value)
-            found[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
-        return found
+            counts[socket.inet_ntoa(peer)] = PeerCount(fresh, max(0, payload - fresh), words, held)
+        return counts
 
     def sent_on(self) -> dict[LightpathKey, PathCount]:
-        """Counters of what was sent on each lightpath that was ever used."""
+        """Return the counters of what was sent on each lightpath that was ever used."""
         return _carried(self._maps[1])
 
     def received_on(self) -> dict[LightpathKey, PathCount]:
@@ -235,11 +237,11 @@ class TrafficTable(_Tables):
 
 
 def _carried(table: ebpf.Map) -> dict[LightpathKey, PathCount]:
-    found: dict[LightpathKey, PathCount] = {}
+    counts: dict[LightpathKey, PathCount] = {}
     for key, value in table.items():
         peer, port, tag = _LIGHTPATH.unpack(key)
-        found[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(*_CARRIED.unpack(value))
-    return found
+        counts[socket.inet_ntoa(peer), port, _channel(tag)] = PathCount(*_CARRIED.unpack(value))
+    return counts
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class Traffic:
 
 
 def read_traffic(pins: Path) -> Traffic:
-    """What the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
+    """Return what the O-NIC pinned in ``pins`` has sent and received. Raises EbpfError."""
     with closing(TrafficTable(pins)) as table:
         return Traffic(table.peers(), table.sent_on(), table.received_on())
 

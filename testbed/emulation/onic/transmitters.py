@@ -21,16 +21,18 @@ class BpfLaser:
 
     @classmethod
     def open(cls, pin: Path, ids: Sequence[int]) -> BpfLaser:
-        """Raises EbpfError."""
+        """Open the lab's map of lasers and return the transmitters with these numbers, by port. Raises
+        EbpfError."""
         return cls(Lasers.open(pin), ids)
 
     def close(self) -> None:
         self._lasers.close()
 
     def tune(self, port: int, wavelength: int, ready_in_s: float, until_s: float) -> float:
-        """Light on ``wavelength`` after ``ready_in_s`` until ``until_s``, dark until then; when it is lit.
+        """Tune to ``wavelength``, dark for ``ready_in_s`` seconds and then lit until ``until_s``. Return the
+        time at which it is lit (CLOCK_MONOTONIC seconds).
 
-        With ``ready_in_s`` 0 a laser that has that wavelength already only gets the new end.
+        If ``ready_in_s`` is 0 and the laser already has that wavelength, only the end of the light changes.
         """
         now_ns = time.monotonic_ns()
         ready_ns = now_ns + round(ready_in_s * _NS)
@@ -44,7 +46,8 @@ class BpfLaser:
         self._lasers.dark(self._ids[port])
 
     def read(self, port: int) -> int | None:
-        """The wavelength that the kernel has for it; None when it is off or its time is over."""
+        """Return the wavelength that the kernel has for the port's laser, None if the laser is off or its
+        time is over."""
         tuned = self._lasers.read(self._ids[port])
         return tuned.wavelength if tuned and time.monotonic_ns() < tuned.until_ns else None
 

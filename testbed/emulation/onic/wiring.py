@@ -59,14 +59,14 @@ _NTF_MASTER, _NUD_NOARP = 0x04, 0x40
 
 
 def control_ip(gpu: Gpu) -> str:
-    """Address of the O-NIC's agent: 10.83.x.y for the GPU's 10.82.x.y."""
+    """Return the address of the O-NIC's agent: 10.83.x.y for the GPU's 10.82.x.y."""
     first, second, *rest = gpu.ip.split(".")
     assert int(second) == _GPU_NETWORK
     return ".".join([first, str(_CONTROL_NETWORK), *rest])
 
 
 def control_mac(gpu: Gpu) -> str:
-    """MAC of ``ctl``: 02:52:4c:01:x:y for the GPU's 02:52:4c:00:x:y."""
+    """Return the MAC address of ``ctl``: 02:52:4c:01:x:y for the GPU's 02:52:4c:00:x:y."""
     octets = gpu.mac.split(":")
     assert octets[3] == "00"
     return ":".join([*octets[:3], "01", *octets[4:]])
@@ -230,20 +230,22 @@ class ControlNetwork:
 
 
 def onic_directory(state: Path, gpu: str) -> Path:
-    """Folder of the sockets and the map of a GPU's O-NIC agent, under a lab's state directory."""
+    """Return the directory of the sockets and the map of a GPU's O-NIC agent, under a lab's state
+    directory."""
     return state / "onics" / gpu
 
 
 def array_wavelengths(fabric: Fabric, gpu: str) -> int | None:
-    """How many transmitters the O-NIC of a GPU has at each port; None when its lasers are tunable, or its
-    light stands."""
+    """Return the number of transmitters at each port of a GPU's O-NIC, None if its lasers are tunable or its
+    light is permanent."""
     if fabric.onics[gpu].transmitters == "tunable" or fabric.onics[gpu].standing:
         return None
     return channels(fabric, Port(gpu, 0))
 
 
 def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float]) -> Standing | None:
-    """Settings of an O-NIC whose light stands; None for others. ``rate_bps``: real to emulated rate."""
+    """Return the settings of an O-NIC with permanent light, None for other O-NICs. ``rate_bps``: turns a real
+    rate into the emulated rate."""
     onic, divided = fabric.onics[gpu], fabric.divided
     if not onic.standing:
         return None
@@ -254,24 +256,24 @@ def standing_light(fabric: Fabric, gpu: str, rate_bps: Callable[[float], float])
 
 
 def is_tagged(fabric: Fabric, switch: str) -> bool:
-    """Whether it is a WSS of a ring, where light itself tells its colour."""
+    """Return whether the switch is a WSS of a ring, where packets carry their colour themselves."""
     rings = [*fabric.rings.values(), fabric.divided]
     return any(isinstance(ring, WdmRing) and switch in ring.switches for ring in rings)
 
 
 def laser_ids(fabric: Fabric, gpu: str) -> tuple[int, ...]:
-    """Numbers of the transmitters of a GPU's O-NIC in the lab's laser map, by port."""
+    """Return the numbers of the transmitters of a GPU's O-NIC in the lab's laser map, by port."""
     first = 2 * list(fabric.gpus).index(gpu)
     return tuple(range(first, first + fabric.onics[gpu].ports))
 
 
 def lasers_of_switch(fabric: Fabric, switch: str) -> dict[int, int]:
-    """The laser that is plugged into each faceplate port of a WSS, by port."""
-    found = {}
+    """Return the laser that is plugged into each faceplate port of a WSS, by port."""
+    lasers = {}
     for gpu in fabric.agents:
         ids = laser_ids(fabric, gpu)
         for number in range(fabric.onics[gpu].ports):
             far = fabric.link_at[Port(gpu, number)].other(Port(gpu, number))
             if far.node == switch:
-                found[far.number] = ids[number]
-    return found
+                lasers[far.number] = ids[number]
+    return lasers

@@ -184,8 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     server.stop_on_signals()
     addresses = server.addresses
-    told = ", ".join(f"{name} {where}" for name, where in addresses.items())
-    logging.info("ready at %s: %s", told, "light as it was" if server.resumed else "all dark")
+    listing = ", ".join(f"{name} {where}" for name, where in addresses.items())
+    logging.info("ready at %s: %s", listing, "light as it was" if server.resumed else "all dark")
     if chosen.ready is not None:
         temporary = chosen.ready.with_name(f".{chosen.ready.name}.{os.getpid()}")
         ready = {"address": addresses["scpi"], "addresses": addresses, "pid": os.getpid()}

@@ -30,7 +30,7 @@ Address = tuple[str, int]
 
 
 def read_address(text: str) -> Address:
-    """``host:port``, or ``[host]:port`` of IPv6. Raises ValueError."""
+    """Return host and port of ``host:port``, or of ``[host]:port`` for IPv6. Raises ValueError."""
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -38,7 +38,8 @@ def read_address(text: str) -> Address:
 
 
 def read_served(text: str, profile: str) -> tuple[str, Address]:
-    """``PROTOCOL=HOST:PORT``, or a protocol alone at its usual port of loopback. Raises ValueError."""
+    """Return protocol and address of ``PROTOCOL=HOST:PORT``. A protocol alone gets its usual port on
+    loopback. Raises ValueError."""
     name, separator, where = text.partition("=")
     personality(name)
     if name not in protocols_of(profile):
@@ -47,7 +48,8 @@ def read_served(text: str, profile: str) -> tuple[str, Address]:
 
 
 def read_users(file: Path) -> dict[str, str]:
-    """Passwords by user, from lines ``user:password``. Raises ValueError and OSError without a password."""
+    """Return the passwords by user, from lines ``user:password``. Raises ValueError and OSError, with
+    messages that contain no password."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_USERS_BYTES + 1).decode()
@@ -56,15 +58,15 @@ def read_users(file: Path) -> dict[str, str]:
     if len(text) > _USERS_BYTES:
         raise ValueError(f"{file}: has more than {_USERS_BYTES} bytes")
     lines = text.splitlines()
-    found: dict[str, str] = {}
+    passwords: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         user, separator, password = line.partition(":")
         if not line.strip():
             continue
         if not separator or not user or not password:
             raise ValueError(f"{file}, line {number}: not user:password")
-        found[user] = password
-    return found
+        passwords[user] = password
+    return passwords
 
 
 def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str]) -> None:
@@ -79,7 +81,8 @@ def check_reach(served: Sequence[tuple[str, Address]], users: Mapping[str, str])
 
 
 def checked(settings: Settings) -> Settings:
-    """Settings of a switch that runs alone: it serves all that its profile speaks, on loopback, unless told.
+    """Check the settings of a switch that runs alone, and return them with all protocols of the profile, on
+    loopback, if none was chosen.
 
     Raises ValueError.
     """
@@ -100,7 +103,8 @@ def checked(settings: Settings) -> Settings:
 
 
 def example(protocol: str, address: str, user: str) -> str:
-    """A command line that talks to a switch at an address; ``user``: one that it has, or nothing."""
+    """Return a command line for access to a switch at an address. ``user``: one of the switch's users, or
+    empty."""
     host, _, port = address.rpartition(":")
     named = user or "anyone"
     host = host.strip("[]")

@@ -50,7 +50,8 @@ class CircuitError(Exception):
 
 
 def port_name(port: int, names: PortNames = "1.module.port") -> str:
-    """``1.2.1`` of faceplate port 9: shelf, module, port; or ``9``, where ports go by number."""
+    """Return the name of a faceplate port, such as ``1.2.1`` (shelf, module, port) for port 9, or ``9`` if
+    ports are named by number."""
     if names == "number":
         return str(port)
     module, place = divmod(port - 1, PORTS_PER_MODULE)
@@ -59,7 +60,7 @@ def port_name(port: int, names: PortNames = "1.module.port") -> str:
 
 
 def port_number(text: str, size: int, names: PortNames = "1.module.port") -> int:
-    """The faceplate port of its name or of a plain number. Raises CircuitError."""
+    """Return the faceplate port for its name or for a plain number. Raises CircuitError."""
     match = _TRIPLET.fullmatch(text)
     if match is not None:
         shelf, module, place = (int(part) for part in match.groups())
@@ -124,7 +125,7 @@ class Circuit:
         return f"{source}{'-' if self.two_way else '>'}{destination}"
 
     def halves(self) -> list[tuple[int, int]]:
-        """IN and OUT port of each direction."""
+        """Return the IN and OUT port of each direction."""
         there = (self.source, self.destination)
         return [there, there[::-1]] if self.two_way and self.source != self.destination else [there]
 
@@ -158,57 +159,62 @@ class Circuits:
         nolight: bool = True,
         active: bool = False,
     ) -> Circuit:
-        """A circuit that is not provisioned yet, or one that was remembered."""
+        """Return a circuit that is not provisioned yet, or a remembered circuit."""
         return Circuit(source, destination, two_way, group, name, nolight, active, names=self.names)
 
     def _remembered(self, row: Mapping[str, Any]) -> Circuit:
         """Raises ValueError and, for what it does not know, TypeError."""
         if missing := [key for key in _KEPT if key not in row]:
             raise ValueError(f"{missing[0]} is missing")
-        found = self.new(**row)
-        if not 1 <= found.source <= self._size or not 1 <= found.destination <= self._size:
-            raise ValueError(f"there is no circuit {found.source}>{found.destination}")
-        return found
+        circuit = self.new(**row)
+        if not 1 <= circuit.source <= self._size or not 1 <= circuit.destination <= self._size:
+            raise ValueError(f"there is no circuit {circuit.source}>{circuit.destination}")
+        return circuit
 
     @classmethod
     def of(cls, switch: Switch) -> Circuits:
-        """Circuits of a switch, one object for all its sessions, with those that it remembers. Raises
-        ValueError or TypeError where what it remembers is spoilt."""
+        """Return the circuits of a switch, one object for all its sessions, loaded from the switch's notes.
+        Raises ValueError or TypeError if the notes are damaged."""
         return switch.shared(cls, switch.device)
 
     def number(self, text: str) -> int:
-        """The faceplate port of a name. Raises CircuitError."""
+        """Return the faceplate port for a name. Raises CircuitError."""
         return port_number(text, self._size, self.names)
 
     def name(self, port: int) -> str:
-        """The name of a faceplate port."""
+        """Return the name of a faceplate port."""
         return port_name(port, self.names)
 
     def read(self, conn: str) -> tuple[int, int, bool]:
-        """Faceplate ports of ``1.1.1>1.2.1``, or both ways ``1.1.1-1.2.1``. Raises CircuitError."""
+        """Return the faceplate ports of ``1.1.1>1.2.1``, or of the two-way ``1.1.1-1.2.1``, and whether it is
+        two-way. Raises CircuitError."""
         source, way, destination = conn.partition("-") if "-" in conn else conn.partition(">")
         return self.number(source), self.number(destination), way == "-"
 
     def power(self, port: int, now_ns: int) -> str:
-        """What the monitor of a device's port reads (dBm), ``NONE`` without light."""
+        """Return the power at the monitor of a device's port in dBm as text, ``NONE`` without light."""
         power = self._device.power_dbm(port, now_ns)
         return f"{power:.2f}" if power >= self._device.profile.los_dbm else "NONE"
 
     def by_port(self) -> dict[int, list[Circuit]]:
-        """The circuits of each faceplate port that has some."""
-        found: dict[int, list[Circuit]] = {}
+        """Return the circuits of each faceplate port that has any."""
+        circuits: dict[int, list[Circuit]] = {}
         for circuit in self.all():
             for port in {circuit.source, circuit.destination}:
-                found.setdefault(port, []).append(circuit)
-        return found
+                circuits.setdefault(port, []).append(circuit)
+        return circuits
 
-    def idle(self, found: Iterable[Circuit | None]) -> list[Circuit]:
-        """Circuits without repetition, and without those that another command is busy with."""
-        return list({id(one): one for one in found if one is not None and one.ticket is None}.values())
+    def idle(self, circuits: Iterable[Circuit | None]) -> list[Circuit]:
+        """Return the circuits without repetition, and without those that another command is changing."""
+        return list(
+            {
+                id(circuit): circuit for circuit in circuits if circuit is not None and circuit.ticket is None
+            }.values()
+        )
 
     def all(self) -> list[Circuit]:
-        """Every circuit, as the light is now, in order of their ports."""
-        lit = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
+        """Return every circuit according to the light now, in order of ports."""
+        wires = {Wire(wire.ingress, wire.egress) for wire in self._device.cross_connects()}
         kept = []
         for circuit in self._known:
             ticket = circuit.ticket
@@ -218,42 +224,44 @@ class Circuits:
                 circuit.active = phase == "active"
                 if phase == "gone":
                     continue
-            has_light = lit.issuperset(circuit.wires(self._size))
+            has_light = wires.issuperset(circuit.wires(self._size))
             if circuit.ticket is None and circuit.active and not has_light:
                 continue
             if circuit.ticket is None and has_light:
                 circuit.active = True
             kept.append(circuit)
         explained = {wire for circuit in kept for wire in circuit.wires(self._size)}
-        for wire in sorted(lit - explained):
+        for wire in sorted(wires - explained):
             ends = wire.ingress, wire.egress - self._size
             kept.append(Circuit(*ends, active=True, names=self.names))
         self._known = kept
         return sorted(kept, key=lambda circuit: (circuit.source, circuit.destination))
 
     def find(self, conns: Iterable[str]) -> list[Circuit | None]:
-        """The circuits of these identifiers, a two-way one from either end; None for what is not there."""
+        """Return the circuit of each identifier, None for an identifier without a circuit. A two-way circuit
+        may be named from either end."""
         index = {}
         for circuit in self.all():
             ends = (circuit.source, circuit.destination)
             index[ends, circuit.two_way] = circuit
             if circuit.two_way:
                 index[ends[::-1], True] = circuit
-        found: list[Circuit | None] = []
+        circuits: list[Circuit | None] = []
         for conn in conns:
             try:
                 source, destination, two_way = self.read(conn)
             except CircuitError:
-                found.append(None)
+                circuits.append(None)
             else:
-                found.append(index.get(((source, destination), two_way)))
-        return found
+                circuits.append(index.get(((source, destination), two_way)))
+        return circuits
 
-    def provision(self, wanted: Sequence[Circuit]) -> list[bool]:
-        """Which of these now hold their ports; the others changed nothing. An earlier one goes first."""
+    def provision(self, circuits: Sequence[Circuit]) -> list[bool]:
+        """Provision circuits in order. Return for each whether it now holds its ports. The others changed
+        nothing."""
         taken = {half for circuit in self.all() for half in self._ports(circuit)}
         done = []
-        for circuit in wanted:
+        for circuit in circuits:
             ports = self._ports(circuit)
             fine = taken.isdisjoint(ports) and self._usable(ports)
             fine = fine and all(_is_name(text) for text in (circuit.name, circuit.group))
@@ -264,36 +272,41 @@ class Circuits:
         return done
 
     def make(self, now_ns: int, provisioned: Iterable[Circuit]) -> Ticket:
-        """Gives new circuits light, all or none; without it they end."""
+        """Give new circuits light, all or none. Circuits that get no light are removed. Return the command's
+        ticket."""
         return self._command(now_ns, provisioned, True, "active", "gone")
 
     def activate(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
-        """Gives circuits without light some, all or none. The device does it when its turn comes."""
+        """Give circuits light, all or none. Return the ticket of the command, which the device carries out in
+        its turn."""
         return self._command(now_ns, circuits, True, "active", "reserved")
 
     def deactivate(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
-        """Takes the light of active circuits away, of all or none; they keep their ports."""
+        """Take the light from active circuits, all or none. The circuits keep their ports. Return the
+        command's ticket."""
         return self._command(now_ns, circuits, False, "reserved", "active")
 
     def delete(self, now_ns: int, circuits: Iterable[Circuit]) -> Ticket:
-        """Ends circuits; those with light all or none."""
+        """Delete circuits, those with light all or none. Return the command's ticket."""
         circuits = list(circuits)
         dark = {id(circuit) for circuit in circuits if not circuit.active}
         self._known = [circuit for circuit in self._known if id(circuit) not in dark]
-        return self._command(now_ns, [one for one in circuits if one.active], False, "gone", "active")
+        return self._command(
+            now_ns, [lit_circuit for lit_circuit in circuits if lit_circuit.active], False, "gone", "active"
+        )
 
     def done(self, ticket: Ticket, circuits: Iterable[Circuit], on: bool) -> list[Circuit]:
-        """Circuits that a finished command has given light, or taken it from."""
+        """Return the circuits whose light a finished command has switched on or off."""
         if ticket.error is None:
             return list(circuits)
         if not ticket.partly:
             return []
-        lit = set(self._device.cross_connects())
-        as_wanted = lit.issuperset if on else lit.isdisjoint
+        wires = set(self._device.cross_connects())
+        as_wanted = wires.issuperset if on else wires.isdisjoint
         return [circuit for circuit in circuits if as_wanted(circuit.wires(self._size))]
 
     def condition(self, circuit: Circuit, now_ns: int) -> Condition:
-        """State words of a circuit now."""
+        """Return the state words of a circuit now."""
         if not circuit.active:
             return TUNING if circuit.ticket is not None else RESERVED
         ports = [port for wire in circuit.wires(self._size) for port in (wire.ingress, wire.egress)]

@@ -88,7 +88,7 @@ class Cookies:
         self._made = 0
 
     def make(self, key: str, now_ns: int) -> str:
-        """A new one that only who has the password could guess."""
+        """Make a cookie that cannot be guessed without the password, and return it."""
         self._made += 1
         cookie = hmac.new(key.encode(), str(self._made).encode(), "sha256").hexdigest()[:32]
         self._heard[cookie] = now_ns
@@ -131,10 +131,10 @@ def _form(body: bytes) -> dict[str, str]:
 
 
 def _text(item: Mapping[str, Any], key: str, default: str = "") -> str:
-    found = item.get(key, default)
-    if not isinstance(found, str):
+    text = item.get(key, default)
+    if not isinstance(text, str):
         raise HttpError(400, f"{key}: text is wanted")
-    return found
+    return text
 
 
 def _yes(item: Mapping[str, Any], key: str) -> bool:
@@ -161,11 +161,11 @@ class CalientRestSession(HttpSession):
         return Response(response.status, response.body, {**response.headers, **given})
 
     def _error(self, error: HttpError, request: Request | None) -> Response:
-        told = json.dumps(_status(False, str(error))).encode()
+        body = json.dumps(_status(False, str(error))).encode()
         headers = {"content-type": "application/json"}
         if error.status == 401:
             headers["www-authenticate"] = 'Basic realm="Calient"'
-        return Response(error.status, told, headers)
+        return Response(error.status, body, headers)
 
     def _let_in(self, request: Request, now_ns: int) -> str | None:
         """A new cookie, if one is due. Raises HttpError."""
@@ -222,13 +222,13 @@ class CalientRestSession(HttpSession):
             conns = [_text(item, "conn") for item in self._items(request, True)] if verb == "bdel" else None
             if conns is None:
                 conns = [query["conn"] if "conn" in query else _text(self._items(request, False)[0], "conn")]
-            found = self._circuits.find(conns)
+            circuits = self._circuits.find(conns)
             if verb in ("bdel", "delete"):
-                done = yield from self._delete(found, now_ns)
+                done = yield from self._delete(circuits, now_ns)
             else:
-                done = yield from self._switch_light(found, verb == "activate", now_ns)
-        told = [_status(one, "" if one else INVALID) for one in done]
-        return _reply(told if verb in ("badd", "bdel") else told[0])
+                done = yield from self._switch_light(circuits, verb == "activate", now_ns)
+        statuses = [_status(success, "" if success else INVALID) for success in done]
+        return _reply(statuses if verb in ("badd", "bdel") else statuses[0])
 
     def _items(self, request: Request, bulk: bool) -> list[Mapping[str, Any]]:
         """The objects of the body. Raises HttpError."""
@@ -246,7 +246,8 @@ class CalientRestSession(HttpSession):
         return items
 
     def _circuit(self, item: Mapping[str, Any]) -> Circuit | None:
-        """What is asked for; None for what cannot be. Raises HttpError for other types than those wanted."""
+        """Return the requested circuit, None if it cannot exist. Raises HttpError for values of a wrong
+        type."""
         direction = _text(item, "dir", "uni")
         into, out, conn = _text(item, "in"), _text(item, "out"), _text(item, "conn")
         group, name = _text(item, "group", GROUP), _text(item, "name")
@@ -260,39 +261,39 @@ class CalientRestSession(HttpSession):
         plain = f"{source}{'-' if made.two_way else '>'}{destination}"
         return made if direction in ("uni", "bi") and conn in ("", made.conn, plain) else None
 
-    def _add(self, wanted: Sequence[Circuit | None], now_ns: int) -> _Done:
-        asked = [circuit for circuit in wanted if circuit is not None]
-        provisioned = self._circuits.provision(asked)
-        held = [circuit for circuit, fine in zip(asked, provisioned, strict=True) if fine]
+    def _add(self, circuits: Sequence[Circuit | None], now_ns: int) -> _Done:
+        valid = [circuit for circuit in circuits if circuit is not None]
+        provisioned = self._circuits.provision(valid)
+        held = [circuit for circuit, fine in zip(valid, provisioned, strict=True) if fine]
         ticket = self._circuits.make(now_ns, held)
         while not ticket.done:
             yield None
-        return self._which(wanted, self._circuits.done(ticket, held, on=True))
+        return self._which(circuits, self._circuits.done(ticket, held, on=True))
 
-    def _delete(self, found: Sequence[Circuit | None], now_ns: int) -> _Done:
-        fine = self._circuits.idle(found)
-        lit = [circuit for circuit in fine if circuit.active]
+    def _delete(self, circuits: Sequence[Circuit | None], now_ns: int) -> _Done:
+        fine = self._circuits.idle(circuits)
+        active = [circuit for circuit in fine if circuit.active]
         ticket = self._circuits.delete(now_ns, fine)
         while not ticket.done:
             yield None
-        dark = [one for one in fine if one not in lit]
-        return self._which(found, dark + self._circuits.done(ticket, lit, on=False))
+        dark = [candidate for candidate in fine if candidate not in active]
+        return self._which(circuits, dark + self._circuits.done(ticket, active, on=False))
 
-    def _switch_light(self, found: Sequence[Circuit | None], on: bool, now_ns: int) -> _Done:
-        fine = [circuit for circuit in self._circuits.idle(found) if circuit.active is not on]
+    def _switch_light(self, circuits: Sequence[Circuit | None], on: bool, now_ns: int) -> _Done:
+        fine = [circuit for circuit in self._circuits.idle(circuits) if circuit.active is not on]
         ticket = (self._circuits.activate if on else self._circuits.deactivate)(now_ns, fine)
         while not ticket.done:
             yield None
-        return self._which(found, self._circuits.done(ticket, fine, on))
+        return self._which(circuits, self._circuits.done(ticket, fine, on))
 
-    def _which(self, found: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
-        """Whether each entry was done; a circuit named twice is done once."""
+    def _which(self, circuits: Sequence[Circuit | None], done: Sequence[Circuit]) -> list[bool]:
+        """Return whether each entry was carried out. A circuit that is named twice is carried out once."""
         left = {id(circuit) for circuit in done}
-        told = []
-        for circuit in found:
-            told.append(id(circuit) in left)
+        results = []
+        for circuit in circuits:
+            results.append(id(circuit) in left)
             left.discard(id(circuit))
-        return told
+        return results
 
     def _row(self, circuit: Circuit, now_ns: int) -> dict[str, Any]:
         condition = self._circuits.condition(circuit, now_ns)

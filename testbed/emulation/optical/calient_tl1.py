@@ -56,7 +56,7 @@ class _Bulk:
     fine: list[Circuit]
     on: bool
 
-    def told(self) -> str:
+    def state(self) -> str:
         if not self.ticket.done:
             return "In progress"
         failed = self.count - len(self.circuits.done(self.ticket, self.fine, self.on))
@@ -111,8 +111,8 @@ class CalientTl1Session(Tl1Session):
 
     def _one(self, command: Command) -> Circuit:
         """The circuit that a command is about, by its ports or by its identifier. Raises Denial."""
-        told = [part.strip() for block in command.blocks for part in block.split(",") if part.strip()]
-        conns = [part for part in told if ">" in part or "-" in part]
+        words = [part.strip() for block in command.blocks for part in block.split(",") if part.strip()]
+        conns = [part for part in words if ">" in part or "-" in part]
         ends = [part.strip() for part in command.aid.split(",") if part.strip()]
         if len(ends) == 2:
             conns += [f"{ends[0]}{way}{ends[1]}" for way in ">-"]
@@ -122,7 +122,7 @@ class CalientTl1Session(Tl1Session):
         raise Denial("IIAC", INVALID)
 
     def _joins(self, circuit: Circuit, ends: Sequence[str]) -> bool:
-        """Whether these are a circuit's ports."""
+        """Return whether these are a circuit's ports."""
         ports = [self._number(end) for end in ends]
         mine = [circuit.source, circuit.destination]
         return ports == mine or (circuit.two_way and ports == mine[::-1])
@@ -181,18 +181,18 @@ class CalientTl1Session(Tl1Session):
 
     def _enter_bulk(self, command: Command, now_ns: int) -> Answer:
         conns = self._conns(command)
-        wanted: list[Circuit] = []
+        circuits: list[Circuit] = []
         for conn in conns:
             with suppress(CircuitError):
-                wanted.append(self._circuits.new(*self._circuits.read(conn)))
-        done = self._circuits.provision(wanted)
-        made = [circuit for circuit, fine in zip(wanted, done, strict=True) if fine]
+                circuits.append(self._circuits.new(*self._circuits.read(conn)))
+        done = self._circuits.provision(circuits)
+        made = [circuit for circuit, fine in zip(circuits, done, strict=True) if fine]
         return self._begin_bulk(self._circuits.make(now_ns, made), len(conns), made, on=True)
 
     def _delete_bulk(self, command: Command, now_ns: int) -> Answer:
         conns = self._conns(command)
-        found = self._circuits.idle(self._circuits.find(conns))
-        return self._begin_bulk(self._circuits.delete(now_ns, found), len(conns), found, on=False)
+        circuits = self._circuits.idle(self._circuits.find(conns))
+        return self._begin_bulk(self._circuits.delete(now_ns, circuits), len(conns), circuits, on=False)
 
     def _begin_bulk(self, ticket: Ticket, count: int, fine: list[Circuit], *, on: bool) -> Answer:
         self._bulks.last = _Bulk(self._circuits, ticket, count, fine, on)
@@ -200,7 +200,7 @@ class CalientTl1Session(Tl1Session):
 
     def _bulk_status(self, command: Command, now_ns: int) -> Answer:
         bulk = self._bulks.last
-        return Answer(() if bulk is None else (bulk.told(),))
+        return Answer(() if bulk is None else (bulk.state(),))
 
     # Reading
 
@@ -257,16 +257,18 @@ class CalientTl1Session(Tl1Session):
     def _port_sum(self, port: int, circuits: Sequence[Circuit], now_ns: int) -> str:
         label = self.device.label(port).translate(str.maketrans(",=:", "   ", '"')) or "NONE"
         powers = (self._circuits.power(half, now_ns) for half in (port, port + self.device.size))
-        conns = [(one.conn, "ACT" if one.active else "NONE") for one in circuits] + 2 * [("NONE", "NONE")]
-        told = [f"CONNNAME{i}={conn},CONNSTATE{i}={state}" for i, (conn, state) in enumerate(conns[:2], 1)]
+        conns = [(circuit.conn, "ACT" if circuit.active else "NONE") for circuit in circuits] + 2 * [
+            ("NONE", "NONE")
+        ]
+        fields = [f"CONNNAME{i}={conn},CONNSTATE{i}={state}" for i, (conn, state) in enumerate(conns[:2], 1)]
         received, sent = powers
-        return f"{self._circuits.name(port)}:ALIAS={label},INPWR={received},OUTPWR={sent},{','.join(told)}"
+        return f"{self._circuits.name(port)}:ALIAS={label},INPWR={received},OUTPWR={sent},{','.join(fields)}"
 
     def _element(self, command: Command, now_ns: int) -> Answer:
-        told = (
+        fields = (
             f"SERIALNUMBER={self.switch.name},SWPACKAGE={SOFTWARE},STATUS=OK,CHASSISTYPE=S{self.device.size}"
         )
-        return Answer((f"{self.sid}:{told},PLATFORM=VERSION2",))
+        return Answer((f"{self.sid}:{fields},PLATFORM=VERSION2",))
 
 
 recall, session = Circuits.of, CalientTl1Session

@@ -44,20 +44,22 @@ _SOURCE = struct.Struct("=IIQ")
 
 @dataclass(frozen=True)
 class Counters:
-    """What one port has seen since the device was first switched on; none of the counts ever falls.
+    """Counters of one port since the device was first switched on. None of the counts ever falls.
 
     ``rx_*`` and the drops count at the ingress where light entered, ``tx_*`` at the egress where it left.
-    ``dark_drops``: its cross-connect was not ready; ``unset_drops``: there was none; ``blocked_drops``: a
-    port on the way is disabled or failed; ``unplugged_drops``: no interface at the egress; ``dim_drops``: the
-    light would reach its receiver too weak; ``error_drops``: it would reach it weak, and a bit was wrong.
-    Times in nanoseconds, 0 for never: ``last_ns`` the last packet passed, ``gone_ns`` and ``lit_ns`` the last
-    before and the first after the latest change of this port's cross-connect, so :attr:`dark_s` is the dark
-    time seen on the wire.
+    ``dark_drops``: the cross-connect was not ready. ``unset_drops``: there was no cross-connect.
+    ``blocked_drops``: a port on the way is disabled or failed. ``unplugged_drops``: no interface at the
+    egress. ``dim_drops``: the light would be too weak at its receiver. ``error_drops``: it would be weak
+    there, and a bit was wrong.
 
-    A WSS counts as ``dark_drops`` also what came without light from the transmitter, or without a colour, as
-    ``unset_drops`` what came on a wavelength that has no cross-connect. Where it knows the lasers, it counts
-    at its egresses, when a newly tuned ingress sends its first packet there, the other ingresses that are lit
-    towards the egress at that moment: ``receiver_overlaps``, and ``collisions`` where they have the same
+    Times are in nanoseconds, 0 for never. ``last_ns``: the last packet passed. ``gone_ns`` and ``lit_ns``:
+    the last packet before and the first after the latest change of this port's cross-connect, so that
+    :attr:`dark_s` is the dark time seen on the wire.
+
+    A WSS counts as ``dark_drops`` also packets without light from the transmitter or without a colour, and as
+    ``unset_drops`` those on a wavelength that has no cross-connect. If it knows the lasers, it counts at its
+    egresses, when a newly tuned ingress sends its first packet there, the other ingresses that are lit
+    towards the egress at that moment: ``receiver_overlaps``, and ``collisions`` if they have the same
     wavelength.
     """
 
@@ -99,10 +101,10 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Selective:
-    """What makes a device a WSS: its number of wavelengths, the lab's lasers (descriptor of their map), and
-    the laser that is plugged into each ingress.
+    """Traits of a WSS: its number of wavelengths, the lab's lasers (descriptor of their map), and the laser
+    that is plugged into each ingress.
 
-    Without lasers the light says itself which colour it has: each packet's 802.1Q tag is channel + 1.
+    Without lasers each packet carries its colour itself: its 802.1Q tag is channel + 1.
     """
 
     wavelengths: int
@@ -137,9 +139,10 @@ class Datapath:
         ports: int,
         selective: Selective | None = None,
     ) -> Datapath:
-        """The datapath pinned in ``pins``, made if it is not there. ``ports``: highest port number.
+        """Open the datapath pinned in ``pins``, creating it if necessary, and return it. ``ports``: highest
+        port number.
 
-        Raises EbpfError or BuildError; ValueError when the pins belong to another device.
+        Raises EbpfError or BuildError, and ValueError if the pins belong to another device.
         """
         ebpf.ensure_bpffs()
         wavelengths = selective.wavelengths if selective else 0
@@ -149,12 +152,12 @@ class Datapath:
             datapath = cls.resume(pins)
             identity = datapath._maps["identity"]
             layout, size, colours, by_tag, label = _IDENTITY.unpack(identity.lookup(_U32.pack(0)) or b"")
-            found = label.rstrip(b"\0").decode(errors="replace")
-            if (layout, size, colours, bool(by_tag), found) != (LAYOUT, ports, wavelengths, tagged, name):
+            owner = label.rstrip(b"\0").decode(errors="replace")
+            if (layout, size, colours, bool(by_tag), owner) != (LAYOUT, ports, wavelengths, tagged, name):
                 datapath.close()
                 way = ("", " by tag")
                 raise ValueError(
-                    f"{pins}: holds device {found!r} with {size} ports and {colours} wavelengths{way[by_tag]}"
+                    f"{pins}: holds device {owner!r} with {size} ports and {colours} wavelengths{way[by_tag]}"
                     f" (layout {layout}), not {name!r} with {ports} ports and {wavelengths}{way[tagged]}"
                     f" (layout {LAYOUT})"
                 )
@@ -185,7 +188,7 @@ class Datapath:
 
     @classmethod
     def resume(cls, pins: Path) -> Datapath:
-        """The datapath pinned in ``pins``, for a restarted device or for somebody who reads counters."""
+        """Return the datapath pinned in ``pins``, for a restarted device or a reader of counters."""
         program = ebpf.open_pinned(pins / "program")
         maps = {key: ebpf.Map(key, ebpf.open_pinned(pins / key), *size) for key, size in _SIZES.items()}
         return cls(program, maps, resumed=True)
@@ -217,39 +220,40 @@ class Datapath:
         self._maps["cross_connects"].delete(_LIGHT.pack(ingress, _wire_wavelength(wavelength)))
 
     def cross_connects(self) -> dict[tuple[int, int | None], Lit]:
-        """Every cross-connect in the kernel, by ingress and wavelength."""
-        found = {}
+        """Return every cross-connect in the kernel, by ingress and wavelength."""
+        lights = {}
         for key, value in self._maps["cross_connects"].items():
             ingress, wavelength = _LIGHT.unpack(key)
             egress, _, ready_ns, _ = _CROSS_CONNECT.unpack(value)
-            found[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
-        return found
+            lights[ingress, wavelength - 1 if wavelength else None] = Lit(egress, ready_ns)
+        return lights
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
-        """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
+        """Return egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and
+        wavelength."""
         gated = self.admin()
-        found = {}
+        wires = {}
         for key, value in self._maps["cross_connects"].items():
             ingress, wavelength = _LIGHT.unpack(key)
             egress, loss, _, _ = _CROSS_CONNECT.unpack(value)
             if not {ingress, egress} & gated.keys():
-                found[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
-        return found
+                wires[ingress, wavelength - 1 if wavelength else None] = (egress, loss / 1000)
+        return wires
 
     def set_dim(self, spots: Mapping[Spot, float]) -> None:
         """Light that enters there, and no other, is too weak for its receiver: by the share of bits that are
         wrong, 1 where none can be read."""
-        wanted = {
+        entries = {
             _LIGHT.pack(ingress, _wire_wavelength(wavelength)): _DIM.pack(
                 share >= 1, *survival(0.0 if share >= 1 else share)
             )
             for (ingress, wavelength), share in spots.items()
         }
         there = dict(self._maps["dim"].items())
-        for key, value in wanted.items():
+        for key, value in entries.items():
             if there.get(key) != value:
                 self._maps["dim"].update(key, value)
-        for key in there.keys() - wanted.keys():
+        for key in there.keys() - entries.keys():
             self._maps["dim"].delete(key)
 
     # Ports
@@ -264,11 +268,11 @@ class Datapath:
         self._maps["ports"].update(_U32.pack(port), _PORT.pack(ifindex, admin.value))
 
     def admin(self) -> dict[int, Admin]:
-        """Every port that is not enabled."""
-        found = {
+        """Return the state of every port that is not enabled."""
+        states = {
             _U32.unpack(key)[0]: Admin(_PORT.unpack(value)[1]) for key, value in self._maps["ports"].items()
         }
-        return {port: admin for port, admin in found.items() if admin is not Admin.ENABLED}
+        return {port: admin for port, admin in states.items() if admin is not Admin.ENABLED}
 
     def set_label(self, port: int, label: str) -> None:
         if label:
@@ -281,7 +285,7 @@ class Datapath:
         self._maps["labels"].update(_U32.pack(_NO_PORT), _LABEL.pack(recovery.value.encode()))
 
     def stored(self) -> Stored:
-        """What a device remembers over a restart."""
+        """Return the state that a device keeps over a restart."""
         labels = {
             _U32.unpack(key)[0]: _LABEL.unpack(value)[0].rstrip(b"\0").decode(errors="replace")
             for key, value in self._maps["labels"].items()
@@ -292,9 +296,11 @@ class Datapath:
     # Faceplate
 
     def plug(self, ifindex: int, ingress: int, egress: int) -> bool:
-        """An interface of the thread's network namespace becomes the fibre of two ports.
+        """Make an interface of the thread's network namespace the fibre of two ports. Return False if it was
+        so already.
 
-        What it receives enters at ``ingress``, what leaves at ``egress`` it sends. False when it was so.
+        Packets that the interface receives enter at ``ingress``. Packets that leave at ``egress`` are sent by
+        the interface.
         """
         known = self._maps["port_of_ifindex"].lookup(_U32.pack(ifindex)) == _U32.pack(ingress)
         if not known:
@@ -315,13 +321,13 @@ class Datapath:
                 self._maps["ports"].update(_U32.pack(port), _PORT.pack(0, admin))
 
     def plugged(self) -> dict[int, int]:
-        """Ingress port of each interface index that is plugged in."""
+        """Return the ingress port of each interface index that is plugged in."""
         return {
             _U32.unpack(key)[0]: _U32.unpack(value)[0] for key, value in self._maps["port_of_ifindex"].items()
         }
 
     def counters(self, port: int) -> Counters:
-        """Counters of one port. Raises ValueError for a port that the device does not have."""
+        """Return the counters of one port. Raises ValueError for a port that the device does not have."""
         value = self._maps["counters"].lookup(_U32.pack(port))
         if value is None:
             raise ValueError(f"there is no port {port}")

@@ -32,7 +32,7 @@ MAX_LABEL_BYTES = 63
 
 
 class Admin(Enum):
-    """Whether a port may carry light."""
+    """Administrative state of a port."""
 
     ENABLED = 0
     DISABLED = 1
@@ -40,8 +40,8 @@ class Admin(Enum):
 
 
 class Recovery(Enum):
-    """What a switch does with its light when it is switched on again; words of the Open Compute Project's
-    model (cold-boot-recovery)."""
+    """Handling of a switch's light when the switch is switched on again, in the words of the Open Compute
+    Project's model (cold-boot-recovery)."""
 
     #: The mirrors stood while the switch was away, and light with them.
     MAINTAIN = "maintain"
@@ -52,7 +52,7 @@ class Recovery(Enum):
 
 
 class Fault(Enum):
-    """Why a command was refused."""
+    """Reason for a refused command."""
 
     RANGE = "no such port, or on the wrong side"
     CONFLICT = "at odds with what is set"
@@ -76,7 +76,7 @@ class Wire(NamedTuple):
 
     @property
     def spot(self) -> tuple[int, int | None]:
-        """Where its light comes in."""
+        """Return the ingress and the wavelength at which the light comes in."""
         return self.ingress, self.wavelength
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Lit(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a device remembers over a restart."""
+    """State that a device keeps over a restart."""
 
     cross_connects: Mapping[Spot, Lit] = field(default_factory=dict)
     admin: Mapping[int, Admin] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class SetLabel:
 
 @dataclass(frozen=True)
 class SetRecovery:
-    """What the next start does with light."""
+    """Effect that sets what the next start does with light."""
 
     recovery: Recovery
 
@@ -197,11 +197,11 @@ Effect = Light | Dark | Gate | SetLabel | SetRecovery
 
 @dataclass(frozen=True)
 class Mishap:
-    """What goes wrong with a command.
+    """Fault of one command.
 
-    ``share``: how much of what it changes is still done, the removals first; with less than all of it the
-    command is refused. ``late_ns``: how much later than usual its light is tuned. ``ghost``: what it makes
-    is shown like any other and has no light.
+    ``share``: share of the command's changes that is still carried out, the removals first. With a share
+    below 1 the command is refused. ``late_ns``: how much later than usual its light is tuned, nanoseconds.
+    ``ghost``: the new cross-connects are shown like any other and have no light.
     """
 
     share: float = 1.0
@@ -253,7 +253,7 @@ class _Change(NamedTuple):
         return len({*self.remove, *[wire.spot for wire in self.add]})
 
     def first(self, share: float) -> _Change:
-        """The first part of it."""
+        """Return the first part of the change, by share."""
         count = int((len(self.remove) + len(self.add)) * share)
         return _Change(self.remove[:count], self.add[: max(0, count - len(self.remove))])
 
@@ -281,7 +281,7 @@ class OpticalDevice:
         self._random = random.Random(seed)
         self._lit: dict[Spot, Lit] = dict(stored.cross_connects)
         self._feeder: dict[Spot, int] = {
-            (lit.egress, colour): ingress for (ingress, colour), lit in self._lit.items()
+            (light.egress, colour): ingress for (ingress, colour), light in self._lit.items()
         }
         self._admin: dict[int, Admin] = dict(stored.admin)
         self._labels: dict[int, str] = dict(stored.labels)
@@ -308,7 +308,8 @@ class OpticalDevice:
     # Commands
 
     def submit(self, now_ns: int, command: Command) -> Ticket:
-        """Queues a command; :meth:`advance` carries it out when its time has come."""
+        """Queue a command and return its ticket. :meth:`advance` carries the command out when its time has
+        come."""
         ticket = Ticket()
         self._queue.append(_Turn(command, now_ns, ticket, self.mishap(now_ns, ticket)))
         return ticket
@@ -320,7 +321,7 @@ class OpticalDevice:
                 turn.mishap = None
 
     def do(self, now_ns: int, command: Command) -> list[Effect]:
-        """Carries out a command at once, before all that wait. Raises DeviceError."""
+        """Carry out a command immediately, before all that wait. Return its effects. Raises DeviceError."""
         return self._carry_out(command, now_ns, Ticket())
 
     @property
@@ -331,7 +332,7 @@ class OpticalDevice:
         return self._queue[0].due_ns or 0
 
     def advance(self, now_ns: int) -> list[Effect]:
-        """Carries out every command whose time has come; the effects, in order."""
+        """Carry out every command whose time has come. Return the effects, in order."""
         effects: list[Effect] = []
         self._carried_out = []
         while self._queue:
@@ -359,9 +360,9 @@ class OpticalDevice:
             if ticket.made:
                 ticket.tuned_ns += late_ns
             for wire in ticket.made:
-                lit = self._find(wire)
-                if lit is not None:
-                    self._lit[wire.spot] = lit._replace(ready_ns=lit.ready_ns + late_ns)
+                light = self._find(wire)
+                if light is not None:
+                    self._lit[wire.spot] = light._replace(ready_ns=light.ready_ns + late_ns)
 
     def _duration_ns(self, command: Command) -> int:
         each_s, touched = self.profile.command_per_xc_s, 0
@@ -389,10 +390,10 @@ class OpticalDevice:
         effects: list[Effect] = [self._cut(spot) for spot in change.remove]
         ticket.tuned_ns = now_ns
         for wire in change.add:
-            light, at = self._tune(wire, now_ns, mishap.late_ns, mishap.ghost)
+            light, ready_ns = self._tune(wire, now_ns, mishap.late_ns, mishap.ghost)
             if not mishap.ghost:
                 effects.append(light)
-            ticket.tuned_ns = max(ticket.tuned_ns, at)
+            ticket.tuned_ns = max(ticket.tuned_ns, ready_ns)
         ticket.made = change.add
         return effects
 
@@ -454,7 +455,7 @@ class OpticalDevice:
         return Dark(*spot)
 
     def _change(self, command: Command) -> _Change:
-        """What a command does to the cross-connects. Raises DeviceError."""
+        """Return how a command changes the cross-connects. Raises DeviceError."""
         match command:
             case Rewire(add, remove, only, blocked):
                 gone = self._checked(remove)
@@ -462,8 +463,8 @@ class OpticalDevice:
                     if self._find(wire) is None:
                         raise DeviceError(Fault.CONFLICT, f"{wire} is not connected")
                 wires = self._checked(add)
-                wanted = set(wires)
-                away = (wire for wire in self.cross_connects() if wire not in wanted) if only else gone
+                kept = set(wires)
+                away = (wire for wire in self.cross_connects() if wire not in kept) if only else gone
                 spots = tuple(wire.spot for wire in away)
                 new = tuple(wire for wire in wires if self._find(wire) is None)
                 self._check_free(new, set(spots), blocked)
@@ -481,8 +482,8 @@ class OpticalDevice:
 
     def _find(self, wire: Wire) -> Lit | None:
         """The light of a cross-connect, if there is such a one."""
-        lit = self._lit.get(wire.spot)
-        return lit if lit is not None and lit.egress == wire.egress else None
+        light = self._lit.get(wire.spot)
+        return light if light is not None and light.egress == wire.egress else None
 
     def _check_ingress(self, port: int) -> None:
         if not 1 <= port <= self.size:
@@ -529,9 +530,9 @@ class OpticalDevice:
                 if admin is Admin.DISABLED and not blocked:
                     raise DeviceError(Fault.CONFLICT, f"port {port} is disabled")
             for port, source in ((ingress, ingress), (egress, self._feeder.get((egress, colour)))):
-                lit = None if source is None else self._lit.get((source, colour))
-                if source is not None and lit is not None and (source, colour) not in freed:
-                    held = Wire(source, lit.egress, colour)
+                light = None if source is None else self._lit.get((source, colour))
+                if source is not None and light is not None and (source, colour) not in freed:
+                    held = Wire(source, light.egress, colour)
                     raise DeviceError(Fault.CONFLICT, f"port {port} is busy with {held}")
 
     def _check_admin(self, command: SetAdmin) -> None:
@@ -542,21 +543,21 @@ class OpticalDevice:
 
     def _set_admin(self, command: SetAdmin, now_ns: int) -> tuple[list[Effect], int]:
         self._check_admin(command)
-        wanted = Admin.ENABLED if command.enabled else Admin.DISABLED
-        changed = [port for port in dict.fromkeys(command.ports) if self.admin(port) is not wanted]
+        state = Admin.ENABLED if command.enabled else Admin.DISABLED
+        changed = [port for port in dict.fromkeys(command.ports) if self.admin(port) is not state]
         effects: list[Effect] = []
         tuned = now_ns
         if command.enabled:
             # The mirrors find the path anew; dark first, then the gate opens.
             touched = {*changed}
             for wire in [w for w in self.cross_connects() if touched & {w.ingress, w.egress}]:
-                light, at = self._tune(wire, now_ns)
+                light, ready_ns = self._tune(wire, now_ns)
                 effects.append(light)
-                tuned = max(tuned, at)
+                tuned = max(tuned, ready_ns)
         self.ports_revision += 1
         for port in changed:
-            self._admin[port] = wanted
-            effects.append(Gate(port, wanted))
+            self._admin[port] = state
+            effects.append(Gate(port, state))
         return effects, tuned
 
     def _check_label(self, command: SetLabel) -> None:
@@ -582,14 +583,15 @@ class OpticalDevice:
         self._received[faceplate] = light
 
     def fail(self, port: int) -> list[Effect]:
-        """A port breaks; it stays broken."""
+        """Break a port for good. Return the effects. Raises DeviceError."""
         self._check_port(port)
         self._admin[port] = Admin.FAILED
         self.ports_revision += 1
         return [Gate(port, Admin.FAILED)]
 
     def repair(self, now_ns: int, port: int) -> list[Effect]:
-        """A broken port works again, and is enabled; the mirrors find its paths anew."""
+        """Repair and enable a broken port. The mirrors find its paths again. Return the effects, none if the
+        port was not broken. Raises DeviceError."""
         self._check_port(port)
         if self.admin(port) is not Admin.FAILED:
             return []
@@ -597,49 +599,54 @@ class OpticalDevice:
         return self._set_admin(SetAdmin((port,), True), now_ns)[0]
 
     def lose(self, wire: Wire) -> list[Effect]:
-        """A cross-connect is gone by itself, if it is there."""
+        """Drop a cross-connect, as if it were lost by itself. Return the effects, none if there is no such
+        cross-connect."""
         return [] if self._find(wire) is None else [self._cut(wire.spot)]
 
     def realign(self, now_ns: int, wire: Wire) -> list[Effect]:
-        """The mirrors find a cross-connect's path anew, if it is there."""
+        """Have the mirrors find a cross-connect's path again. Return the effects, none if there is no such
+        cross-connect."""
         return [] if self._find(wire) is None else [self._tune(wire, now_ns)[0]]
 
     # Reading
 
     def remembered(self) -> dict[str, Any]:
-        """Notes as they are now."""
+        """Return the notes, brought up to date."""
         self.notes |= {whose: memory() for whose, memory in self.memories.items()}
         return dict(self.notes)
 
     def cross_connects(self) -> tuple[Wire, ...]:
-        """Every cross-connect, tuned or not, in order of ingress and wavelength."""
-        return tuple([Wire(spot[0], lit.egress, spot[1]) for spot, lit in sorted(self._lit.items())])
+        """Return every cross-connect, tuned or not, in order of ingress and wavelength."""
+        return tuple([Wire(spot[0], light.egress, spot[1]) for spot, light in sorted(self._lit.items())])
 
     def since_ns(self, wire: Wire) -> int | None:
-        """Time since which a cross-connect passes packets; None if it does not exist."""
-        lit = self._find(wire)
-        return None if lit is None else lit.ready_ns
+        """Return the time since which a cross-connect passes packets, nanoseconds, or None if it does not
+        exist."""
+        light = self._find(wire)
+        return None if light is None else light.ready_ns
 
     def tuned_ns(self, wires: Iterable[Wire], now_ns: int) -> int:
-        """Time at which the mirrors of all these stand; now if none exists."""
+        """Return the time at which the mirrors of all these cross-connects are tuned, nanoseconds, or
+        ``now_ns`` if none exists."""
         ready = [self.since_ns(wire) for wire in wires]
         retrain_ns = round(self.profile.retrain_s * NS)
-        return max((at - retrain_ns for at in ready if at is not None), default=now_ns)
+        return max((ready_ns - retrain_ns for ready_ns in ready if ready_ns is not None), default=now_ns)
 
     def is_ghost(self, wire: Wire) -> bool:
-        """Whether it is shown and has no light."""
-        lit = self._find(wire)
-        return lit is not None and lit.ghost
+        """Return whether a cross-connect is shown but has no light."""
+        light = self._find(wire)
+        return light is not None and light.ghost
 
     def peer(self, port: int, wavelength: int | None = None) -> int | None:
-        """The other end of a port's cross-connect. Raises DeviceError for what is not there."""
+        """Return the other end of a port's cross-connect, None without one. Raises DeviceError for a port or
+        wavelength that does not exist."""
         self._check_port(port)
         self._check_wavelength(wavelength)
-        lit = self._lit.get((port, wavelength))
-        return lit.egress if lit else self._feeder.get((port, wavelength))
+        light = self._lit.get((port, wavelength))
+        return light.egress if light else self._feeder.get((port, wavelength))
 
     def admin(self, port: int) -> Admin:
-        """Raises DeviceError for a port that is not there."""
+        """Return the administrative state of a port. Raises DeviceError for a port that does not exist."""
         self._check_port(port)
         return self._admin.get(port, Admin.ENABLED)
 
@@ -648,18 +655,21 @@ class OpticalDevice:
         return self._labels.get(port, "")
 
     def is_plugged(self, faceplate: int) -> bool:
-        """Whether a fibre is plugged into a faceplate port."""
+        """Return whether a fibre is plugged into a faceplate port."""
         return faceplate in self._received
 
     def peers(self, port: int) -> list[int]:
-        """The other ends of all of a port's cross-connects. Raises DeviceError for what is not there."""
+        """Return the other ends of all of a port's cross-connects. Raises DeviceError for a port that does
+        not exist."""
         self._check_port(port)
         return sorted({wire.egress if port <= self.size else wire.ingress for wire in self._wires(port)})
 
     def port_state(self, port: int, now_ns: int) -> PortState:
-        """BLOCKED without a cross-connect or when a port on its way is not enabled.
+        """Return the state of a port: BLOCKED without a cross-connect, or if a port on its way is not
+        enabled.
 
-        Of a port with several wavelengths, TUNED when all that can carry light do.
+        A port with several wavelengths is TUNED if all that can carry light are. Raises DeviceError for a
+        port that does not exist.
         """
         if self.admin(port) is Admin.FAILED:
             return PortState.FAILED
@@ -669,12 +679,13 @@ class OpticalDevice:
         return PortState.TUNED if all(self.is_tuned(w, now_ns) for w in wires) else PortState.TUNING
 
     def is_tuned(self, wire: Wire, now_ns: int) -> bool:
-        """Whether its mirrors stand; False for a cross-connect that there is not."""
-        lit = self._find(wire)
-        return lit is not None and now_ns >= lit.ready_ns - round(self.profile.retrain_s * NS)
+        """Return whether the mirrors of a cross-connect are tuned, False if it does not exist."""
+        light = self._find(wire)
+        return light is not None and now_ns >= light.ready_ns - round(self.profile.retrain_s * NS)
 
     def insertion_loss_db(self, ingress: int, egress: int) -> float:
-        """Factory insertion loss of a path: triangular between the profile's least, typical and most."""
+        """Return the factory insertion loss of a path in dB: triangular between the profile's least, typical
+        and greatest."""
         profile = self.profile
         if profile.loss_min_db == profile.loss_max_db:
             return profile.loss_min_db
@@ -682,7 +693,8 @@ class OpticalDevice:
         return dice.triangular(profile.loss_min_db, profile.loss_max_db, profile.loss_typ_db)
 
     def loss_db(self, wire: Wire) -> float:
-        """Loss (dB) of a cross-connect since it was last tuned: the path's own, and the mirrors' error."""
+        """Return the loss (dB) of a cross-connect since it was last tuned: the path's own loss and the
+        mirrors' error."""
         loss_db, spread = self.insertion_loss_db(wire.ingress, wire.egress), self.profile.repeatability_db
         if spread:
             # Drawn from the moment of tuning, so that a restarted device reads the same.
@@ -692,12 +704,13 @@ class OpticalDevice:
         return max(0.0, loss_db)
 
     def light_of(self, wire: Wire) -> Light:
-        """The effect that makes a cross-connect that stands."""
+        """Return the effect that makes an existing cross-connect."""
         ready_ns = self._lit[wire.spot].ready_ns
         return Light(wire.ingress, wire.egress, ready_ns, wire.wavelength, self.loss_db(wire))
 
     def wires(self) -> dict[Spot, tuple[int, float]]:
-        """Egress and loss (dB) of every cross-connect whose ports are enabled, by ingress and wavelength."""
+        """Return egress and loss (dB) of every cross-connect whose ports are enabled and that has light, by
+        ingress and wavelength."""
         return {
             wire.spot: (wire.egress, self.loss_db(wire))
             for wire in self.cross_connects()
@@ -705,10 +718,12 @@ class OpticalDevice:
         }
 
     def power_dbm(self, port: int, now_ns: int) -> float:
-        """What the port's monitor reads: the received power at an ingress, what leaves at an egress.
+        """Return the power at the port's monitor in dBm: the received power at an ingress, the leaving power
+        at an egress.
 
-        The profile's ``dark_dbm`` (the monitor's floor) without light. A fibre brings light while its far
-        end is up; a WSS reads no single wavelength and takes the strongest of those that lead to the port.
+        Without light that is the profile's ``dark_dbm``, the monitor's floor. A fibre brings light while its
+        far end is up. A WSS reads no single wavelength and takes the strongest of those that lead to the
+        port. Raises DeviceError for a port that does not exist.
         """
         self._check_port(port)
         read = self.profile.dark_dbm
@@ -716,33 +731,36 @@ class OpticalDevice:
             power = self.arriving_dbm(port, None) if self._received.get(port) else None
             return read if power is None else max(read, power)
         for wire in self._wires(port):
-            lit = self._received.get(wire.ingress) and not self._is_gated(wire) and not self.is_ghost(wire)
-            if lit and self.is_tuned(wire, now_ns):
+            has_light = (
+                self._received.get(wire.ingress) and not self._is_gated(wire) and not self.is_ghost(wire)
+            )
+            if has_light and self.is_tuned(wire, now_ns):
                 power = self.arriving_dbm(wire.ingress, wire.wavelength)
                 if power is not None:
                     read = max(read, received_dbm(power, [self.loss_db(wire)]))
         return read
 
     def alarms(self, now_ns: int) -> list[Alarm]:
-        """Failed ports; ingress ports without light; tuned egress ports below the power threshold."""
-        found = [
+        """Return an alarm for each failed port, ingress port without light, and tuned egress port below the
+        power threshold."""
+        alarms = [
             Alarm(port, "FAILED", "the port has failed")
             for port, admin in sorted(self._admin.items())
             if admin is Admin.FAILED
         ]
         for port in range(1, self.size + 1):
             if port not in self._received:
-                found.append(Alarm(port, "LOS", "nothing is plugged in"))
+                alarms.append(Alarm(port, "LOS", "nothing is plugged in"))
             elif self.power_dbm(port, now_ns) < self.profile.los_dbm:
-                found.append(Alarm(port, "LOS", "no light comes in"))
+                alarms.append(Alarm(port, "LOS", "no light comes in"))
         for egress in sorted({port for port, _ in self._feeder}):
             tuned = self.port_state(egress, now_ns) is PortState.TUNED
             power, least = self.power_dbm(egress, now_ns), self.least_dbm.get(egress, self.profile.los_dbm)
             if tuned and power < max(least, self.profile.los_dbm):
                 feeders = ", ".join(str(wire.ingress) for wire in self._wires(egress))
                 weak = "too little" if power >= self.profile.los_dbm else "no"
-                found.append(Alarm(egress, "LOS", f"{weak} light from port {feeders}"))
-        return found
+                alarms.append(Alarm(egress, "LOS", f"{weak} light from port {feeders}"))
+        return alarms
 
     def unplugged(self, faceplate: int) -> None:
         """Note that nothing is plugged into a faceplate port any more."""

@@ -22,8 +22,11 @@ from ringlight.testbed.emulation.optical.device import OpticalDevice
 
 @dataclass(frozen=True)
 class LightPlan:
-    """What a switch must know of the lab's light. ``pins``: directory in bpffs of each switch; ``scarce``:
-    some path might leave a receiver too little, so every change has to be followed."""
+    """Facts about the lab's light that a switch needs.
+
+    ``pins``: directory in bpffs of each switch. ``scarce``: the light of some path might be too weak for its
+    receiver, so that every change must be followed.
+    """
 
     fibres: Fibres
     pins: Mapping[str, Path]
@@ -41,7 +44,7 @@ class LightPlan:
 
     @classmethod
     def read(cls, path: Path) -> LightPlan:
-        """Raises OSError or ValueError."""
+        """Read a plan from a file and return it. Raises OSError or ValueError."""
         written = json.loads(path.read_text(encoding="utf-8"))
         far = {(a, p): (b, q) for a, p, b, q in written["far"]}
         fibres = Fibres(Optics(**written["optics"]), written["size"], far)
@@ -49,7 +52,8 @@ class LightPlan:
 
 
 def light_plan(fabric: Fabric, directory: Path) -> LightPlan:
-    """Plan the light of a fabric's lab; ``directory``: in bpffs, with one of each switch in it."""
+    """Plan the light of a fabric's lab and return the plan. ``directory``: in bpffs, with a directory of each
+    switch."""
     switches = {name: s for name, s in fabric.optical_switches.items() if s.has_datapath}
     far = {
         (near.node, near.number): (end.node, end.number)
@@ -87,7 +91,8 @@ class FarLight:
             datapath.close()
 
     def arriving_dbm(self, ingress: int, wavelength: int | None) -> float | None:
-        """Power that comes in at an ingress, None for none; of a switch that is not up yet nothing comes."""
+        """Return the power (dBm) that arrives at an ingress, None without light. No light arrives from a
+        switch that is not up yet."""
         return arriving_dbm(self._plan.fibres, self._wires, self._name, ingress, wavelength)
 
     def follow(self) -> None:

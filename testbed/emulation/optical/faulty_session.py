@@ -42,12 +42,12 @@ class FaultySession:
 
     @property
     def established(self) -> bool:
-        """Whether its client has said who it is, where the protocol asks."""
+        """Return whether the client has logged in, True if the protocol has no login."""
         return getattr(self.inner, "established", True)
 
     @property
     def keeps_time(self) -> bool:
-        """Whether its client has chosen how long it may be silent, and the protocol sees to it."""
+        """Return whether the client has chosen how long it may be silent, and the protocol enforces that."""
         return getattr(self.inner, "keeps_time", False)
 
     @property
@@ -55,7 +55,7 @@ class FaultySession:
         if self._over:
             return None
         due = [self.inner.next_ns, self._ends_ns, self._held[0][0] if self._held else None]
-        return min((at for at in due if at is not None), default=None)
+        return min((due_ns for due_ns in due if due_ns is not None), default=None)
 
     @property
     def _gone(self) -> bool:
@@ -78,13 +78,13 @@ class FaultySession:
         # Commands that come meanwhile are this session's.
         self._faults.speaker = self
         try:
-            said = self.inner.advance(now_ns)
+            reply = self.inner.advance(now_ns)
         finally:
             self._faults.speaker = None
         if self._silenced is not None:
             self._fade(*self._silenced, now_ns)
-        elif said and not self._cut:
-            self._say(said, now_ns)
+        elif reply and not self._cut:
+            self._say(reply, now_ns)
         out = bytearray()
         while self._held and self._held[0][0] <= now_ns:
             out += self._held.popleft()[1]
@@ -97,16 +97,16 @@ class FaultySession:
         if self._ends_ns is not None and now_ns >= self._ends_ns:
             self._over, self._ends_ns = True, None
 
-    def _say(self, said: bytes, now_ns: int) -> None:
+    def _say(self, reply: bytes, now_ns: int) -> None:
         at_ns, apart_ns = now_ns, 0
         for fault in self._faults.on_reply(self, self._can):
             match fault.spec.kind:
                 case Kind.AUTONOMOUS if self._interrupted is not None:
-                    said = self._interrupted(said, now_ns)
+                    reply = self._interrupted(reply, now_ns)
                 case Kind.GARBAGE:
-                    said = _garbage(said, fault)
+                    reply = _garbage(reply, fault)
                 case Kind.TRUNCATE:
-                    said, self._cut = said[: len(said) // 2], True
+                    reply, self._cut = reply[: len(reply) // 2], True
                 case Kind.SLOW_DRIP:
                     apart_ns = max(apart_ns, fault.delay_ns)
                 case Kind.LATE:
@@ -114,18 +114,18 @@ class FaultySession:
         # In order, whatever is held already.
         at_ns = max(at_ns, self._held[-1][0]) if self._held else at_ns
         if not apart_ns:
-            self._held.append((at_ns, said))
+            self._held.append((at_ns, reply))
             return
-        for number in range(len(said)):
-            self._held.append((at_ns + number * apart_ns, said[number : number + 1]))
+        for number in range(len(reply)):
+            self._held.append((at_ns + number * apart_ns, reply[number : number + 1]))
 
     def _can(self, kind: Kind) -> bool:
         return kind is not Kind.AUTONOMOUS or self._interrupted is not None
 
 
-def _garbage(said: bytes, fault: Injected) -> bytes:
+def _garbage(reply: bytes, fault: Injected) -> bytes:
     """Random bytes in place of a reply, as many, with the end of a line.
 
     Another fault may have left nothing of the reply.
     """
-    return fault.dice.randbytes(len(said) - 1) + b"\n" if said else b""
+    return fault.dice.randbytes(len(reply) - 1) + b"\n" if reply else b""

@@ -51,7 +51,7 @@ Asked = tuple[list[Command], Callable[[], None]]
 
 
 def read_path(prefix: Any, path: Any) -> Path:
-    """The steps of a path. Raises CallError."""
+    """Return the steps of a path. Raises CallError."""
     if path.element or prefix.element:
         raise CallError(Status.UNIMPLEMENTED, "paths have elem, not the old element")
     return tuple(
@@ -79,15 +79,15 @@ def _scalar(leaf: Any) -> Any:
             return gnmi.TypedValue(uint_val=int(leaf))
 
 
-def json_value(told: Any, encoding: int) -> Any:
-    """JSON in one of its two encodings."""
-    text = json.dumps(told, separators=(",", ":")).encode()
+def json_value(node: Any, encoding: int) -> Any:
+    """Return a value as JSON in one of gNMI's two encodings."""
+    text = json.dumps(node, separators=(",", ":")).encode()
     ietf = encoding == gnmi.JSON_IETF
     return gnmi.TypedValue(json_ietf_val=text) if ietf else gnmi.TypedValue(json_val=text)
 
 
 def read_value(value: Any) -> Any:
-    """Raises CallError."""
+    """Return the Python value of a TypedValue. Raises CallError."""
     kind = value.WhichOneof("value")
     try:
         match kind:
@@ -104,11 +104,11 @@ def _without(node: Any, name: str | None) -> Any:
     """Copy of a tree without the containers of that name."""
     if name is None or not isinstance(node, dict):
         return node
-    found = type(node)() if type(node) is dict else type(node)(key=node.key)  # type: ignore[attr-defined]
+    copy = type(node)() if type(node) is dict else type(node)(key=node.key)  # type: ignore[attr-defined]
     for key, child in node.items():
         if key != name or not isinstance(child, dict):
-            found[key] = _without(child, name)
-    return found
+            copy[key] = _without(child, name)
+    return copy
 
 
 @dataclass
@@ -129,7 +129,7 @@ class _Subscription:
     encoding: int
     updates_only: bool = False
     interval_ns: int = 0
-    told: dict[Path, Any] = field(default_factory=dict)
+    last_sent: dict[Path, Any] = field(default_factory=dict)
     look_ns: int = 0
     sample_ns: int = 0
 
@@ -166,22 +166,26 @@ class GnmiSession(ABC):
 
     @property
     def keeps_time(self) -> bool:
-        """Whether the session may idle: a subscriber to changes listens however long nothing changes."""
+        """Return whether the session may idle: a subscriber to changes listens even if nothing changes."""
         return self.next_ns is not None
 
     @property
     def next_ns(self) -> int | None:
-        due = [one.look_ns for one in self._subscriptions if one.mode == gnmi.SubscriptionList.STREAM]
+        due = [
+            subscription.look_ns
+            for subscription in self._subscriptions
+            if subscription.mode == gnmi.SubscriptionList.STREAM
+        ]
         return min(due, default=None)
 
     def feed(self, data: bytes) -> None:
         for call in self._calls.feed(data):
             self._fed[call.number] = call
 
-    def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """Add an HTTP/2 ping before a reply, or after the settings that open a connection."""
+    def interrupted(self, reply: bytes, now_ns: int) -> bytes:
+        """Return the reply with an HTTP/2 ping before it, or after the settings that open a connection."""
         ping = self._calls.ping()
-        return said + ping if self._calls.opening else ping + said
+        return reply + ping if self._calls.opening else ping + reply
 
     def advance(self, now_ns: int) -> bytes:
         fed, self._fed = self._fed, {}
@@ -193,7 +197,9 @@ class GnmiSession(ABC):
             except DecodeError:
                 self._calls.finish(call, Status.INVALID_ARGUMENT, "not the message of this call")
         self._finish_settings()
-        self._subscriptions = [one for one in self._subscriptions if not one.call.over]
+        self._subscriptions = [
+            open_subscription for open_subscription in self._subscriptions if not open_subscription.call.over
+        ]
         for subscription in self._subscriptions:
             self._stream(subscription, now_ns)
         return self._calls.take()
@@ -244,17 +250,20 @@ class GnmiSession(ABC):
 
     @abstractmethod
     def _asked(self, request: Any) -> Asked:
-        """What a Set asks for. Raises TreeError or CallError."""
+        """Return the commands that a Set requests, and a function to call once they are carried out. Raises
+        TreeError or CallError."""
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
         """A container or a leaf, in JSON."""
         module = next((self.modules[step.name] for step in reversed(place) if step.name in self.modules), "")
         ietf = encoding == gnmi.JSON_IETF
-        told = plain(node, ietf, self.modules, module)
-        if ietf and isinstance(told, dict):
+        document = plain(node, ietf, self.modules, module)
+        if ietf and isinstance(document, dict):
             # The outermost names have their model's, whatever the path says.
-            told = {name if ":" in name or not module else f"{module}:{name}": x for name, x in told.items()}
-        return json_value(told, encoding)
+            document = {
+                name if ":" in name or not module else f"{module}:{name}": x for name, x in document.items()
+            }
+        return json_value(document, encoding)
 
     def _path(self, prefix: Any, path: Any) -> Path:
         """The steps of a path. Raises CallError."""
@@ -265,7 +274,7 @@ class GnmiSession(ABC):
         return write_path(path)
 
     def _refusal(self, error: DeviceError) -> str:
-        """What is told of a command that the device has refused."""
+        """Return the text that a client gets if the device has refused a command."""
         return str(error)
 
     def _read(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
@@ -281,7 +290,7 @@ class GnmiSession(ABC):
             self._path(request.prefix, gnmi.Path())
         ]
         root = self._read(paths, now_ns)
-        found = []
+        notifications = []
         for path in paths:
             nodes = list(find(root, path))
             updates = [
@@ -293,12 +302,15 @@ class GnmiSession(ABC):
             ]
             if not nodes and not in_empty_list(root, path):
                 raise CallError(Status.NOT_FOUND, f"{shown(path)} is not there")
-            found.append(gnmi.Notification(timestamp=time.time_ns(), update=updates))
-        return gnmi.GetResponse(notification=found)
+            notifications.append(gnmi.Notification(timestamp=time.time_ns(), update=updates))
+        return gnmi.GetResponse(notification=notifications)
 
     def _updates(self, place: Path, node: Any, encoding: int) -> list[Any]:
         if encoding == gnmi.PROTO:
-            return [gnmi.Update(path=self._shown(at), val=_scalar(leaf)) for at, leaf in leaves(node, place)]
+            return [
+                gnmi.Update(path=self._shown(leaf_path), val=_scalar(leaf))
+                for leaf_path, leaf in leaves(node, place)
+            ]
         return [gnmi.Update(path=self._shown(place), val=self._value(node, encoding, place))]
 
     def _check_encoding(self, encoding: int) -> None:
@@ -315,8 +327,8 @@ class GnmiSession(ABC):
             raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
         done = (
             (gnmi.UpdateResult.DELETE, request.delete),
-            (gnmi.UpdateResult.REPLACE, [one.path for one in request.replace]),
-            (gnmi.UpdateResult.UPDATE, [one.path for one in request.update]),
+            (gnmi.UpdateResult.REPLACE, [update.path for update in request.replace]),
+            (gnmi.UpdateResult.UPDATE, [update.path for update in request.update]),
         )
         results = [
             gnmi.UpdateResult(path=write_path(read_path(request.prefix, path)), op=operation)
@@ -345,7 +357,9 @@ class GnmiSession(ABC):
     # Subscribe
 
     def _subscribe(self, call: Call, now_ns: int) -> None:
-        known = next((one for one in self._subscriptions if one.call is call), None)
+        known = next(
+            (subscription for subscription in self._subscriptions if subscription.call is call), None
+        )
         while call.messages:
             request = gnmi.SubscribeRequest.FromString(call.messages.popleft())
             kind = request.WhichOneof("request")
@@ -366,59 +380,65 @@ class GnmiSession(ABC):
     def _synchronised(self, call: Call) -> None:
         self._calls.send(call, gnmi.SubscribeResponse(sync_response=True).SerializeToString())
 
-    def _begin(self, call: Call, wanted: Any, now_ns: int) -> _Subscription:
-        self._check_encoding(wanted.encoding)
-        if wanted.use_aliases or not wanted.subscription:
+    def _begin(self, call: Call, request: Any, now_ns: int) -> _Subscription:
+        self._check_encoding(request.encoding)
+        if request.use_aliases or not request.subscription:
             raise CallError(Status.INVALID_ARGUMENT, "a subscription has paths and no aliases")
-        paths = [self._path(wanted.prefix, one.path) for one in wanted.subscription]
+        paths = [self._path(request.prefix, subscription.path) for subscription in request.subscription]
         intervals = [
-            max(one.sample_interval, _LEAST_INTERVAL_NS)
-            for one in wanted.subscription
-            if one.mode == gnmi.SAMPLE
+            max(subscription.sample_interval, _LEAST_INTERVAL_NS)
+            for subscription in request.subscription
+            if subscription.mode == gnmi.SAMPLE
         ]
         return _Subscription(
             call,
             paths,
-            wanted.mode,
-            wanted.encoding,
-            wanted.updates_only,
+            request.mode,
+            request.encoding,
+            request.updates_only,
             min(intervals, default=0),
             look_ns=now_ns + _LOOK_NS,
             sample_ns=now_ns + min(intervals, default=0),
         )
 
-    def _stream(self, one: _Subscription, now_ns: int) -> None:
-        if one.mode != gnmi.SubscriptionList.STREAM or now_ns < one.look_ns:
+    def _stream(self, subscription: _Subscription, now_ns: int) -> None:
+        if subscription.mode != gnmi.SubscriptionList.STREAM or now_ns < subscription.look_ns:
             return
-        one.look_ns = now_ns + _LOOK_NS
+        subscription.look_ns = now_ns + _LOOK_NS
         if self._calls.waiting_bytes > MAX_WAITING_BYTES:
             return
-        sample = one.interval_ns > 0 and now_ns >= one.sample_ns
+        sample = subscription.interval_ns > 0 and now_ns >= subscription.sample_ns
         if sample:
-            one.sample_ns = now_ns + one.interval_ns
-        self._tell(one, now_ns, everything=sample)
+            subscription.sample_ns = now_ns + subscription.interval_ns
+        self._tell(subscription, now_ns, everything=sample)
 
-    def _tell(self, one: _Subscription, now_ns: int, everything: bool) -> None:
-        """What is there, or what has changed since it was told."""
-        root = self._read(one.paths, now_ns)
+    def _tell(self, subscription: _Subscription, now_ns: int, everything: bool) -> None:
+        """Send a subscriber everything, or what has changed since the last notification."""
+        root = self._read(subscription.paths, now_ns)
         now = {
-            at: leaf
-            for path in one.paths
+            leaf_path: leaf
+            for path in subscription.paths
             for place, node in find(root, path)
-            for at, leaf in leaves(node, place)
+            for leaf_path, leaf in leaves(node, place)
         }
-        first = not one.told and not everything
-        before, one.told = one.told, now
-        if first and one.updates_only:
-            one.updates_only = False
+        first = not subscription.last_sent and not everything
+        before, subscription.last_sent = subscription.last_sent, now
+        if first and subscription.updates_only:
+            subscription.updates_only = False
             return
-        fresh = {at: leaf for at, leaf in now.items() if everything or before.get(at) != leaf}
-        gone = [at for at in before if at not in now]
+        fresh = {
+            leaf_path: leaf for leaf_path, leaf in now.items() if everything or before.get(leaf_path) != leaf
+        }
+        gone = [leaf_path for leaf_path in before if leaf_path not in now]
         if not fresh and not gone:
             return
         note = gnmi.Notification(
             timestamp=time.time_ns(),
-            update=[update for at, leaf in fresh.items() for update in self._updates(at, leaf, one.encoding)],
-            delete=[self._shown(at) for at in gone],
+            update=[
+                update
+                for leaf_path, leaf in fresh.items()
+                for update in self._updates(leaf_path, leaf, subscription.encoding)
+            ],
+            delete=[self._shown(leaf_path) for leaf_path in gone],
         )
-        self._calls.send(one.call, gnmi.SubscribeResponse(update=note).SerializeToString())
+        self._calls.send(subscription.call, gnmi.SubscribeResponse(update=note).SerializeToString())

@@ -33,7 +33,7 @@ _PREFIX = struct.Struct("!BI")
 
 
 class Status(IntEnum):
-    """How a call ends."""
+    """Status with which a call ends."""
 
     OK = 0
     INVALID_ARGUMENT = 3
@@ -86,11 +86,11 @@ class Calls:
 
     @property
     def waiting_bytes(self) -> int:
-        """What could not be sent yet."""
+        """Return the number of bytes that could not be sent yet."""
         return sum(len(call.waiting) for call in self._calls.values())
 
     def feed(self, data: bytes) -> list[Call]:
-        """The calls that these bytes begin or carry on."""
+        """Return the calls that these bytes begin or continue."""
         if self.over:
             return []
         touched: dict[int, Call] = {}
@@ -142,7 +142,10 @@ class Calls:
             if length > MAX_MESSAGE_BYTES:
                 raise CallError(Status.RESOURCE_EXHAUSTED, f"a message is at most {MAX_MESSAGE_BYTES} bytes")
             if len(call.received) < _PREFIX.size + length:
-                if sum(len(one.received) for one in self._calls.values()) > MAX_MESSAGE_BYTES + _PREFIX.size:
+                if (
+                    sum(len(other.received) for other in self._calls.values())
+                    > MAX_MESSAGE_BYTES + _PREFIX.size
+                ):
                     raise CallError(
                         Status.RESOURCE_EXHAUSTED,
                         f"messages that come at the same time are at most {MAX_MESSAGE_BYTES} bytes",
@@ -171,14 +174,14 @@ class Calls:
             call.trailers.append(("grpc-message", text))
 
     def ping(self) -> bytes:
-        """A frame that asks whether the client is there; empty when the connection has ended."""
+        """Return a ping frame that checks whether the client is there, empty if the connection has ended."""
         if self.over:
             return b""
         self._connection.ping(b"ringlght")
         return bytes(self._connection.data_to_send())
 
     def take(self) -> bytes:
-        """What goes to the client now."""
+        """Return the bytes to send to the client now."""
         try:
             for call in list(self._calls.values()):
                 self._flush(call)

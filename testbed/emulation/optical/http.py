@@ -58,7 +58,7 @@ class HttpError(Exception):
 
 
 def basic_login(request: Request) -> tuple[str, str] | None:
-    """User and password of basic authentication; None without any."""
+    """Return user and password of basic authentication, None without any."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -86,7 +86,8 @@ class HttpSession(Conversation[Response]):
         raise NotImplementedError
 
     def _error(self, error: HttpError, request: Request | None) -> Response:
-        """What is said of a request that is refused; None: it could not be read."""
+        """Return the response to a request that is refused. ``request``: None if the request could not be
+        read."""
         return Response(error.status, f"{error}\n".encode(), {"content-type": "text/plain; charset=utf-8"})
 
     @property
@@ -95,7 +96,8 @@ class HttpSession(Conversation[Response]):
 
     @property
     def idle(self) -> bool:
-        """Whether everything fed so far is done and answered; half a request is nothing to wait for."""
+        """Return whether everything fed so far is done and answered. An incomplete request does not
+        count."""
         return super().idle and not self._waiting
 
     def feed(self, data: bytes) -> None:
@@ -103,12 +105,13 @@ class HttpSession(Conversation[Response]):
         if not self.over:
             self._waiting += data
 
-    def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """Put an interim reply (103) before the answer, which a client must skip."""
-        return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n" + said
+    def interrupted(self, reply: bytes, now_ns: int) -> bytes:
+        """Return the answer with an interim response (103) before it, which a client must skip."""
+        return b"HTTP/1.1 103 Early Hints\r\nlink: </>; rel=preload\r\n\r\n" + reply
 
     def advance(self, now_ns: int) -> bytes:
-        """Does what can be done now. May leave commands with the device: advance it, then call again."""
+        """Do what can be done now, and return the bytes to send. May leave commands with the device: advance
+        the device, then call again."""
         out = bytearray()
         self._wake_ns = None
         while not self.over:

@@ -26,7 +26,7 @@ class Tuned:
     ready_ns: int
     until_ns: int
 
-    def lit(self, now_ns: int) -> bool:
+    def is_lit(self, now_ns: int) -> bool:
         return self.ready_ns <= now_ns < self.until_ns
 
 
@@ -38,7 +38,7 @@ class Lasers:
 
     @classmethod
     def create(cls, pin: Path, count: int) -> Lasers:
-        """A new map for lasers 0..count-1, all dark, pinned. Raises EbpfError."""
+        """Create and pin a map for lasers 0..count-1, all dark, and return it. Raises EbpfError."""
         ebpf.ensure_bpffs()
         pin.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         table = ebpf.create_map("lasers", _U32.size, _LASER.size, max(1, count))
@@ -51,7 +51,7 @@ class Lasers:
 
     @classmethod
     def open(cls, pin: Path) -> Lasers:
-        """Raises EbpfError."""
+        """Open a pinned map of lasers and return it. Raises EbpfError."""
         return cls(ebpf.Map("lasers", ebpf.open_pinned(pin), _U32.size, _LASER.size))
 
     @property
@@ -71,7 +71,7 @@ class Lasers:
         self._table.update(_U32.pack(laser), _LASER.pack(0, 0, 0, 0))
 
     def read(self, laser: int) -> Tuned | None:
-        """What the kernel has for it; None when it is switched off."""
+        """Return the state of a laser in the kernel, None if the laser is switched off."""
         value = self._table.lookup(_U32.pack(laser))
         channel, _, ready_ns, until_ns = _LASER.unpack(value) if value else (0, 0, 0, 0)
         return Tuned(channel - 1, ready_ns, until_ns) if channel else None

@@ -39,11 +39,11 @@ class OcpSession(GnmiSession):
 
     def _asked(self, request: Any) -> Asked:
         change = Change(self._device, self._names)
-        for one in request.delete:
-            change.delete(read_path(request.prefix, one))
+        for item in request.delete:
+            change.delete(read_path(request.prefix, item))
         for replaces, updates in ((True, request.replace), (False, request.update)):
-            for one in updates:
-                path, value = read_path(request.prefix, one.path), read_value(one.val)
+            for item in updates:
+                path, value = read_path(request.prefix, item.path), read_value(item.val)
                 if replaces and path[:1] == (Step("connections"),):
                     change.delete(path)
                 change.update(path, value)

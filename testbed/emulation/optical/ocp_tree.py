@@ -62,7 +62,7 @@ def port_name(port: int) -> str:
 
 
 def port_number(name: object, device: OpticalDevice) -> int:
-    """Raises TreeError."""
+    """Return the device's number of a named port. Raises TreeError."""
     match = _PORT.fullmatch(name) if isinstance(name, str) else None
     if match is None or not 1 <= int(match[1]) <= 2 * device.size:
         raise TreeError(f"there is no port {name!r}")
@@ -70,7 +70,7 @@ def port_number(name: object, device: OpticalDevice) -> int:
 
 
 class Names:
-    """What clients have called the cross-connects of one device."""
+    """Names that clients have given to the cross-connects of one device."""
 
     def __init__(self, device: OpticalDevice) -> None:
         noted = device.notes.get(NOTES, [])
@@ -79,7 +79,7 @@ class Names:
         device.memories[NOTES] = lambda: [[name, *wire[:2]] for name, wire in self.current().items()]
 
     def current(self) -> dict[str, Wire]:
-        """Every cross-connect that stands, by name."""
+        """Return every existing cross-connect, by name."""
         wires = self._device.cross_connects()
         standing = set(wires)
         self._given = {name: wire for name, wire in self._given.items() if wire in standing}
@@ -96,7 +96,7 @@ class Names:
         for name in removed:
             self._given.pop(name, None)
         for name, wire in names.items():
-            self._given = {one: other for one, other in self._given.items() if other != wire}
+            self._given = {known: other for known, other in self._given.items() if other != wire}
             self._given[name] = wire
 
 
@@ -104,7 +104,7 @@ class Names:
 
 
 def tree(switch: Switch, names: Names, now_ns: int, top: str | None = None) -> dict[str, Any]:
-    """Everything that can be read, or only what is under ``top``."""
+    """Return everything that can be read, or only what is under ``top``."""
     device = switch.device
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "components": lambda: {"component": _components(device, switch.name, switch.model, now_ns)},
@@ -126,7 +126,7 @@ def _switch(device: OpticalDevice) -> dict[str, Any]:
 
 def _components(device: OpticalDevice, name: str, model: str, now_ns: int) -> Entries:
     chassis = {"type": "CHASSIS", "mfg-name": "Ringlight", "part-no": model, "serial-no": name}
-    found = Entries(
+    components = Entries(
         {
             "chassis": {
                 "name": "chassis",
@@ -136,13 +136,13 @@ def _components(device: OpticalDevice, name: str, model: str, now_ns: int) -> En
         }
     )
     for port in range(1, 2 * device.size + 1):
-        found[port_name(port)] = {
+        components[port_name(port)] = {
             "name": port_name(port),
             "config": {"name": port_name(port)},
             "state": {"name": port_name(port), "type": "PORT"},
             "ocp-ocs-port": _port(device, port, now_ns),
         }
-    return found
+    return components
 
 
 def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
@@ -167,15 +167,19 @@ def _port(device: OpticalDevice, port: int, now_ns: int) -> dict[str, Any]:
 
 
 def _connections(device: OpticalDevice, names: Names, now_ns: int) -> Entries:
-    found = Entries()
+    connections = Entries()
     for name, wire in names.current().items():
         setting = {
             "name": name,
             "input-port-name": port_name(wire.ingress),
             "output-port-name": port_name(wire.egress),
         }
-        found[name] = {"name": name, "config": setting, "state": setting | _status(device, wire, now_ns)}
-    return found
+        connections[name] = {
+            "name": name,
+            "config": setting,
+            "state": setting | _status(device, wire, now_ns),
+        }
+    return connections
 
 
 def _status(device: OpticalDevice, wire: Wire, now_ns: int) -> dict[str, Any]:
@@ -197,7 +201,7 @@ class Change:
 
     device: OpticalDevice
     names: Names
-    wanted: dict[str, dict[str, str]] = field(default_factory=dict)
+    planned: dict[str, dict[str, str]] = field(default_factory=dict)
     #: Connections that were named, if only to be deleted.
     connections: bool = False
     admin: dict[int, bool] = field(default_factory=dict)
@@ -206,7 +210,7 @@ class Change:
 
     def __post_init__(self) -> None:
         self._before = self.names.current()
-        self.wanted = {
+        self.planned = {
             name: {"input-port-name": port_name(wire.ingress), "output-port-name": port_name(wire.egress)}
             for name, wire in self._before.items()
         }
@@ -228,9 +232,9 @@ class Change:
     def _clear(self, name: str) -> None:
         self.connections = True
         if name == "*":
-            self.wanted.clear()
+            self.planned.clear()
         else:
-            self.wanted.pop(name, None)
+            self.planned.pop(name, None)
 
     def update(self, path: Path, value: Any) -> None:
         """Raises TreeError."""
@@ -266,9 +270,9 @@ class Change:
             case ["name"] | ["config", "name"]:
                 if value != name:
                     raise TreeError(f"connection {name}: its name is {value!r} inside")
-                self.wanted.setdefault(name, {})
+                self.planned.setdefault(name, {})
             case ["config", ("input-port-name" | "output-port-name") as leaf]:
-                self.wanted.setdefault(name, {})[leaf] = str(value)
+                self.planned.setdefault(name, {})[leaf] = str(value)
             case _:
                 raise TreeError(f"connection {name}: {'/'.join(rest)} cannot be set")
 
@@ -287,10 +291,10 @@ class Change:
                 raise TreeError(f"{name}: {'/'.join(rest)} cannot be set to {str(value)[:40]!r}")
 
     def commands(self) -> tuple[list[Command], dict[str, Wire], list[str]]:
-        """What the device is to do; the names of the connections that are new or have moved, and those that
-        go. Raises TreeError."""
+        """Return the device's commands, the connections that are new or have moved, by name, and the names of
+        removed connections. Raises TreeError."""
         after: dict[str, Wire] = {}
-        for name, ends in self.wanted.items():
+        for name, ends in self.planned.items():
             if len(ends) < 2:
                 raise TreeError(f"connection {name} lacks one of its ports")
             wire = Wire(*(port_number(ends[leaf], self.device) for leaf in sorted(ends)))
@@ -307,23 +311,23 @@ class Change:
                 used[port] = name
         if self.connections and (self.admin or self.labels):
             raise TreeError("one change is about connections or about ports, not both")
-        found: list[Command] = []
+        commands: list[Command] = []
         # What stands and shall stand is left alone, whatever it is called.
         remove = set(self._before.values()) - set(after.values())
         add = set(after.values()) - set(self._before.values())
         if remove or add:
-            found.append(Rewire(tuple(sorted(add)), tuple(sorted(remove))))
+            commands.append(Rewire(tuple(sorted(add)), tuple(sorted(remove))))
         for enabled in (True, False):
-            ports = tuple(sorted(port for port, wanted in self.admin.items() if wanted is enabled))
+            ports = tuple(sorted(port for port, state in self.admin.items() if state is enabled))
             if ports:
-                found.append(SetAdmin(ports, enabled))
-        found.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
+                commands.append(SetAdmin(ports, enabled))
+        commands.extend(SetLabel(port, label) for port, label in sorted(self.labels.items()))
         if self.recovery not in (None, self.device.recovery):
-            found.append(SetRecovery(self.recovery))
-        if len(found) > 1:
+            commands.append(SetRecovery(self.recovery))
+        if len(commands) > 1:
             raise TreeError(
                 "one change is about connections, enables ports, disables ports, names one port or says what"
                 " a start does, not several of these"
             )
         new = {name: wire for name, wire in after.items() if self._before.get(name) != wire}
-        return found, new, [name for name in self._before if name not in after]
+        return commands, new, [name for name in self._before if name not in after]

@@ -119,13 +119,13 @@ def _bad(message: str) -> RestconfError:
 
 def _find(path: str) -> _Target | None:
     """The resource of a path below ``/api/data``; None for the whole. Raises RestconfError."""
-    found = [_SEGMENT.fullmatch(unquote(part)) for part in path.split("/") if part]
-    if not found:
+    segments = [_SEGMENT.fullmatch(unquote(part)) for part in path.split("/") if part]
+    if not segments:
         return None
     missing = RestconfError(404, "unknown-element", f"there is no {path[:100]}")
-    parts = [match.groups() for match in found if match is not None]
+    parts = [match.groups() for match in segments if match is not None]
     module, top, key = parts[0]
-    if len(parts) != len(found) or top not in _TREE or key is not None or len(parts) > 3:
+    if len(parts) != len(segments) or top not in _TREE or key is not None or len(parts) > 3:
         raise missing
     owner, entries, _, leaves = _TREE[top]
     if module not in (None, owner) or any(part[0] not in (None, owner) for part in parts):
@@ -151,22 +151,22 @@ def _plain(element: Element) -> Any:
     """An element as JSON would have it, all leaves as text."""
     if not len(element):
         return (element.text or "").strip()
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for child in element:
         name = local_name(child)
         name = "pair" if name == "pairs" else name
         if name in _LISTS:
-            found.setdefault(name, []).append(_plain(child))
+            content.setdefault(name, []).append(_plain(child))
         else:
-            found[name] = _plain(child)
-    return found
+            content[name] = _plain(child)
+    return content
 
 
 def _to_xml(name: str, value: object, namespace: str = "") -> str:
     space = f' xmlns="{namespace}"' if namespace else ""
     if isinstance(value, dict):
         inner = "".join(
-            "".join(_to_xml(key, one) for one in (item if isinstance(item, list) else [item]))
+            "".join(_to_xml(key, child) for child in (item if isinstance(item, list) else [item]))
             for key, item in value.items()
         )
     else:
@@ -254,8 +254,8 @@ class PolatisRestconfSession(HttpSession):
         if target is None:
             return {f"{module}:{top}": self._container(top, now_ns) for top, (module, *_) in _TREE.items()}
         if target.key is None:
-            found = self._container(target.top, now_ns)
-            return found.get(target.entries, []) if target.entries else found
+            container = self._container(target.top, now_ns)
+            return container.get(target.entries, []) if target.entries else container
         entry = self._entry(target, now_ns)
         return entry if entry is None or not target.leaf else entry.get(target.leaf)
 
@@ -279,8 +279,8 @@ class PolatisRestconfSession(HttpSession):
             return {"pair": [{"ingress": a, "egress": b} for a, b in pairs.items()]} if pairs else {}
         if top == "port-config":
             if self._ports[0] != device.ports_revision:
-                found = {"port": [self._port(port) for port in ports]}
-                self._ports = device.ports_revision, found, _tag(found)
+                document = {"port": [self._port(port) for port in ports]}
+                self._ports = device.ports_revision, document, _tag(document)
             return self._ports[1]
         if top == "opm-power":
             powers = [(port, device.power_dbm(port, now_ns)) for port in ports]
@@ -317,14 +317,14 @@ class PolatisRestconfSession(HttpSession):
         module, name = (RESTCONF, "data") if target is None else (target.module, target.name)
         entry = target is not None and bool(target.entries) and not target.leaf
         if kind == JSON:
-            told = [value] if entry and not isinstance(value, list) else value
-            return json.dumps({f"{module}:{name}": told}, separators=(",", ":")).encode()
+            content = [value] if entry and not isinstance(value, list) else value
+            return json.dumps({f"{module}:{name}": content}, separators=(",", ":")).encode()
         if isinstance(value, list):
             raise _bad(f"{name}: XML has one root; name one entry, or ask for JSON")
         if target is None:
             parts = [
-                _to_xml(key.partition(":")[2], one, NAMESPACES[key.partition(":")[0]])
-                for key, one in value.items()
+                _to_xml(key.partition(":")[2], child, NAMESPACES[key.partition(":")[0]])
+                for key, child in value.items()
             ]
             return f'<data xmlns="{NAMESPACES[RESTCONF]}">{"".join(parts)}</data>'.encode()
         return _to_xml(name, value, NAMESPACES[module]).encode()
@@ -335,15 +335,15 @@ class PolatisRestconfSession(HttpSession):
 
     def _accepted(self, request: Request) -> str:
         """The media type to answer with. Raises RestconfError."""
-        asked = [
+        media_types = [
             part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")
         ]
-        if asked == [""]:
+        if media_types == [""]:
             return JSON
-        for one in asked:
-            if one in _KINDS:
-                return _KINDS[one]
-            if one in ("*/*", "application/*"):
+        for media_type in media_types:
+            if media_type in _KINDS:
+                return _KINDS[media_type]
+            if media_type in ("*/*", "application/*"):
                 return JSON
         raise RestconfError(406, "invalid-value", f"an answer is {JSON} or {XML}")
 
@@ -373,10 +373,10 @@ class PolatisRestconfSession(HttpSession):
 
     def _check_conditions(self, request: Request, target: _Target, now_ns: int) -> None:
         value = self._value(target, now_ns)
-        wanted, unwanted = (request.headers.get(f"if-{name}match") for name in ("", "none-"))
+        if_match, unwanted = (request.headers.get(f"if-{name}match") for name in ("", "none-"))
         tag = "" if value is None else self._tag(value)
         # A container without anything in it has a tag to be compared with, yet is not there.
-        if wanted is not None and not _matches(wanted, tag, bool(value)):
+        if if_match is not None and not _matches(if_match, tag, bool(value)):
             raise RestconfError(412, "operation-failed", "If-Match: it is not there, or has another tag")
         if unwanted is not None and _matches(unwanted, tag, bool(value)):
             raise RestconfError(412, "operation-failed", "If-None-Match: it is there")
@@ -391,13 +391,13 @@ class PolatisRestconfSession(HttpSession):
             raise RestconfError(415, "invalid-value", f"a body is {JSON} or {XML}, not {given[:60]}")
         if kind == JSON:
             try:
-                told = parse_json(request.body)
+                document = parse_json(request.body)
             except (ValueError, RecursionError):
                 raise RestconfError(400, "malformed-message", "the body is not JSON") from None
-            if isinstance(told, dict) and len(told) == 1:
-                ((key, value),) = told.items()
+            if isinstance(document, dict) and len(document) == 1:
+                ((key, value),) = document.items()
                 names = (name, f"{name}s") if name == "pair" else (name,)
-                if key in names or key in [f"{module}:{one}" for one in names]:
+                if key in names or key in [f"{module}:{candidate}" for candidate in names]:
                     return value, False
         else:
             try:
@@ -463,11 +463,11 @@ class PolatisRestconfSession(HttpSession):
 
     def _given(self, value: object, text: bool, known: Mapping[int, int] | None = None) -> dict[int, int]:
         """The pairs of a list. ``known`` has the egress of those that tell none. Raises RestconfError."""
-        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise _bad("pair: a list of objects is wanted")
         given: dict[int, int] = {}
-        for one in value:
-            row = {name.removeprefix(f"{OPTICAL}:"): item for name, item in one.items()}
+        for entry in value:
+            row = {name.removeprefix(f"{OPTICAL}:"): item for name, item in entry.items()}
             if not row.keys() <= {"ingress", "egress"}:
                 raise RestconfError(400, "unknown-element", "a pair has ingress and egress")
             ingress = _number(row.get("ingress"), text, "ingress")
@@ -538,7 +538,7 @@ class PolatisRestconfSession(HttpSession):
         return {"allow": self._allowed(_find(request.url.path.removeprefix("/api/data")))}
 
     def _error(self, error: HttpError, request: Request | None) -> Response:
-        told = told_error(error)
+        document = told_error(error)
         headers = {"content-type": JSON}
         if error.status == 401:
             headers["www-authenticate"] = 'Basic realm="Polatis"'
@@ -549,7 +549,7 @@ class PolatisRestconfSession(HttpSession):
         except RestconfError:
             xml = False
         if xml:
-            body = _to_xml("errors", {"error": told}, NAMESPACES[RESTCONF]).encode()
+            body = _to_xml("errors", {"error": document}, NAMESPACES[RESTCONF]).encode()
             return Response(error.status, body, {**headers, "content-type": XML})
         return Response(error.status, error_body(error), headers)
 
@@ -560,7 +560,8 @@ def _tag(value: object) -> str:
 
 
 def _matches(condition: str, tag: str, there: bool) -> bool:
-    """Whether an If-Match or If-None-Match is about what has this entity tag, and is ``there``."""
+    """Return whether an If-Match or If-None-Match names this entity tag. ``there``: whether the entity
+    exists, which ``*`` matches."""
     named = [part.strip().removeprefix("W/") for part in condition.split(",")]
     return there if "*" in named else bool(tag) and tag in named
 

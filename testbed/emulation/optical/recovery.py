@@ -1,7 +1,8 @@
-"""What a restart of an optical switch does to its light, and what it remembers of it on disk.
+"""Effect of a restart on the light of an optical switch, and the state that the switch keeps on disk.
 
-A switch in a testbed has its light paths in the kernel, which keeps them while the process is away. One that
-runs alone has none: what it is told goes into :class:`ModelledPaths`, and into a file where it has a folder.
+A switch in a testbed has its light paths in the kernel, which keeps them while the process is away. A switch
+that runs alone has none: its configuration goes into :class:`ModelledPaths`, and into a file if it has a
+folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LAYOUT = 1
 
 
 def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
-    """What a switch that was off has when it is on again, ``now_ns`` (CLOCK_MONOTONIC nanoseconds).
+    """Return the state of a switch that was off and is on again at ``now_ns`` (CLOCK_MONOTONIC nanoseconds).
 
     Ports that were disabled or have failed stay so, and labels stay.
     """
@@ -33,13 +34,13 @@ def booted(stored: Stored, profile: Profile, seed: int, now_ns: int) -> Stored:
     # The clock begins anew when the machine does: nothing that stood is dark for longer than new light is.
     latest_ns = now_ns + round((profile.dark_s + profile.dark_jitter_s + profile.retrain_s) * NS)
 
-    def ready_ns(lit: Lit) -> int:
+    def ready_ns(light: Lit) -> int:
         if stored.recovery is Recovery.MAINTAIN:
-            return min(lit.ready_ns, latest_ns)
+            return min(light.ready_ns, latest_ns)
         return latest_ns - round(dice.uniform(0, profile.dark_jitter_s) * NS)
 
     wires = sorted(stored.cross_connects.items(), key=str)
-    return replace(stored, cross_connects={spot: Lit(lit.egress, ready_ns(lit)) for spot, lit in wires})
+    return replace(stored, cross_connects={spot: Lit(light.egress, ready_ns(light)) for spot, light in wires})
 
 
 class ModelledPaths:
@@ -74,28 +75,30 @@ class ModelledPaths:
 
     def _read(self, file: Path) -> None:
         try:
-            found = json.loads(file.read_text())
+            document = json.loads(file.read_text())
         except FileNotFoundError:
             return
         except ValueError:
             raise ValueError(f"{file}: is not the state of a switch") from None
-        about = {key: found.get(key) for key in self._about} if isinstance(found, dict) else {}
+        about = {key: document.get(key) for key in self._about} if isinstance(document, dict) else {}
         if about and about != self._about:
-            told, wanted = (", ".join(f"{k} {v}" for k, v in one.items()) for one in (about, self._about))
-            raise ValueError(f"{file}: is of another switch ({told}; this one: {wanted})")
+            recorded, expected = (
+                ", ".join(f"{k} {v}" for k, v in facts.items()) for facts in (about, self._about)
+            )
+            raise ValueError(f"{file}: is of another switch ({recorded}; this one: {expected})")
         try:
             self._lit = {
                 (int(ingress), None): Lit(int(egress), int(ready_ns))
-                for ingress, egress, ready_ns in found["cross_connects"]
+                for ingress, egress, ready_ns in document["cross_connects"]
             }
-            self._admin = {int(port): Admin.DISABLED for port in found["disabled"]}
-            self._recovery = Recovery(found["recovery"])
-            self._notes = {str(whose): note for whose, note in found["notes"].items()}
-            self._labels = {int(port): str(label) for port, label in found["labels"].items()}
+            self._admin = {int(port): Admin.DISABLED for port in document["disabled"]}
+            self._recovery = Recovery(document["recovery"])
+            self._notes = {str(whose): note for whose, note in document["notes"].items()}
+            self._labels = {int(port): str(label) for port, label in document["labels"].items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError(f"{file}: is not the state of a switch") from None
         size = self._about["size"]
-        outs = [lit.egress for lit in self._lit.values()]
+        outs = [light.egress for light in self._lit.values()]
         known = all(1 <= port <= size for port, _ in self._lit) and all(
             size < out <= 2 * size for out in outs
         )
@@ -127,7 +130,7 @@ class ModelledPaths:
         self._notes = dict(notes)
 
     def stored(self) -> Stored:
-        """What a device remembers over a restart."""
+        """Return the state that a device keeps over a restart."""
         admin = {port: admin for port, admin in self._admin.items() if admin is not Admin.ENABLED}
         labels = {port: label for port, label in self._labels.items() if label}
         return Stored(dict(self._lit), admin, labels, self._recovery, dict(self._notes))
@@ -135,7 +138,7 @@ class ModelledPaths:
     def keep(self) -> None:
         if self._file is None:
             return
-        wires = [[ingress, lit.egress, lit.ready_ns] for (ingress, _), lit in self._lit.items()]
+        wires = [[ingress, light.egress, light.ready_ns] for (ingress, _), light in self._lit.items()]
         state: dict[str, Any] = {
             **self._about,
             "cross_connects": wires,

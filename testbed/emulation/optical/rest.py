@@ -192,7 +192,8 @@ PortNumber = Annotated[int, Path(ge=1, le=8192, examples=[1])]
 def create_app(
     switch: Inside, tokens: Mapping[str, str] | None = None, hosts: Collection[str] = ()
 ) -> FastAPI:
-    """The ASGI application of a running switch; with tokens (and the name of each), every call needs one."""
+    """Return the ASGI application of a running switch. With ``tokens`` (each with its name), every call needs
+    a token."""
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -221,7 +222,7 @@ def _add_reading(app: FastAPI, switch: Inside) -> None:
 
     @app.get("/v1/switch", tags=["switch"])
     def get_switch() -> SwitchDocument:
-        """What it is, and how much of everything there is."""
+        """Return the switch's properties, and its numbers of clients, cross-connects and faults."""
         return switch.ask(lambda: _switch(switch))
 
     @app.get("/v1/ports", tags=["switch"])
@@ -258,8 +259,8 @@ def _add_reading(app: FastAPI, switch: Inside) -> None:
 
     @app.get("/v1/alarms", tags=["switch"])
     def get_alarms() -> list[AlarmDocument]:
-        found = switch.ask(lambda: device.alarms(switch.now_ns))
-        return [AlarmDocument.model_validate(vars(alarm)) for alarm in found]
+        alarms = switch.ask(lambda: device.alarms(switch.now_ns))
+        return [AlarmDocument.model_validate(vars(alarm)) for alarm in alarms]
 
     @app.get("/v1/counters", tags=["switch"])
     def get_counters() -> CountersDocument:
@@ -365,8 +366,8 @@ def _circuits(switch: Inside) -> list[CircuitDocument]:
     device = switch.device
     reported = set(device.cross_connects())
     ready = {
-        Wire(ingress, lit.egress, colour): lit.ready_ns
-        for (ingress, colour), lit in switch.light_paths.cross_connects().items()
+        Wire(ingress, light.egress, colour): light.ready_ns
+        for (ingress, colour), light in switch.light_paths.cross_connects().items()
     }
     return [
         CircuitDocument(
@@ -385,15 +386,15 @@ def _circuits(switch: Inside) -> list[CircuitDocument]:
 
 def _counters(switch: Inside) -> CountersDocument:
     device, paths = switch.device, switch.light_paths
-    told = [field.name for field in fields(Counters) if not field.name.endswith("_ns")]
-    found = []
+    names = [field.name for field in fields(Counters) if not field.name.endswith("_ns")]
+    documents = []
     for port in _ports(device):
         counters = paths.counters(port) if isinstance(paths, Datapath) else Counters()
-        packets = {name: getattr(counters, name) for name in told}
-        found.append(
+        packets = {name: getattr(counters, name) for name in names}
+        documents.append(
             PortCounters(port=port, mirror_moves=device.moves[port], dark_s=counters.dark_s, **packets)
         )
-    return CountersDocument(mirror_moves=device.moves.total(), ports=found)
+    return CountersDocument(mirror_moves=device.moves.total(), ports=documents)
 
 
 #: Errors of the switch's own thread, and how they are told; None: by their text.

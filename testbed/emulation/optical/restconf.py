@@ -19,19 +19,19 @@ class RestconfError(HttpError):
 
 
 def told_error(error: HttpError) -> dict[str, str]:
-    """One entry of ``errors``."""
+    """Return one entry of ``errors``."""
     tag = error.tag if isinstance(error, RestconfError) else "malformed-message"
     kind = "protocol" if error.status in (401, 405, 406, 415) else "application"
     return {"error-type": kind, "error-tag": tag, "error-message": str(error)}
 
 
 def error_body(error: HttpError) -> bytes:
-    """``errors`` with this one alone, in JSON."""
+    """Return ``errors`` with this error alone, in JSON."""
     return json.dumps({f"{RESTCONF}:errors": {"error": [told_error(error)]}}).encode()
 
 
 def from_device(error: DeviceError) -> RestconfError:
-    """What a client is told of a command that the device has refused."""
+    """Return the error that a client gets if the device has refused a command."""
     status, tag = {
         Fault.RANGE: (400, "invalid-value"),
         Fault.CONFLICT: (409, "in-use"),

@@ -106,7 +106,7 @@ _RANGE = re.compile(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?")
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
-    """Port numbers of one channel list, ``(@1,3:5)``; ``(@)`` is empty. Raises ScpiError."""
+    """Return the port numbers of one channel list, ``(@1,3:5)``. ``(@)`` is empty. Raises ScpiError."""
     whole = _PORT_LIST.fullmatch(text.strip())
     if whole is None:
         raise ScpiError(-104, f"{_quotable(text)} is not a port list such as (@1,2)")
@@ -179,7 +179,8 @@ class ScpiSession(Conversation[bytes]):
                     self._buffer.clear()
 
     def advance(self, now_ns: int) -> bytes:
-        """Does what can be done now. May leave commands with the device: advance it, then call again."""
+        """Do what can be done now, and return the bytes to send. May leave commands with the device: advance
+        the device, then call again."""
         self._wake_ns = None
         return b"".join(self._replies(now_ns))
 
@@ -268,7 +269,7 @@ class ScpiSession(Conversation[bytes]):
         lists = [[wire.ingress for wire in wires], [wire.egress for wire in wires]]
         if self._device.wavelengths:
             lists.append([wire.wavelength or 0 for wire in wires])
-        return ",".join(format_ports(one) for one in lists)
+        return ",".join(format_ports(ports) for ports in lists)
 
     def _peer(self, parameters: str, now_ns: int) -> str:
         text = parameters.strip()
@@ -318,11 +319,11 @@ def _pairs(parameters: str, coloured: bool) -> Pairs:
     if not parameters:
         raise ScpiError(-109)
     lists = _split_lists(parameters)
-    wanted = "(@ingress),(@egress),(@wavelength)" if coloured else "(@ingress),(@egress)"
+    syntax = "(@ingress),(@egress),(@wavelength)" if coloured else "(@ingress),(@egress)"
     count = 3 if coloured else 2
     if len(lists) != count:
         raise ScpiError(
-            -109 if len(lists) < count else -108, f"{_COUNT[count]} port lists are wanted: {wanted}"
+            -109 if len(lists) < count else -108, f"{_COUNT[count]} port lists are wanted: {syntax}"
         )
     ports = [parse_ports(text) for text in lists]
     if any(len(group) != len(ports[0]) for group in ports):
@@ -384,11 +385,11 @@ _COMMANDS: dict[tuple[str, ...], Maker] = {
 
 def _spellings(path: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Every mix of long and short keywords of a header, in upper case."""
-    found: list[tuple[str, ...]] = [()]
+    spellings: list[tuple[str, ...]] = [()]
     for word in path:
         short = "".join(letter for letter in word if not letter.islower())
-        found = [(*head, form) for head in found for form in dict.fromkeys((word.upper(), short))]
-    return found
+        spellings = [(*head, form) for head in spellings for form in dict.fromkeys((word.upper(), short))]
+    return spellings
 
 
 _KNOWN: dict[tuple[tuple[str, ...], bool], tuple[str, ...]] = {

@@ -113,11 +113,11 @@ class Settings:
 
 
 def apply_effects(datapath: LightPaths, effects: Iterable[Effect], decided_ns: int | None = None) -> int:
-    """Makes the kernel do what the device decided, at ``decided_ns`` if that is known.
-
-    A process that is held up between the two takes light away late. Then what is lit in its place is lit so
-    much later, too: how long ports are dark is the device's to say, not the machine's. Gives by how much,
+    """Make the kernel do what the device decided, at ``decided_ns`` if that is known. Return the delay in
     nanoseconds.
+
+    A process that is held up between decision and effect takes light away late. The light that replaces it is
+    then delayed by the same time, because the device decides how long ports are dark, not the machine.
     """
     late_ns = 0
     for effect in effects:
@@ -332,12 +332,14 @@ class OpticalSwitchServer:
 
     def _changed_by_start(self, before: Stored) -> list[Effect]:
         """Effects that bring the light paths to what the device has after its start."""
-        told: list[Effect] = [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
+        effects: list[Effect] = (
+            [] if self._settings.recovery is None else [SetRecovery(self._settings.recovery)]
+        )
         if before.recovery is Recovery.MAINTAIN:
-            return told
+            return effects
         wires = self.device.cross_connects()
         gone = before.cross_connects.keys() - {wire.spot for wire in wires}
-        return [*told, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
+        return [*effects, *(Dark(*spot) for spot in gone), *(self.device.light_of(wire) for wire in wires)]
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -370,7 +372,7 @@ class OpticalSwitchServer:
 
     @property
     def resumed(self) -> bool:
-        """Whether the light was burning already."""
+        """Return whether the light was already on when the server started."""
         return self._datapath.resumed
 
     def stop(self) -> None:
@@ -384,10 +386,10 @@ class OpticalSwitchServer:
             self._wake_out.send(b"\0")
 
     def ask(self, function: Callable[[], Answer], timeout_s: float = ASK_S) -> Answer:
-        """Has something done in the switch's own thread; for other threads.
+        """Run a function in the switch's own thread and return its result. For calls from other threads.
 
-        What ``function`` raises is raised here. Raises TimeoutError if the switch does not come to it, which
-        then never does, and CancelledError if it ends before.
+        Exceptions of ``function`` are raised here. Raises TimeoutError if the switch does not begin in time,
+        and then the function never runs. Raises CancelledError if the switch ends before.
         """
         if self._stopping:
             raise CancelledError
@@ -458,7 +460,7 @@ class OpticalSwitchServer:
             self.faults.next_ns,
             *(client.session.next_ns for client in self._clients.values()),
         ]
-        due = [at for at in times if at is not None]
+        due = [due_ns for due_ns in times if due_ns is not None]
         limits = [(min(due) - time.monotonic_ns()) / NS] if due else []
         limits += [
             client.heard_s + self._patience_s(client) - time.monotonic() for client in self._clients.values()
@@ -474,10 +476,10 @@ class OpticalSwitchServer:
             self.apply(self.faults.advance(now_ns), now_ns)
             self.device.put_off(self.apply(self.device.advance(now_ns), now_ns))
             for client in self._clients.values():
-                said = client.session.advance(now_ns)
-                client.answered |= client.spoke and bool(said)
-                client.unread += said
-            due = [at for at in (self.device.next_ns, self.faults.next_ns) if at is not None]
+                reply = client.session.advance(now_ns)
+                client.answered |= client.spoke and bool(reply)
+                client.unread += reply
+            due = [due_ns for due_ns in (self.device.next_ns, self.faults.next_ns) if due_ns is not None]
             if not due or min(due) > now_ns:
                 break
         self._note()
@@ -493,8 +495,8 @@ class OpticalSwitchServer:
         self._datapath.keep()
 
     def apply(self, effects: Sequence[Effect], decided_ns: int | None = None) -> int:
-        """Makes the kernel do what the device decided; how much later, nanoseconds. Only for the switch's own
-        thread."""
+        """Make the kernel do what the device decided. Return the delay in nanoseconds. Only for the switch's
+        own thread."""
         if not effects:
             return 0
         if self._far is not None:
@@ -529,14 +531,14 @@ class OpticalSwitchServer:
         """Drops whoever was silent longest, of those that are half open if there are any; whether somebody
         was."""
         clients = list(self._clients.values())
-        silent = [one for one in clients if one.half_open]
+        silent = [client for client in clients if client.half_open]
         if not silent:
             since_s = time.monotonic() - YIELD_S
-            silent = [one for one in clients if one.session.idle and one.heard_s <= since_s]
+            silent = [client for client in clients if client.session.idle and client.heard_s <= since_s]
         if not silent:
             return False
         log.warning("%d clients: the one that was silent longest gives way to a newcomer", len(clients))
-        self._drop(min(silent, key=lambda one: one.heard_s))
+        self._drop(min(silent, key=lambda client: client.heard_s))
         return True
 
     def _read(self, client: _Client) -> None:

@@ -1,9 +1,9 @@
-"""What the emulated switch's server and a management protocol know of each other.
+"""Interface between the emulated switch's server and a management protocol.
 
 A management protocol is a module of this package with a function ``session(switch)`` that begins the
-conversation of one client, and perhaps one ``recall(switch)``; the server is told its name with hyphens
-(``polatis-tl1`` is ``polatis_tl1.py``). All protocols of one switch work on the same device, in the server's
-one thread.
+conversation of one client, and perhaps a function ``recall(switch)``. The server gets the module's name with
+hyphens (``polatis-tl1`` is ``polatis_tl1.py``). All protocols of one switch work on the same device, in the
+server's one thread.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Session(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether everything fed so far is done and answered."""
+        """Return whether everything fed so far is done and answered."""
 
     @property
     def over(self) -> bool:
-        """Whether the connection shall be closed once all that ``advance`` has returned is sent."""
+        """Return whether the connection must be closed once all that ``advance`` has returned is sent."""
 
     @property
     def next_ns(self) -> int | None:
@@ -132,15 +132,15 @@ class Switch:
     _shared: dict[type, Any] = field(default_factory=dict, repr=False)
 
     def shared(self, kind: type[T], *given: object) -> T:
-        """The one of its kind that all sessions of the switch have, whatever they speak; made of what is
-        ``given`` for the first that asks."""
+        """Return the object of this class that all sessions of the switch share, whatever protocol they use.
+        The first call makes it from the arguments ``given``."""
         if kind not in self._shared:
             self._shared[kind] = kind(*given)
-        found: T = self._shared[kind]
-        return found
+        instance: T = self._shared[kind]
+        return instance
 
     def admits(self, user: str, password: str) -> bool:
-        """Whether this is a user's password; any name and password where the switch has no users."""
+        """Return whether this is a user's password. A switch without users admits any name and password."""
         known = self.users.get(user)
         right = hmac.compare_digest(password.encode(), (known or "").encode()) and known is not None
         return right or not self.users
@@ -169,9 +169,9 @@ def recall(name: str, switch: Switch) -> None:
 
 
 def personality(name: str) -> Personality:
-    """The protocol of that name. Raises ValueError."""
-    found: Personality = _module(name).session
-    return found
+    """Return the function that begins a session of the named protocol. Raises ValueError."""
+    session: Personality = _module(name).session
+    return session
 
 
 def _module(name: str) -> ModuleType:
@@ -179,9 +179,9 @@ def _module(name: str) -> ModuleType:
     if re.fullmatch(r"[a-z][a-z0-9-]*", name):
         module = f"{__package__}.{name.replace('-', '_')}"
         try:
-            found = importlib.import_module(module)
-            if hasattr(found, "session"):
-                return found
+            protocol = importlib.import_module(module)
+            if hasattr(protocol, "session"):
+                return protocol
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise ValueError(f"{name!r} needs the Python package {error.name!r}") from None

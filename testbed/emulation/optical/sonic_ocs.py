@@ -53,8 +53,8 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     Change,
     InUse,
     TooBig,
+    as_json,
     by_name,
-    told,
     tree,
 )
 from ringlight.testbed.emulation.optical.yang_tree import Path, Step, TreeError, bare, bare_entry, find
@@ -66,7 +66,7 @@ _SEGMENT = re.compile(r"(?:([A-Za-z_][\w.-]*):)?([A-Za-z_][\w.-]*)(?:=(.*))?", r
 
 
 def read_path(text: str) -> Path:
-    """The path of a resource below ``/restconf/data``. Raises RestconfError."""
+    """Return the path of a resource below ``/restconf/data``. Raises RestconfError."""
     steps: list[Step] = []
     for part in (part for part in text.split("/") if part):
         match = _SEGMENT.fullmatch(part)
@@ -104,12 +104,12 @@ def _json(request: Request) -> dict[str, Any]:
     if kind not in (JSON, "application/json"):
         raise RestconfError(415, "invalid-value", f"a body is {JSON}, not {kind[:60]}")
     try:
-        found = parse_json(request.body)
+        document = parse_json(request.body)
     except (ValueError, RecursionError):
         raise RestconfError(400, "malformed-message", "the body is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise RestconfError(400, "malformed-message", "the body is not an object")
-    return found
+    return document
 
 
 def _node(body: Mapping[str, Any], name: str) -> Any:
@@ -157,13 +157,13 @@ class SonicRestSession(HttpSession):
 
     def _get(self, path: Path, now_ns: int) -> Response:
         try:
-            found = list(find(tree(self._device, now_ns, path), path))
+            matches = list(find(tree(self._device, now_ns, path), path))
         except TooBig as error:
             raise RestconfError(400, "too-big", str(error)) from None
         listed = path[-1].name.endswith("_LIST")
-        if not found and not (listed and not path[-1].keys):
+        if not matches and not (listed and not path[-1].keys):
             raise RestconfError(404, "invalid-value", "Resource not found")
-        nodes = [told(node) for _, node in found]
+        nodes = [as_json(node) for _, node in matches]
         value: Any = nodes if listed else nodes[0]
         if isinstance(value, dict) and not any(value.values()):
             body: dict[str, Any] = {}
@@ -186,7 +186,7 @@ class SonicRestSession(HttpSession):
                 value = _node(body, WIRE_LIST)
                 for row in value if isinstance(value, list) else []:
                     name = bare_entry(row).get("cross_connect_id")
-                    if name in change.wanted:
+                    if name in change.planned:
                         raise RestconfError(409, "data-exists", f"{name} is there already")
                 change.update(path, {WIRE_LIST: value})
                 return 201
@@ -228,16 +228,16 @@ class SonicRestSession(HttpSession):
             return Response(200, b"", {"allow": "OPTIONS, POST"})
         if request.method != "POST":
             raise RestconfError(405, "operation-not-supported", "POST is wanted")
-        asked = _node(_json(request), "input")
-        if not isinstance(asked, dict) or not asked.keys() <= {"delete", "add"}:
+        arguments = _node(_json(request), "input")
+        if not isinstance(arguments, dict) or not arguments.keys() <= {"delete", "add"}:
             raise RestconfError(400, "invalid-value", "input has delete and add")
-        delete, add = asked.get("delete", []), asked.get("add", [])
+        delete, add = arguments.get("delete", []), arguments.get("add", [])
         if not isinstance(delete, list) or not isinstance(add, list):
             raise RestconfError(400, "invalid-value", "delete and add are lists")
         while self._device.next_ns is not None:
             now_ns = yield None
         change = Change(self._device)
-        gone = [key for key in delete if isinstance(key, str) and change.wanted.pop(key, None) is not None]
+        gone = [key for key in delete if isinstance(key, str) and change.planned.pop(key, None) is not None]
         try:
             change.update(WIRES, {WIRE_LIST: add})
         except TreeError as error:

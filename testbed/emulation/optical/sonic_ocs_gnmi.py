@@ -38,10 +38,10 @@ from ringlight.testbed.emulation.optical.sonic_tree import (
     WIRES,
     Change,
     InUse,
+    as_json,
     by_name,
     model_path,
     model_value,
-    told,
     tree,
 )
 from ringlight.testbed.emulation.optical.yang_tree import Entries, Path, Step, bare
@@ -49,13 +49,13 @@ from ringlight.testbed.emulation.optical.yang_tree import Entries, Path, Step, b
 _NATIVE = ("", "sonic-db", "sonic_db")
 
 
-def _check_origin(prefix: Any, one: Any) -> None:
+def _check_origin(prefix: Any, path: Any) -> None:
     """Raises CallError for an origin that has no such path."""
-    origin, names = one.origin or prefix.origin, [elem.name for elem in (*prefix.elem, *one.elem)]
+    origin, names = path.origin or prefix.origin, [elem.name for elem in (*prefix.elem, *path.elem)]
     native = bool(names) and names[0] in DATABASES
     # Some clients take the module before the first name for an origin.
     known = _NATIVE if native else ("", "openconfig", *names[:1])
-    if origin not in known or (prefix.target or one.target) not in ("", "OC-YANG", *DATABASES):
+    if origin not in known or (prefix.target or path.target) not in ("", "OC-YANG", *DATABASES):
         raise CallError(Status.INVALID_ARGUMENT, f"origin {origin[:20]!r} has no /{'/'.join(names)[:60]}")
 
 
@@ -66,17 +66,17 @@ class SonicSession(GnmiSession):
     modules = MODULES
 
     def _tree(self, paths: list[Path], now_ns: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for path in dict.fromkeys(paths):
-            _merge(found, tree(self._device, now_ns, path))
-        return found
+            _merge(merged, tree(self._device, now_ns, path))
+        return merged
 
     def _path(self, prefix: Any, path: Any) -> Path:
         _check_origin(prefix, path)
         return super()._path(prefix, path)
 
     def _value(self, node: Any, encoding: int, place: Path) -> Any:
-        value = told(node)
+        value = as_json(node)
         if place and place[0].name not in DATABASES:
             name = place[-1].name if encoding == gnmi.JSON else f"{place[0].name}:{place[-1].name}"
             value = {name: [value] if place[-1].keys else value}
@@ -95,17 +95,17 @@ class SonicSession(GnmiSession):
 
     def _asked(self, request: Any) -> Asked:
         change = Change(self._device)
-        for one in request.delete:
-            change.delete(model_path(self._path(request.prefix, one)))
+        for item in request.delete:
+            change.delete(model_path(self._path(request.prefix, item)))
         for replaces, updates in ((True, request.replace), (False, request.update)):
-            for one in updates:
-                asked = self._path(request.prefix, one.path)
-                path = model_path(asked)
+            for item in updates:
+                given_path = self._path(request.prefix, item.path)
+                path = model_path(given_path)
                 if replaces and path[: len(WIRES)] == WIRES:
                     change.delete(path)
-                if replaces and one.val.WhichOneof("value") is None:
+                if replaces and item.val.WhichOneof("value") is None:
                     continue
-                change.update(path, model_value(asked, _unwrapped(read_value(one.val), asked)))
+                change.update(path, model_value(given_path, _unwrapped(read_value(item.val), given_path)))
         try:
             return change.commands(), lambda: None
         except InUse as error:

@@ -99,7 +99,7 @@ def port_name(port: int, size: int) -> str:
 
 
 def port_number(name: object, side: str, size: int) -> int:
-    """The device's number of a port of side ``A``, ``B`` or either (``AB``). Raises TreeError."""
+    """Return the device's number of a port of side ``A``, ``B`` or either (``AB``). Raises TreeError."""
     match = _PORT.fullmatch(name) if isinstance(name, str) else None
     if match is None or int(match[1]) > size:
         raise TreeError(f"there is no port {str(name)[:40]!r}")
@@ -113,7 +113,7 @@ def wire_id(wire: Wire, size: int) -> str:
 
 
 def wire_of(name: str, size: int) -> Wire:
-    """The cross-connect that an id names. Raises TreeError."""
+    """Return the cross-connect with an id. Raises TreeError."""
     a_side, separator, b_side = name.partition("-")
     if not separator:
         raise TreeError(f"{name[:40]!r} is not a cross-connect's id, such as 1A-2B")
@@ -124,8 +124,8 @@ def wire_of(name: str, size: int) -> Wire:
 
 
 def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
-    """As much of the tree as the path leads to. Raises TreeError (TooBig)."""
-    size, wanted = device.size, model_path(path)
+    """Return the part of the tree to which the path leads. Raises TreeError (TooBig)."""
+    size, steps = device.size, model_path(path)
     names = [port_name(port, size) for port in range(1, 2 * size + 1)]
     makers: dict[str, dict[str, Callable[[], Entries]]] = {
         CONFIG: {
@@ -135,25 +135,25 @@ def tree(device: OpticalDevice, now_ns: int, path: Path) -> dict[str, Any]:
         STATES: {
             "OCS_PORT": lambda: _state_ports(device, names, now_ns),
             "OCS_CROSS_CONNECT": lambda: _state_wires(device, now_ns),
-            "OCS_CROSS_CONNECT_PHYSICAL_PATH": lambda: _physical_paths(device, wanted),
-            "OCS_FACTORY_INSERTION_LOSS": lambda: _factory_losses(device, wanted),
+            "OCS_CROSS_CONNECT_PHYSICAL_PATH": lambda: _physical_paths(device, steps),
+            "OCS_FACTORY_INSERTION_LOSS": lambda: _factory_losses(device, steps),
         },
     }
-    below = wanted[1].name if len(wanted) > 1 else "*"
-    found: dict[str, Any] = {}
+    below = steps[1].name if len(steps) > 1 else "*"
+    document: dict[str, Any] = {}
     for top, module in [*((name, name) for name in makers), *DATABASES.items()]:
         if path and path[0].name not in ("*", top):
             continue
         made = {name: make() for name, make in makers[module].items() if below in ("*", name)}
         if top == module:
-            found[top] = {name: {f"{name}_LIST": entries} for name, entries in made.items()}
+            document[top] = {name: {f"{name}_LIST": entries} for name, entries in made.items()}
         else:
-            found[top] = {_HOST: {name: _hashes(entries) for name, entries in made.items()}}
+            document[top] = {_HOST: {name: _hashes(entries) for name, entries in made.items()}}
     if not path or path[0].name in ("*", METADATA):
-        found[METADATA] = {METADATA_TABLE: {_HOST: dict(_METADATA)}}
-    if "CONFIG_DB" in found and below in ("*", METADATA_TABLE):
-        found["CONFIG_DB"][_HOST][METADATA_TABLE] = {_HOST: dict(_METADATA)}
-    return found
+        document[METADATA] = {METADATA_TABLE: {_HOST: dict(_METADATA)}}
+    if "CONFIG_DB" in document and below in ("*", METADATA_TABLE):
+        document["CONFIG_DB"][_HOST][METADATA_TABLE] = {_HOST: dict(_METADATA)}
+    return document
 
 
 def _hashes(entries: Entries) -> dict[str, Any]:
@@ -167,23 +167,24 @@ def _hashes(entries: Entries) -> dict[str, Any]:
 
 
 def model_path(path: Path) -> Path:
-    """A path in a database as the models have it; any other as it is. Raises TreeError."""
+    """Return a path in a database as a path in the models, and any other path unchanged. Raises TreeError."""
     if not path or path[0].name not in DATABASES:
         return path
     names = [step.name for step in path]
     if any(step.keys for step in path) or names[1:2] not in ([], [_HOST], ["*"]):
         raise TreeError(f"{shown(path)}: a path in a database is {names[0]}/{_HOST}/TABLE/KEY/FIELD")
-    found = [Step(DATABASES[names[0]]), *(Step(name) for name in names[2:3])]
+    steps = [Step(DATABASES[names[0]]), *(Step(name) for name in names[2:3])]
     if len(names) > 3:
         table = f"{names[2]}_LIST"
         leaves = LOSS_KEYS if table == LOSS_LIST else KEYS.get(table, KEYS[WIRE_LIST])
         keys = sorted(zip(leaves.split(","), names[3].split("|"), strict=False))
-        found.append(Step(table, tuple(keys)))
-    return (*found, *(Step(name) for name in names[4:]))
+        steps.append(Step(table, tuple(keys)))
+    return (*steps, *(Step(name) for name in names[4:]))
 
 
 def model_value(path: Path, value: Any) -> Any:
-    """A value at a path in a database as the models have it; any other as it is. Raises TreeError."""
+    """Return a value at a path in a database in the form of the models, and any other value unchanged. Raises
+    TreeError."""
     if not path or path[0].name not in DATABASES or len(path) > 3:
         return value
     listed = f"{path[2].name}_LIST" if len(path) == 3 else ""
@@ -195,52 +196,54 @@ def model_value(path: Path, value: Any) -> Any:
 
 
 def _config_ports(device: OpticalDevice, names: list[str]) -> Entries:
-    found = Entries(key="simplex_port_id")
+    entries = Entries(key="simplex_port_id")
     for port, name in enumerate(names, start=1):
         row = {"simplex_port_id": name}
         if device.label(port):
             row["label"] = device.label(port)
         row["state"] = "force_blocked" if device.admin(port) is Admin.DISABLED else "normal"
-        found[name] = row
-    return found
+        entries[name] = row
+    return entries
 
 
 def _config_wires(device: OpticalDevice) -> Entries:
-    found = Entries(key="cross_connect_id")
+    entries = Entries(key="cross_connect_id")
     for wire in device.cross_connects():
         a_side, b_side = (port_name(port, device.size) for port in wire[:2])
         name = f"{a_side}-{b_side}"
-        found[name] = {"cross_connect_id": name, "a_side": a_side, "b_side": b_side}
-    return found
+        entries[name] = {"cross_connect_id": name, "a_side": a_side, "b_side": b_side}
+    return entries
 
 
 def _statuses(device: OpticalDevice, now_ns: int) -> dict[int, str]:
     """Status of every port: `OpticalDevice.port_state` of all of them at once."""
     admin = {port: device.admin(port) for port in range(1, 2 * device.size + 1)}
-    found = {port: "failed" if one is Admin.FAILED else "blocked" for port, one in admin.items()}
+    statuses = {port: "failed" if state is Admin.FAILED else "blocked" for port, state in admin.items()}
     for wire in device.cross_connects():
         if admin[wire.ingress] is admin[wire.egress] is Admin.ENABLED:
-            found[wire.ingress] = found[wire.egress] = "tuned" if device.is_tuned(wire, now_ns) else "tuning"
-    return found
+            statuses[wire.ingress] = statuses[wire.egress] = (
+                "tuned" if device.is_tuned(wire, now_ns) else "tuning"
+            )
+    return statuses
 
 
 def _state_ports(device: OpticalDevice, names: list[str], now_ns: int) -> Entries:
-    statuses, found = _statuses(device, now_ns), Entries(key="simplex_port_id")
+    statuses, entries = _statuses(device, now_ns), Entries(key="simplex_port_id")
     for port, name in enumerate(names, start=1):
         row = {"simplex_port_id": name, "connector_type": CONNECTOR, "connector_pin": PINS[name[-1]]}
         if (peer := device.peer(port)) is not None:
             row["target_simplex_port_id"] = names[peer - 1]
-        found[name] = row | {"status": statuses[port]}
-    return found
+        entries[name] = row | {"status": statuses[port]}
+    return entries
 
 
 def _state_wires(device: OpticalDevice, now_ns: int) -> Entries:
-    statuses, found = _statuses(device, now_ns), _config_wires(device)
-    for wire, row in zip(device.cross_connects(), found.values(), strict=True):
+    statuses, entries = _statuses(device, now_ns), _config_wires(device)
+    for wire, row in zip(device.cross_connects(), entries.values(), strict=True):
         assert isinstance(row, dict)
         row["a_side_status"] = statuses[wire.ingress]
         row["b_side_status"] = statuses[wire.egress]
-    return found
+    return entries
 
 
 def _possible(device: OpticalDevice, path: Path) -> Iterator[tuple[str, Wire]]:
@@ -265,33 +268,34 @@ def _possible(device: OpticalDevice, path: Path) -> Iterator[tuple[str, Wire]]:
 
 
 def _physical_paths(device: OpticalDevice, path: Path) -> Entries:
-    found = Entries(key="cross_connect_id")
+    entries = Entries(key="cross_connect_id")
     for name, wire in _possible(device, path):
         ends = [port_name(port, device.size) for port in wire[:2]]
-        found[name] = {"cross_connect_id": name, "physical_path": ends}
-    return found
+        entries[name] = {"cross_connect_id": name, "physical_path": ends}
+    return entries
 
 
 def _factory_losses(device: OpticalDevice, path: Path) -> Entries:
-    found = Entries(key=LOSS_KEYS)
+    entries = Entries(key=LOSS_KEYS)
     for name, wire in _possible(device, path):
-        found[f"{name},{FREQUENCY_THZ},{TEMPERATURE_C}"] = {
+        entries[f"{name},{FREQUENCY_THZ},{TEMPERATURE_C}"] = {
             "cross_connect_id": name,
             "temperature_C": TEMPERATURE_C,
             "frequency_THz": FREQUENCY_THZ,
             "loss_dB": f"{device.insertion_loss_db(wire.ingress, wire.egress):.2f}",
             "accuracy_dB": ACCURACY_DB,
         }
-    return found
+    return entries
 
 
-def told(node: Any) -> Any:
-    """JSON of a container, an entry or a leaf. All leaves are text, so rows of lists are as they are."""
+def as_json(node: Any) -> Any:
+    """Return the JSON of a container, an entry or a leaf. All leaves are text, so that rows of lists stay
+    unchanged."""
     if isinstance(node, Entries):
         return list(node.values())
     if not isinstance(node, dict):
         return node
-    return {name: told(child) if isinstance(child, dict) else child for name, child in node.items()}
+    return {name: as_json(child) if isinstance(child, dict) else child for name, child in node.items()}
 
 
 # Changing
@@ -311,28 +315,29 @@ class Change:
 
     device: OpticalDevice
     #: Cross-connects as they are to be, by id, each with the sides that leaves have said.
-    wanted: dict[str, dict[str, str]] = field(default_factory=dict)
+    planned: dict[str, dict[str, str]] = field(default_factory=dict)
     admin: dict[int, bool] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._before = {wire_id(wire, self.device.size): wire for wire in self.device.cross_connects()}
-        self.wanted = {name: {} for name in self._before}
+        self.planned = {name: {} for name in self._before}
 
     def exists(self, path: Path) -> bool:
-        """Whether there is what the path names: a cross-connect, any, or what always is."""
+        """Return whether the target of a path exists: the named cross-connect, or any if the path is the
+        whole list. True for any other path."""
         name = _named_wire(path)
         if name is not None:
-            return name in self.wanted
-        return path != WIRES or bool(self.wanted)
+            return name in self.planned
+        return path != WIRES or bool(self.planned)
 
     def delete(self, path: Path) -> None:
         """Delete one cross-connect or all; that there is none is no error. Raises TreeError."""
         name = _named_wire(path)
         if path in (WIRES, (*WIRES, Step(WIRE_LIST))):
-            self.wanted.clear()
+            self.planned.clear()
         elif name is not None and len(path) == len(WIRES) + 1:
-            self.wanted.pop(name, None)
+            self.planned.pop(name, None)
         else:
             raise TreeError(f"{shown(path)} cannot be deleted")
 
@@ -358,7 +363,7 @@ class Change:
 
     def add(self, name: str, sides: Mapping[str, str]) -> None:
         """A cross-connect that is to be, and what is said of its sides."""
-        self.wanted.setdefault(name, {}).update(sides)
+        self.planned.setdefault(name, {}).update(sides)
 
     def _wire(self, name: str, leaf: str, value: Any) -> None:
         if leaf not in ("cross_connect_id", "a_side", "b_side") or not isinstance(value, str):
@@ -380,14 +385,14 @@ class Change:
                 raise TreeError(f"port {name}: {leaf} cannot be set to {str(value)[:40]!r}")
 
     def commands(self) -> list[Command]:
-        """What the device is to do. Raises TreeError."""
+        """Return the device's commands. Raises TreeError."""
         size = self.device.size
         after: dict[str, Wire] = {}
         used: dict[int, str] = {}
-        for name, sides in self.wanted.items():
+        for name, sides in self.planned.items():
             wire = self._before.get(name) or wire_of(name, size)
-            told = {"a_side": port_name(wire.ingress, size), "b_side": port_name(wire.egress, size)}
-            if sides and {**told, **sides} != told:
+            own_sides = {"a_side": port_name(wire.ingress, size), "b_side": port_name(wire.egress, size)}
+            if sides and {**own_sides, **sides} != own_sides:
                 raise TreeError(f"cross-connect {name}: its sides are those of its id")
             for port in wire[:2]:
                 if port in used:
@@ -396,25 +401,25 @@ class Change:
             after[name] = wire
         remove = tuple(sorted(self._before[name] for name in self._before.keys() - after.keys()))
         add = tuple(sorted(after[name] for name in after.keys() - self._before.keys()))
-        found: list[Rewire | SetAdmin | SetLabel] = []
+        commands: list[Rewire | SetAdmin | SetLabel] = []
         if add or remove:
-            found.append(Rewire(add, remove, blocked=True))
+            commands.append(Rewire(add, remove, blocked=True))
         disabled = {
             port: enabled
             for port, enabled in self.admin.items()
             if (self.device.admin(port) is Admin.DISABLED) is enabled
         }
         for enabled in (True, False):
-            ports = tuple(sorted(port for port, wanted in disabled.items() if wanted is enabled))
+            ports = tuple(sorted(port for port, state in disabled.items() if state is enabled))
             if ports:
-                found.append(SetAdmin(ports, enabled))
+                commands.append(SetAdmin(ports, enabled))
         labels = {port: label for port, label in self.labels.items() if self.device.label(port) != label}
-        found.extend(SetLabel(port, label) for port, label in sorted(labels.items()))
-        return [Together(tuple(found))] if len(found) > 1 else [*found]
+        commands.extend(SetLabel(port, label) for port, label in sorted(labels.items()))
+        return [Together(tuple(commands))] if len(commands) > 1 else [*commands]
 
 
 def by_name(text: str, size: int) -> str:
-    """What the device says, with the names of ports in place of its numbers."""
+    """Return a text of the device with the names of ports in place of their numbers."""
 
     def name(match: re.Match[str]) -> str:
         return f"{match[1]}{port_name(int(match[2]), size)}"

@@ -55,7 +55,7 @@ _NEVER_NS = 1 << 60
 
 
 class Kind(StrEnum):
-    """What goes wrong."""
+    """Kind of an injected fault."""
 
     DENY = "deny"
     HALF = "half"
@@ -146,7 +146,7 @@ class Injected:
 
     @property
     def left(self) -> int | None:
-        """How often it may still act; None: until it is cleared."""
+        """Return how often the fault may still act, None if it acts until it is cleared."""
         return None if self.spec.count is None else self.spec.count - self.hits
 
     @property
@@ -157,7 +157,8 @@ class Injected:
 
 @dataclass(frozen=True)
 class _Vanishing:
-    """What is gone at ``at_ns``, unless it was made anew: then it passes packets since another time."""
+    """Cross-connect that is lost at ``at_ns``, unless it was made again and so passes packets since another
+    time than ``since_ns``."""
 
     fault: Injected
     wire: Wire
@@ -185,7 +186,7 @@ class Faults:
     # What is injected
 
     def add(self, now_ns: int, spec: FaultSpec) -> tuple[Injected, list[Effect]]:
-        """A new fault, and what it does at once. Raises FaultError."""
+        """Add a fault. Return the fault and its immediate effects. Raises FaultError."""
         self._check(spec)
         made = Injected(next(self._numbers), spec, random.Random(spec.seed))
         self._faults[made.id] = made
@@ -196,12 +197,15 @@ class Faults:
         return made, effects
 
     def clear(self, now_ns: int, number: int) -> list[Effect]:
-        """Ends a fault; what it has broken or left without light works again. Raises KeyError."""
+        """End a fault, and return the effects that repair what it has broken or left without light. Raises
+        KeyError."""
         gone = self._faults.pop(number)
         effects: list[Effect] = []
         if gone.spec.kind is Kind.PORT_FAILED and gone.spec.port is not None:
-            others = [one.spec.port for one in self._faults.values() if one.spec.kind is Kind.PORT_FAILED]
-            if gone.spec.port not in others:
+            failed_ports = [
+                other.spec.port for other in self._faults.values() if other.spec.kind is Kind.PORT_FAILED
+            ]
+            if gone.spec.port not in failed_ports:
                 effects += self._device.repair(now_ns, gone.spec.port)
         for ticket in (ticket for fault, ticket in self._watched if fault is gone):
             self._device.forgive(ticket)
@@ -215,15 +219,15 @@ class Faults:
             ticket.tuned_ns = min(ticket.tuned_ns, self._device.tuned_ns(ticket.made, now_ns))
         self._watched = [(fault, ticket) for fault, ticket in self._watched if fault is not gone]
         self._writers = [fault for fault in self._writers if fault is not gone]
-        self._vanishing = [one for one in self._vanishing if one.fault is not gone]
+        self._vanishing = [other for other in self._vanishing if other.fault is not gone]
         return effects
 
     def all(self) -> list[Injected]:
-        """The faults in force, those included that have acted as often as they may."""
+        """Return the faults in force, including faults that have acted as often as they may."""
         return list(self._faults.values())
 
     def get(self, number: int) -> Injected:
-        """Raises KeyError."""
+        """Return the fault with this number. Raises KeyError."""
         return self._faults[number]
 
     def _check(self, spec: FaultSpec) -> None:
@@ -268,8 +272,8 @@ class Faults:
         if not size < wire.egress <= 2 * size:
             raise FaultError(f"egress: {wire.egress} is not an egress port ({size + 1}..{2 * size})")
         if (wire.wavelength is None) != (colours == 0) or not 0 <= (wire.wavelength or 0) < max(1, colours):
-            wanted = f"0..{colours - 1}" if colours else "none: the switch tells none apart"
-            raise FaultError(f"wavelength: {wire.wavelength}; it is {wanted}")
+            allowed = f"0..{colours - 1}" if colours else "none: the switch tells none apart"
+            raise FaultError(f"wavelength: {wire.wavelength}; it is {allowed}")
 
     # What happens
 
@@ -278,10 +282,10 @@ class Faults:
         """Time at which :meth:`advance` has something to do; 0 for at once."""
         if self._writers or any(ticket.done for _, ticket in self._watched):
             return 0
-        return min((one.at_ns for one in self._vanishing), default=None)
+        return min((vanishing.at_ns for vanishing in self._vanishing), default=None)
 
     def advance(self, now_ns: int) -> list[Effect]:
-        """What other writers do, and what is gone by now."""
+        """Return the effects of foreign writers, and of cross-connects that vanish by now."""
         if not (self._writers or self._watched or self._vanishing):
             return []
         writers, self._writers = self._writers, []
@@ -296,11 +300,11 @@ class Faults:
                     self._vanishing.append(_Vanishing(fault, wire, at_ns, self._device.since_ns(wire)))
             else:
                 fault.stuck.append(ticket)
-        due = [one for one in self._vanishing if one.at_ns <= now_ns]
-        self._vanishing = [one for one in self._vanishing if one.at_ns > now_ns]
-        for one in due:
-            if self._device.since_ns(one.wire) == one.since_ns:
-                effects += self._device.lose(one.wire)
+        due = [vanishing for vanishing in self._vanishing if vanishing.at_ns <= now_ns]
+        self._vanishing = [vanishing for vanishing in self._vanishing if vanishing.at_ns > now_ns]
+        for vanishing in due:
+            if self._device.since_ns(vanishing.wire) == vanishing.since_ns:
+                effects += self._device.lose(vanishing.wire)
         return effects
 
     def heard(self, speaker: Speaker) -> None:
@@ -309,7 +313,7 @@ class Faults:
             self._writers += self._acting((Kind.FOREIGN_WRITER,), speaker)
 
     def on_reply(self, speaker: Speaker, can: Callable[[Kind], bool]) -> list[Injected]:
-        """The faults that act on what the session says now, of the kinds that it ``can`` express."""
+        """Return the faults that act on the session's present reply, of the kinds that it ``can`` express."""
         return self._acting([kind for kind in ON_REPLIES if can(kind)], speaker) if self._faults else []
 
     def _acting(self, kinds: Sequence[Kind], speaker: Speaker) -> list[Injected]:
@@ -325,7 +329,7 @@ class Faults:
         return acting
 
     def _mishap(self, now_ns: int, ticket: Ticket) -> Mishap | None:
-        """What goes wrong with a command that comes now."""
+        """Return the mishap of a command that has just arrived, None without one."""
         speaker = self.speaker
         if speaker is None or not self._faults:
             return None
@@ -359,8 +363,8 @@ class Faults:
         spec, device = fault.spec, self._device
         wires = device.cross_connects()
         if spec.ingress is not None and spec.egress is not None:
-            wanted = Wire(spec.ingress, spec.egress, spec.wavelength)
-            return self._make(now_ns, wanted) if self._usable(wanted) else []
+            target = Wire(spec.ingress, spec.egress, spec.wavelength)
+            return self._make(now_ns, target) if self._usable(target) else []
         colour = fault.dice.randrange(device.wavelengths) if device.wavelengths else None
         here = [wire for wire in wires if wire.wavelength == colour]
         into = _others(range(1, device.size + 1), [wire.ingress for wire in here])
@@ -370,26 +374,26 @@ class Faults:
             return []
         chosen = fault.dice.choice(can)
         if chosen == "make":
-            wanted = Wire(fault.dice.choice(into), fault.dice.choice(out), colour)
+            target = Wire(fault.dice.choice(into), fault.dice.choice(out), colour)
         else:
             old = fault.dice.choice(here)
             if chosen != "move":
                 return device.do(now_ns, Rewire(remove=(old,)))
-            wanted = Wire(old.ingress, fault.dice.choice(out), colour)
-        return self._make(now_ns, wanted) if self._usable(wanted) else []
+            target = Wire(old.ingress, fault.dice.choice(out), colour)
+        return self._make(now_ns, target) if self._usable(target) else []
 
-    def _make(self, now_ns: int, wanted: Wire) -> list[Effect]:
+    def _make(self, now_ns: int, target: Wire) -> list[Effect]:
         """Makes it, whatever is in the way."""
         wires = self._device.cross_connects()
-        if wanted in wires:
+        if target in wires:
             return []
         away = tuple(
             wire
             for wire in wires
-            if wire.wavelength == wanted.wavelength
-            and (wire.ingress == wanted.ingress or wire.egress == wanted.egress)
+            if wire.wavelength == target.wavelength
+            and (wire.ingress == target.ingress or wire.egress == target.egress)
         )
-        return self._device.do(now_ns, Rewire((wanted,), away))
+        return self._device.do(now_ns, Rewire((target,), away))
 
     def _usable(self, wire: Wire) -> bool:
         return all(self._device.admin(port) is Admin.ENABLED for port in (wire.ingress, wire.egress))

@@ -1,13 +1,12 @@
-"""What every TL1 dialect of the emulated switch has in common: login, one command at a time, replies,
-reports.
+"""Common part of all TL1 dialects of the emulated switch: login, one command at a time, replies, reports.
 
-A dialect is a subclass with a table of commands. A command holds back the next one of the same client until
-it is answered. Before a login everything but ACT-USER is denied; where the switch was given no users, any
+A dialect is a subclass with a table of commands. A command holds back the next command of the same client
+until it is answered. Before a login everything except ACT-USER is denied. If the switch has no users, any
 name and password will do. After CANC-USER the connection ends.
 
 Alarms: LOS of a port that had light when the client logged in or later, and a port that fails, are reported
-to every client that is logged in (`REPT ALM`, GR-833's form; what a real switch writes there is not known),
-and again with `CL` when they are over.
+to every client that is logged in (`REPT ALM`, GR-833's form; a real switch's text is not known). They are
+reported again with `CL` when they are over.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Denial(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command is answered with: an outcome, rows without quotes, comments."""
+    """Answer to a command: an outcome, rows without quotes, comments."""
 
     rows: tuple[str, ...] = ()
     comments: tuple[str, ...] = ()
@@ -121,11 +120,11 @@ class Tl1Session(Conversation[bytes]):
 
     @abstractmethod
     def commands(self) -> Mapping[str, Handler]:
-        """What carries out each command of the dialect, by verb."""
+        """Return the function for each command of the dialect, by verb."""
 
     @abstractmethod
     def port_name(self, port: int) -> str:
-        """How the dialect writes a port of the device."""
+        """Return the dialect's name of a port of the device."""
 
     # As the server wants it
 
@@ -149,12 +148,13 @@ class Tl1Session(Conversation[bytes]):
         self._give_up(now_ns)
         return out
 
-    def interrupted(self, said: bytes, now_ns: int) -> bytes:
-        """Put an unsolicited report before the answer; the first ``;`` in it is not its end."""
+    def interrupted(self, reply: bytes, now_ns: int) -> bytes:
+        """Return the answer with an unsolicited report before it. The first ``;`` in the report is not its
+        end."""
         self._atag += 1
         row = f'{self.sid}:LOG,TC,,:\\"nothing; a fault\\"'
         report = Report("A", str(self._atag), "REPT EVT EQPT", (row,), (), self.sid)
-        return format_report(report, self.when(now_ns)) + said
+        return format_report(report, self.when(now_ns)) + reply
 
     def _give_up(self, now_ns: int) -> None:
         """Ends a session that has been silent for too long."""
@@ -203,7 +203,7 @@ class Tl1Session(Conversation[bytes]):
         raise ticket.error
 
     def denied(self, code: str, text: str) -> Answer:
-        """How the dialect denies a command."""
+        """Return the dialect's denial of a command."""
         return Answer((code,), (_plain(text),), "DENY")
 
     def _reply(self, ctag: str, answer: Answer, now_ns: int) -> bytes:
@@ -217,7 +217,7 @@ class Tl1Session(Conversation[bytes]):
         return out + self.prompt
 
     def when(self, now_ns: int) -> str:
-        """Date and time as they stand in a message."""
+        """Return date and time in the form used in messages."""
         return datetime.fromtimestamp((now_ns + self._offset_ns) / NS, UTC).strftime("%y-%m-%d %H:%M:%S")
 
     def _log_in(self, command: Command, now_ns: int) -> Answer:
@@ -232,7 +232,7 @@ class Tl1Session(Conversation[bytes]):
         return self.greeting(user)
 
     def greeting(self, user: str) -> Answer:
-        """The answer to a login."""
+        """Return the answer to a login."""
         return DONE
 
     def _log_out(self, command: Command, now_ns: int) -> Answer:
@@ -280,10 +280,10 @@ def _parsed(text: str) -> Command:
 
 
 def values(command: Command) -> dict[str, str]:
-    """The ``NAME=value`` of the last block that has something. Raises Denial."""
-    told = [block for block in command.blocks if block.strip()]
+    """Return the ``NAME=value`` pairs of the last block that is not empty. Raises Denial."""
+    blocks = [block for block in command.blocks if block.strip()]
     try:
-        return parse_values(told[-1]) if told else {}
+        return parse_values(blocks[-1]) if blocks else {}
     except Tl1Error:
         raise Denial("IIFM") from None
 

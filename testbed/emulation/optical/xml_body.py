@@ -32,7 +32,7 @@ class _Bounded(ElementTree.TreeBuilder):
 
 
 def parse_xml(data: bytes) -> Element:
-    """The root element of a document in UTF-8, without attributes. Raises XmlError."""
+    """Return the root element of a document in UTF-8, without attributes. Raises XmlError."""
     try:
         return ElementTree.fromstring(data, ElementTree.XMLParser(target=_Bounded(), encoding="utf-8"))
     except ElementTree.ParseError as error:
@@ -40,10 +40,10 @@ def parse_xml(data: bytes) -> Element:
 
 
 def local_name(element: Element) -> str:
-    """The name without its namespace."""
+    """Return an element's name without its namespace."""
     return element.tag.rpartition("}")[2]
 
 
 def namespace(element: Element) -> str:
-    """The name's namespace; empty without one."""
+    """Return the namespace of an element's name, empty without one."""
     return element.tag.rpartition("}")[0].removeprefix("{")

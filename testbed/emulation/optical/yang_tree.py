@@ -23,7 +23,7 @@ class Entries(dict[str, "Node"]):
         self.key = key
 
     def named(self, entry: str) -> tuple[tuple[str, str], ...]:
-        """Key leaves and values of an entry, in the order of the leaves' names as a path has them."""
+        """Return key leaves and values of an entry, in the order of the leaves' names, as in a path."""
         return tuple(sorted(zip(self.key.split(","), entry.split(","), strict=True)))
 
 
@@ -42,19 +42,19 @@ Path = tuple[Step, ...]
 
 
 def bare(name: str) -> str:
-    """A name without the module before it."""
+    """Return a name without its module prefix."""
     return name.rpartition(":")[2]
 
 
 def shown(path: Path) -> str:
-    """A path as an error names it."""
+    """Return a path in the form used in error messages."""
     return "/" + "/".join(step.name for step in path)
 
 
-def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Find the nodes of a path, each with its own path. A list without keys means all its entries."""
+def find(node: Any, path: Path, prefix: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the nodes of a path, each with its own path. A list without keys means all its entries."""
     if not path:
-        yield at, node
+        yield prefix, node
         return
     if not isinstance(node, dict) or isinstance(node, Entries):
         return
@@ -63,57 +63,59 @@ def find(node: Any, path: Path, at: Path = ()) -> Iterator[tuple[Path, Any]]:
         if step.name not in ("*", name):
             continue
         if isinstance(child, Entries):
-            wanted = dict(step.keys)
+            keys = dict(step.keys)
             for key, entry in child.items():
                 named = child.named(key)
-                fits = all(wanted.get(leaf, "*") in ("*", value) for leaf, value in named)
-                if fits and wanted.keys() <= {leaf for leaf, _ in named}:
-                    yield from find(entry, rest, (*at, Step(name, named)))
+                fits = all(keys.get(leaf, "*") in ("*", value) for leaf, value in named)
+                if fits and keys.keys() <= {leaf for leaf, _ in named}:
+                    yield from find(entry, rest, (*prefix, Step(name, named)))
         elif not step.keys:
-            yield from find(child, rest, (*at, Step(name)))
+            yield from find(child, rest, (*prefix, Step(name)))
 
 
 def in_empty_list(node: Any, path: Path) -> bool:
-    """Whether a path that leads to nothing goes into a list without entries, any of which would do."""
+    """Return whether a path without a target leads into an empty list, any entry of which would match."""
     for number, step in enumerate(path):
         if next(find(node, path[: number + 1]), None) is None:
             if any(value != "*" for _, value in step.keys):
                 return False
             above = [parent for _, parent in find(node, path[:number]) if isinstance(parent, dict)]
-            return any(step.name == "*" or isinstance(one.get(step.name), Entries) for one in above)
+            return any(
+                step.name == "*" or isinstance(parent_node.get(step.name), Entries) for parent_node in above
+            )
     return False
 
 
-def leaves(node: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every leaf under a node with its path."""
+def leaves(node: Any, prefix: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield every leaf under a node with its path."""
     if isinstance(node, Entries):
         raise AssertionError("a list is walked from what holds it")
     if not isinstance(node, dict):
-        yield at, node
+        yield prefix, node
         return
     for name, child in node.items():
         if isinstance(child, Entries):
             for key, entry in child.items():
-                yield from leaves(entry, (*at, Step(name, child.named(key))))
+                yield from leaves(entry, (*prefix, Step(name, child.named(key))))
         else:
-            yield from leaves(child, (*at, Step(name)))
+            yield from leaves(child, (*prefix, Step(name)))
 
 
 def plain(node: Any, ietf: bool, modules: Mapping[str, str], module: str = "") -> Any:
-    """JSON of a value.
+    """Return the JSON of a value.
 
-    With ``ietf`` by RFC 7951: the model's name where it changes (``modules``, by name of node), 64-bit
-    numbers and decimals as text.
+    With ``ietf`` the form follows RFC 7951: a model's name before a node if the model changes (``modules``,
+    by name of node), and 64-bit numbers and decimals as text.
     """
     if isinstance(node, Entries):
         return [plain(entry, ietf, modules, module) for entry in node.values()]
     if isinstance(node, dict):
-        found = {}
+        document = {}
         for name, child in node.items():
             own = modules.get(name, module)
-            told = f"{own}:{name}" if ietf and own != module else name
-            found[told] = plain(child, ietf, modules, own)
-        return found
+            qualified = f"{own}:{name}" if ietf and own != module else name
+            document[qualified] = plain(child, ietf, modules, own)
+        return document
     if isinstance(node, bool | str | list):
         return node
     if isinstance(node, float):
@@ -122,8 +124,8 @@ def plain(node: Any, ietf: bool, modules: Mapping[str, str], module: str = "") -
 
 
 def flatten(path: Path, value: Any, keys: Mapping[str, str] = {}) -> Iterator[tuple[Path, Any]]:
-    """An assignment as assignments of leaves; ``keys``: the key leaf of lists where it is not ``name``.
-    Raises TreeError."""
+    """Yield the assignments of leaves that make up an assignment. ``keys``: the key leaf of lists whose key
+    is not ``name``. Raises TreeError."""
     if len(path) > 16:
         raise TreeError("a value that is nested too deeply")
     if isinstance(value, dict):
@@ -145,5 +147,5 @@ def flatten(path: Path, value: Any, keys: Mapping[str, str] = {}) -> Iterator[tu
 
 
 def bare_entry(entry: object) -> dict[str, Any]:
-    """The leaves of an entry without their modules' names; none of what is no object."""
+    """Return the leaves of an entry without their modules' names, none if the entry is not an object."""
     return {bare(name): leaf for name, leaf in entry.items()} if isinstance(entry, dict) else {}

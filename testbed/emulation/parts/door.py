@@ -44,7 +44,8 @@ def _server_tls(tls: Tls) -> ssl.SSLContext:
 
 
 def client_tls(tls: Tls) -> ssl.SSLContext:
-    """Whoever shows a certificate of the lab's authority is believed, whatever its name, as by Dask."""
+    """Return TLS settings that accept any peer with a certificate of the lab's authority, whatever its name,
+    as Dask does."""
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=tls.ca)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -86,7 +87,7 @@ class Door:
             self._listen(asyncio.start_unix_server(self._leading(place, name), sock=listener.dup()))
 
     def to_tcp(self, place: Place, name: str) -> tuple[str, int]:
-        """The same of a port of this machine's loopback; its address."""
+        """Have a TCP port of this machine's loopback lead to a server of another part. Return its address."""
         server = self._listen(asyncio.start_server(self._leading(place, name), "127.0.0.1", 0))
         host, port = server.sockets[0].getsockname()
         return str(host), int(port)
@@ -152,10 +153,10 @@ class Door:
             writer.close()
 
     async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = (await asyncio.wait_for(reader.readline(), TOLD_S)).decode(errors="replace").split()
-        if len(said) != 2 or not hmac.compare_digest(said[0].encode(), self._parts.token.encode()):
+        words = (await asyncio.wait_for(reader.readline(), TOLD_S)).decode(errors="replace").split()
+        if len(words) != 2 or not hmac.compare_digest(words[0].encode(), self._parts.token.encode()):
             return
-        name = said[1]
+        name = words[1]
         if name == CLOCK:
             await self._tell_time(reader, writer)
         elif (server := self.servers.get(name)) is not None:
@@ -167,9 +168,9 @@ class Door:
             await self._joined(reader, writer, there, name)
 
     async def _tell_time(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while asked := await reader.read(1):
+        while request := await reader.read(1):
             self.heard_s = time.monotonic()
-            if asked == END:
+            if request == END:
                 self._on_end()
             else:
                 writer.write(TIME.pack(time.monotonic()))

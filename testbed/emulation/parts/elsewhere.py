@@ -22,11 +22,11 @@ Piece = tuple[Callable[[], None], Callable[[], None] | None]
 class Elsewhere:
     """The fault services of the other parts."""
 
-    def __init__(self, fabric: Fabric, parts: Parts, others: Sequence[OtherPart]) -> None:
-        self._fabric, self._parts, self._others = fabric, parts, tuple(others)
+    def __init__(self, fabric: Fabric, parts: Parts, other_parts: Sequence[OtherPart]) -> None:
+        self._fabric, self._parts, self._others = fabric, parts, tuple(other_parts)
 
     def pieces(self, target: Target, request: FaultRequest) -> tuple[bool, list[Piece]]:
-        """Whether a fault is this part's, too, and what it is at other parts."""
+        """Return whether a fault concerns this part, and the pieces of the fault at other parts."""
         if request.do == "impair":
             return True, [self._piece(other, target, request) for other in self._others]
         nodes = self._nodes(target)
@@ -38,8 +38,8 @@ class Elsewhere:
         """Nodes that a fault is about, and those at the other ends of its fibres that are cut."""
         if target.kind == "worker":
             job, rank = target.names
-            found = (w for other in self._others for w in other.workers)
-            return {w["gpu"] for w in found if (w["job"], str(w["rank"])) == (job, rank)}
+            workers = (w for other in self._others for w in other.workers)
+            return {w["gpu"] for w in workers if (w["job"], str(w["rank"])) == (job, rank)}
         cut = {Port.parse(end) for fibre in self._parts.fibres for end in (fibre.a, fibre.b)}
         far = {self._fabric.link_at[port].other(port).node for port in target.ports & cut}
         return {*target.names, *(port.node for port in target.ports), *far}
@@ -47,12 +47,12 @@ class Elsewhere:
     def _piece(self, other: OtherPart, target: Target, request: FaultRequest) -> Piece:
         def begin() -> None:
             body = request.model_dump(mode="json") | {"target": target.text, "back_after_s": None}
-            told = _asked(other, {key: value for key, value in body.items() if value is not None})
-            self._follow(other, told["id"], ("in force", "over"))
+            report = _asked(other, {key: value for key, value in body.items() if value is not None})
+            self._follow(other, report["id"], ("in force", "over"))
 
         def end() -> None:
-            told = _asked(other, {"do": "restore", "target": target.text})
-            self._follow(other, told["id"], ("over",))
+            report = _asked(other, {"do": "restore", "target": target.text})
+            self._follow(other, report["id"], ("over",))
 
         return begin, None if target.kind == "worker" else end
 
@@ -64,23 +64,23 @@ class Elsewhere:
                 reports = other.ask("GET", "/v1/faults")["faults"]
             except AgentError as error:
                 raise OSError(str(error)) from None
-            found = next(one for one in reports if one["id"] == fault)
-            if found["state"] == "failed":
-                raise OSError(f"host {other.host}: {found['error']}")
-            if found["state"] in until:
+            report = next(candidate for candidate in reports if candidate["id"] == fault)
+            if report["state"] == "failed":
+                raise OSError(f"host {other.host}: {report['error']}")
+            if report["state"] in until:
                 return
             time.sleep(_EVERY_S)
         raise TimeoutError(f"host {other.host}: not {' or '.join(until)} within {_DONE_S:g} s")
 
     def impaired(self) -> list[dict[str, Any]]:
-        """What links of the other parts have counted; of one that does not answer nothing."""
-        found = []
+        """Return the counters of the other parts' impaired links, without parts that do not answer."""
+        counters = []
         for other in self._others:
             try:
-                found += other.ask("GET", "/v1/impaired")
+                counters += other.ask("GET", "/v1/impaired")
             except AgentError:
                 continue
-        return found
+        return counters
 
 
 def _asked(other: OtherPart, body: dict[str, Any]) -> Any:

@@ -1,8 +1,9 @@
-"""What the first part of a lab answers for all: workers, on whichever host their GPUs are.
+"""Workers of all parts of a lab, for the server agent of the first part.
 
-It has the methods of :class:`Workers` and asks the server agents of the other parts, over their doors. Times
-that they tell are of their hosts' clocks and become those of this host's. Where a host is lost, its workers
-have ended and its GPUs are lost, so that jobs fail or go on as after any loss.
+:class:`WorkersOfAll` has the methods of :class:`Workers` and sends requests to the server agents of the other
+parts, over their doors. Times in their answers are of their hosts' clocks and are converted to this host's
+clock. If a host is lost, its workers have ended and its GPUs are lost, so that jobs fail or continue as after
+any loss.
 """
 
 from __future__ import annotations
@@ -55,21 +56,21 @@ class OtherPart:
         data: bytes | None = None,
         timeout_s: float = ANSWER_S,
     ) -> Any:
-        """What it answers."""
+        """Request something from the part's server agent. Return its JSON reply. Raises AgentError."""
         if self.pulse.lost:
             raise AgentError(503, f"host {self.host} is lost")
         try:
             answer = self._client.request(method, path, json=body, content=data, timeout=timeout_s)
-            found = answer.json()
+            document = answer.json()
         except (httpx.HTTPError, RuntimeError, ValueError) as error:
             why = str(error) or type(error).__name__
             raise AgentError(503, f"the part on host {self.host} does not answer: {why}") from None
         if answer.is_error:
-            raise AgentError(answer.status_code, f"host {self.host}: {found.get('detail', found)}")
-        return found
+            raise AgentError(answer.status_code, f"host {self.host}: {document.get('detail', document)}")
+        return document
 
     def fetch(self, path: str, timeout_s: float = 60.0) -> bytes:
-        """What it answers, as it is."""
+        """Return the content of a path of the part's server agent, as bytes. Raises AgentError."""
         if self.pulse.lost:
             raise AgentError(503, f"host {self.host} is lost")
         try:
@@ -81,17 +82,17 @@ class OtherPart:
         return answer.content
 
     def here(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of it with times of this host's clock."""
+        """Return an event of the part with times of this host's clock."""
         later_s = self.pulse.offset_s
-        found = event | {key: event[key] - later_s for key in _TIMES if event.get(key) is not None}
+        converted = event | {key: event[key] - later_s for key in _TIMES if event.get(key) is not None}
         if event.get("stalls"):
-            found["stalls"] = [[moment - later_s for moment in stall] for stall in event["stalls"]]
+            converted["stalls"] = [[moment - later_s for moment in stall] for stall in event["stalls"]]
         if event.get("beacon_gaps"):
             gaps = event["beacon_gaps"]
-            found["beacon_gaps"] = [
+            converted["beacon_gaps"] = [
                 gap | {key: gap[key] - later_s for key in ("t_start", "t_end")} for gap in gaps
             ]
-        return found
+        return converted
 
     def close(self) -> None:
         self._client.close()
@@ -100,10 +101,10 @@ class OtherPart:
 class WorkersOfAll:
     """Workers of all parts. Safe from any thread; methods raise AgentError as those of ``Workers`` do."""
 
-    def __init__(self, fabric: Fabric, own: Workers, others: Sequence[OtherPart]) -> None:
-        self._fabric, self._own, self._others = fabric, own, tuple(others)
+    def __init__(self, fabric: Fabric, own: Workers, other_parts: Sequence[OtherPart]) -> None:
+        self._fabric, self._own, self._others = fabric, own, tuple(other_parts)
         self.workloads = own.workloads
-        self._part_of = {name: other for other in others for name in other.nodes}
+        self._part_of = {name: other for other in other_parts for name in other.nodes}
         self._worker_at: dict[str, OtherPart | None] = {}
         self._events: list[dict[str, Any]] = []
         self._own_cursor = 0
@@ -119,9 +120,10 @@ class WorkersOfAll:
 
     # -- starting
 
-    def start_all(self, wanted: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
-        """All or none, on all hosts at once."""
-        chosen = list(wanted)
+    def start_all(self, batch: Iterable[WorkerRequest]) -> list[dict[str, Any]]:
+        """Start workers on all hosts at the same time, all or none. Return the id, GPU and state of each.
+        Raises AgentError."""
+        chosen = list(batch)
         if not chosen:
             raise AgentError(422, "no workers are named")
 
@@ -129,8 +131,8 @@ class WorkersOfAll:
             if part is None:
                 return self._own.start_all(mine)
             body = [request.model_dump() for request in mine]
-            found: list[dict[str, Any]] = part.ask("POST", "/v1/workers/batch", body, timeout_s=START_S)
-            return found
+            workers: list[dict[str, Any]] = part.ask("POST", "/v1/workers/batch", body, timeout_s=START_S)
+            return workers
 
         lots = self._by_part(chosen)
         under_way = [(part, self._pool.submit(start, part, mine)) for part, mine in lots.items()]
@@ -138,17 +140,17 @@ class WorkersOfAll:
         failure: AgentError | None = None
         for part, future in under_way:
             try:
-                found = future.result()
+                workers = future.result()
             except AgentError as error:
                 failure = failure or error
                 continue
-            self._worker_at |= {one["id"]: part for one in found}
-            started += found
+            self._worker_at |= {worker["id"]: part for worker in workers}
+            started += workers
         if failure is not None:
-            self._give_up([one["id"] for one in started])
+            self._give_up([worker["id"] for worker in started])
             raise failure
         order = {request.worker: number for number, request in enumerate(chosen)}
-        return sorted(started, key=lambda one: order[one["id"]])
+        return sorted(started, key=lambda worker: order[worker["id"]])
 
     def _give_up(self, names: Iterable[str]) -> None:
         for name in names:
@@ -159,38 +161,39 @@ class WorkersOfAll:
                 continue
 
     def _by_part(self, requests: Iterable[WorkerRequest]) -> dict[OtherPart | None, list[WorkerRequest]]:
-        found: dict[OtherPart | None, list[WorkerRequest]] = {}
+        lots: dict[OtherPart | None, list[WorkerRequest]] = {}
         for request in requests:
-            found.setdefault(self._part_of.get(request.gpu), []).append(request)
-        return found
+            lots.setdefault(self._part_of.get(request.gpu), []).append(request)
+        return lots
 
-    def start_spares(self, wanted: Iterable[SpareRequest]) -> list[dict[str, Any]]:
+    def start_spares(self, spares: Iterable[SpareRequest]) -> list[dict[str, Any]]:
         started: list[dict[str, Any]] = []
-        for request in wanted:
+        for request in spares:
             part = self._part_of.get(request.gpu)
             if part is None:
-                found = self._own.start_spares([request])
+                workers = self._own.start_spares([request])
             else:
-                found = part.ask("POST", "/v1/spares", [request.model_dump()], timeout_s=START_S)
-            self._worker_at |= {one["id"]: part for one in found}
-            started += found
+                workers = part.ask("POST", "/v1/spares", [request.model_dump()], timeout_s=START_S)
+            self._worker_at |= {worker["id"]: part for worker in workers}
+            started += workers
         return started
 
-    def put_workload(self, digest: str, part: Path, found: str) -> None:
+    def put_workload(self, digest: str, part: Path, actual_digest: str) -> None:
         data = part.read_bytes()
-        self._own.put_workload(digest, part, found)
+        self._own.put_workload(digest, part, actual_digest)
         self._everywhere(lambda other: other.ask("PUT", f"/v1/workloads/{digest}", data=data, timeout_s=60.0))
 
     # -- watching
 
     def report(self, cursor: int) -> dict[str, Any]:
-        """As of one machine, with the events of all parts in the order in which this one heard of them."""
+        """Return the report of all parts in the form of one machine's, with the events in the order in which
+        this part received them."""
         with self._reporting:
-            told = [self._pool.submit(self._heard, other) for other in self._others]
+            futures = [self._pool.submit(self._heard, other) for other in self._others]
             own = self._own.report(self._own_cursor)
             self._own_cursor = own["cursor"]
             self._events += own["events"]
-            for future in told:
+            for future in futures:
                 self._events += future.result()
             lost = [gpu for other in self._others if other.pulse.lost for gpu in self._gpus(other)]
             return {
@@ -209,11 +212,11 @@ class WorkersOfAll:
         if other.pulse.lost:
             return self._lose(other)
         try:
-            found = other.ask("GET", f"/v1/workers?cursor={other.cursor}")
+            report = other.ask("GET", f"/v1/workers?cursor={other.cursor}")
         except AgentError:
             return []
-        other.cursor, other.workers = found["cursor"], found["workers"]
-        return [other.here(event) for event in found["events"]]
+        other.cursor, other.workers = report["cursor"], report["workers"]
+        return [other.here(event) for event in report["events"]]
 
     def _lose(self, other: OtherPart) -> list[dict[str, Any]]:
         events = []
@@ -259,17 +262,18 @@ class WorkersOfAll:
         part = self._worker_at.get(name)
         if part is None:
             return self._own.output(name)
-        found: dict[str, str] = part.ask("GET", f"/v1/workers/{name}/output")
-        return found
+        streams: dict[str, str] = part.ask("GET", f"/v1/workers/{name}/output")
+        return streams
 
     def hosts(self, *, fill: bool) -> list[dict[str, Any]]:
-        """What is at each GPU's NIC. A network namespace of another host has a path there only."""
-        found = {one["gpu"]: one for one in self._own.hosts(fill=fill)}
+        """Return an entry for each GPU with the host at its NIC. The path of a network namespace on another
+        host is valid there only."""
+        entries = {entry["gpu"]: entry for entry in self._own.hosts(fill=fill)}
         for other in self._others:
-            for one in other.ask("POST" if fill else "GET", "/v1/hosts", timeout_s=30.0):
-                if one["gpu"] in other.nodes:
-                    found[one["gpu"]] = one | {"host": other.host}
-        return list(found.values())
+            for entry in other.ask("POST" if fill else "GET", "/v1/hosts", timeout_s=30.0):
+                if entry["gpu"] in other.nodes:
+                    entries[entry["gpu"]] = entry | {"host": other.host}
+        return list(entries.values())
 
     def announce(self, gpus: Collection[str], *, forget: bool) -> list[str]:
         mine = [gpu for gpu in gpus if gpu not in self._part_of]
@@ -282,7 +286,7 @@ class WorkersOfAll:
 
     # -- the rest of a worker's life
 
-    def release(self, ids: Iterable[str], at: float) -> None:
+    def release(self, ids: Iterable[str], start_s: float) -> None:
         """At one moment on all hosts, by their clocks."""
         lots: dict[OtherPart | None, list[str]] = {}
         for name in ids:
@@ -290,9 +294,9 @@ class WorkersOfAll:
 
         def release(part: OtherPart | None, mine: list[str]) -> None:
             if part is None:
-                self._own.release(mine, at)
+                self._own.release(mine, start_s)
             else:
-                part.ask("POST", "/v1/workers/release", {"ids": mine, "at": at + part.pulse.offset_s})
+                part.ask("POST", "/v1/workers/release", {"ids": mine, "at": start_s + part.pulse.offset_s})
 
         self._all([lambda part=part, mine=mine: release(part, mine) for part, mine in lots.items()])  # type: ignore[misc]
 
@@ -311,13 +315,14 @@ class WorkersOfAll:
         self._everywhere(lambda other: other.ask("POST", f"/v1/jobs/{job}/halt", timeout_s=60.0))
 
     def choose_state(self, job: str, without: Collection[int]) -> int:
-        """The newest state of any host goes to all of them. Those of a lost host are lost."""
+        """Choose the newest state of any host and copy it to all hosts. Return its iteration, 0 if there is
+        none. States of a lost host are lost."""
         body = {"without": list(without)}
-        others = [other for other in self._others if not other.pulse.lost]
+        reachable = [other for other in self._others if not other.pulse.lost]
         path = f"/v1/checkpoints/{job}/resume"
-        found = dict(zip(others, self._everywhere(lambda o: o.ask("POST", path, body)), strict=True))
+        replies = dict(zip(reachable, self._everywhere(lambda o: o.ask("POST", path, body)), strict=True))
         iterations: dict[OtherPart | None, int] = {None: self._own.choose_state(job, without)}
-        iterations |= {other: int(told["iteration"]) for other, told in found.items()}
+        iterations |= {other: int(reply["iteration"]) for other, reply in replies.items()}
         newest = max(iterations.values())
         if newest == 0:
             return 0

@@ -1,4 +1,4 @@
-"""How a testbed that is one part of a lab is joined to the others."""
+"""Connection of a testbed that is one part of a lab to the other parts."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class RunRequest(BaseModel):
     timeout_s: Annotated[float, Field(gt=0, le=4000)]
 
 
-def ran(asked: RunRequest) -> dict[str, Any]:
-    """What a command said here, its last, and its exit code. Raises AgentError."""
-    where = [] if asked.namespace is None else ["nsenter", f"--net={asked.namespace}", "--"]
+def ran(request: RunRequest) -> dict[str, Any]:
+    """Run a command here. Return the last bytes of its output and its exit code. Raises AgentError."""
+    where = [] if request.namespace is None else ["nsenter", f"--net={request.namespace}", "--"]
     try:
         done = subprocess.run(
-            [*where, *asked.words], capture_output=True, stdin=subprocess.DEVNULL, timeout=asked.timeout_s
+            [*where, *request.words], capture_output=True, stdin=subprocess.DEVNULL, timeout=request.timeout_s
         )
     except OSError as error:
-        raise AgentError(409, f"{asked.words[0]}: {error.strerror}") from None
+        raise AgentError(409, f"{request.words[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise AgentError(504, f"{asked.words[0]}: not done within {asked.timeout_s:g} s") from None
-    out, err = (said[-LOG_BYTES:].decode(errors="replace") for said in (done.stdout, done.stderr))
+        raise AgentError(504, f"{request.words[0]}: not done within {request.timeout_s:g} s") from None
+    out, err = (output[-LOG_BYTES:].decode(errors="replace") for output in (done.stdout, done.stderr))
     return {"stdout": out, "stderr": err, "code": done.returncode}
 
 
@@ -79,19 +79,20 @@ class Joint:
         logging.getLogger("httpx").setLevel(logging.WARNING)
         self._parts, self._state, self._deaths = parts, state, deaths
         self._door = Door(parts, {AGENT: state / "agent.sock"}, stop)
-        others = [place for number, place in enumerate(parts.places) if number != parts.own]
-        self._pulses = [Pulse(parts, place, self._lose) for place in others] if self.is_first else []
+        other_places = [place for number, place in enumerate(parts.places) if number != parts.own]
+        self._pulses = [Pulse(parts, place, self._lose) for place in other_places] if self.is_first else []
         self._others: list[OtherPart] = []
         self._closing = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="deaths", daemon=True)
 
     @property
     def is_first(self) -> bool:
-        """Whether it has the controller."""
+        """Return whether this part has the controller."""
         return self._parts.own == 0
 
     def open(self, controller: tuple[str, int]) -> tuple[str, int]:
-        """Open the door; where this part's packet switches find the controller. Raises JoinError."""
+        """Open the door. Return the address at which this part's packet switches find the controller. Raises
+        JoinError."""
         own = self._parts.places[self._parts.own]
         try:
             self._door.open()
@@ -108,7 +109,8 @@ class Joint:
         return self._state / f"agent-{number}.sock"
 
     def workers(self, fabric: Fabric, own: Workers) -> WorkersOfAll:
-        """Workers of all parts, for the first one's server agent; from now on the others are asked."""
+        """Return the workers of all parts, for the first part's server agent. From now on the other parts are
+        polled."""
         for pulse in self._pulses:
             pulse.start()
         self._others = [OtherPart(pulse, self._agent(n)) for n, pulse in enumerate(self._pulses, 1)]
@@ -116,11 +118,11 @@ class Joint:
         return WorkersOfAll(fabric, own, self._others)
 
     def elsewhere(self, fabric: Fabric) -> Elsewhere | None:
-        """Fault services of the other parts; None in these."""
+        """Return the fault services of the other parts in the first part, None in the others."""
         return Elsewhere(fabric, self._parts, self._others) if self.is_first else None
 
     def tell(self, inventory: Mapping[str, Any]) -> None:
-        """What the first part may reach of this one's optical switches."""
+        """Open this part's optical switches to the first part."""
         if self.is_first:
             return
         for name, entry in inventory["optical_switches"].items():
@@ -132,8 +134,8 @@ class Joint:
     def with_others(
         self, inventory: dict[str, Any], deadline: float, go_on: Callable[[], None]
     ) -> dict[str, Any]:
-        """The inventory with what the other parts have; in the first part, once they are up. Raises
-        JoinError."""
+        """Wait in the first part until the other parts are up. Return the inventory with the switches of the
+        other parts. Raises JoinError."""
         for other in self._others:
             theirs = self._inventory_of(other, deadline, go_on)
             for name, entry in theirs["optical_switches"].items():
@@ -168,32 +170,33 @@ class Joint:
                 raise JoinError(f"{own} to {other.host}: no answer any more while the lab came up")
             if other.pulse.answered.is_set():
                 try:
-                    found: dict[str, Any] = other.ask("GET", "/v1/inventory")
-                    return found
+                    theirs: dict[str, Any] = other.ask("GET", "/v1/inventory")
+                    return theirs
                 except AgentError as error:
                     why = str(error)
             time.sleep(0.05)
         raise JoinError(f"host {other.host}: {why}")
 
     def clocks(self) -> dict[str, dict[str, float]]:
-        """By host: how much later its clock is, and how wrong that may be, seconds."""
+        """Return by host how much later its clock is than this host's (``offset_s``), and how wrong that may
+        be (``error_s``), seconds."""
         return {
             pulse.place.host: {"offset_s": pulse.offset_s, "error_s": pulse.error_s} for pulse in self._pulses
         }
 
     def _loads(self) -> dict[str, dict[str, float]]:
         """Load of the processors of each other host that answers, since the last call."""
-        found = {}
+        loads = {}
         for other in self._others:
             with suppress(AgentError):
-                found[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
-        return found
+                loads[other.host] = other.ask("GET", "/v1/load", timeout_s=2.0)
+        return loads
 
     def _lose(self, place: Place) -> None:
         self._deaths.ended("host", place.host, "it does not answer any more", asked=False)
 
     def routes(self, inventory: Callable[[], Mapping[str, Any]], workers: Workers) -> APIRouter:
-        """What a part's server agent answers besides. ``workers``: those of the part."""
+        """Return the additional routes of a part's server agent. ``workers``: those of the part."""
         router = APIRouter()
 
         @router.get(STATES + "{job}/{iteration}")
@@ -206,29 +209,31 @@ class Joint:
             return {"job": job, "iteration": iteration}
 
         @router.get("/v1/inventory")
-        def told() -> JSONResponse:
-            found = inventory()
-            if not found:
+        def get_inventory() -> JSONResponse:
+            document = inventory()
+            if not document:
                 return JSONResponse({"detail": "it is being built"}, status_code=503)
-            return JSONResponse({**found, "optical_switches": _with_passwords(found["optical_switches"])})
+            return JSONResponse(
+                {**document, "optical_switches": _with_passwords(document["optical_switches"])}
+            )
 
         @router.get("/v1/deaths")
         def deaths(known: int = 0) -> list[dict[str, Any]]:
             return [asdict(death) for death in DeathLog(self._state / FILE).read()[known:]]
 
         @router.post("/v1/run")
-        def run(asked: RunRequest) -> dict[str, Any]:
-            return ran(asked)
+        def run(request: RunRequest) -> dict[str, Any]:
+            return ran(request)
 
         @router.post("/v1/hosts/{host}/run")
-        def run_elsewhere(host: str, asked: RunRequest) -> Any:
+        def run_elsewhere(host: str, request: RunRequest) -> Any:
             other = next((other for other in self._others if other.host == host), None)
             if other is None:
                 raise AgentError(404, f"there is no other host {host}")
-            return other.ask("POST", "/v1/run", asked.model_dump(), timeout_s=asked.timeout_s + ANSWER_S)
+            return other.ask("POST", "/v1/run", request.model_dump(), timeout_s=request.timeout_s + ANSWER_S)
 
         @router.get("/v1/log")
-        def said() -> Response:
+        def get_log() -> Response:
             return Response(tail(self._state / LOG), media_type="text/plain")
 
         @router.get("/v1/load")
@@ -246,7 +251,7 @@ class Joint:
         return router
 
     def is_forgotten(self) -> bool:
-        """Whether the first part has not been heard for too long."""
+        """Return whether the first part has not been heard from for too long."""
         return not self.is_first and time.monotonic() - self._door.heard_s > LEASE_S
 
     def end_others(self) -> None:
@@ -291,6 +296,6 @@ def _with_passwords(switches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
 
 def take_deaths(other: OtherPart, noted: Deaths) -> None:
     """Note what has ended, or is back, at another part since the last time. Raises AgentError."""
-    for told in other.ask("GET", f"/v1/deaths?known={other.deaths}"):
+    for death in other.ask("GET", f"/v1/deaths?known={other.deaths}"):
         other.deaths += 1
-        noted.add(Death(**other.here(told)))
+        noted.add(Death(**other.here(death)))

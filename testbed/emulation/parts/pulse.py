@@ -70,7 +70,7 @@ class Pulse:
             connection.sendall(END)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Whether the part, asked to end, has closed its door; also where it cannot be reached."""
+        """Return whether the part, after a request to end, has closed its door or cannot be reached."""
         connection, self._connection = self._connection, None
         if connection is None:
             return False
@@ -107,14 +107,14 @@ class Pulse:
         connection = self._connected()
         sent_s = time.monotonic()
         connection.sendall(ASK)
-        told = b""
-        while len(told) < TIME.size:
-            more = connection.recv(TIME.size - len(told))
+        received = b""
+        while len(received) < TIME.size:
+            more = connection.recv(TIME.size - len(received))
             if not more:
                 raise ConnectionResetError("it hung up")
-            told += more
+            received += more
         trip_s = time.monotonic() - sent_s
-        return trip_s, TIME.unpack(told)[0] - (sent_s + trip_s / 2)
+        return trip_s, TIME.unpack(received)[0] - (sent_s + trip_s / 2)
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
