@@ -10,6 +10,7 @@ import pytest
 from ringlight.fabric.schedules import steps_named
 from ringlight.fabric.topology import Fabric
 from ringlight.fabric.trees import leaf_spine
+from ringlight.testbed.simulation import jobs as jobs_module
 from ringlight.testbed.simulation.engine import Engine
 from ringlight.testbed.simulation.jobs import (
     Compute,
@@ -126,6 +127,14 @@ def differences(seed: int) -> float:
 @pytest.mark.parametrize("start", range(0, EXPERIMENTS, 50))
 @pytest.mark.sampled(20)
 def test_what_is_looked_up_ends_as_what_is_simulated(start: int) -> None:
+    for seed in range(start, start + 50):
+        assert differences(seed) < 1e-12, f"seed {seed}"
+
+
+@pytest.mark.parametrize("start", range(0, 400, 50))
+@pytest.mark.sampled(4)
+def test_rings_of_streams_end_as_what_is_simulated(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_IN_PARTS", 0)
     for seed in range(start, start + 50):
         assert differences(seed) < 1e-12, f"seed {seed}"
 
