@@ -28,9 +28,11 @@ Key = TypeVar("Key", str, int)
 
 
 def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
-    """Which part gives a job how many of ``count`` GPUs: all from the one that they fill most tightly, else
-    from as few as possible, those with the most free GPUs first. Of equals the first by name. Raises
-    ValueError where there are too few."""
+    """Return (part, GPUs) for each part that gives a job some of ``count`` GPUs; [] for a count of 0.
+
+    All come from the part that they fill most tightly, else from as few parts as possible, those with the
+    most free GPUs first. Of equals the first by name. Raises ValueError if there are too few.
+    """
     if not count:
         return []
     fitting = [(left, part) for part, left in free.items() if left >= count]
@@ -48,8 +50,11 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
 
 
 def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
-    """The same, except that of a job on several parts the rest comes from the one that it fills most tightly,
-    not from the one with the most free GPUs: large holes stay whole for the next large job."""
+    """Return (part, GPUs) as :func:`fewest_parts`, except for the rest of a job on several parts.
+
+    The rest comes from the part that it fills most tightly, not from the one with the most free GPUs: large
+    holes stay whole for the next large job. Raises ValueError if there are too few.
+    """
     found = fewest_parts(free, count)
     if len(found) < 2:
         return found
@@ -60,10 +65,10 @@ def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]
 
 
 def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
-    """The GPUs of a job of which only the number is given: of the packet switch that they fill most tightly,
-    else of as few as possible, and dark ones last. This is how the controller places jobs.
+    """Return the GPUs of a job of which only the number is given, as the controller places jobs.
 
-    ``free``: GPUs in order, at least ``count``. ``switch_of``: the packet switch that each is lit to.
+    They are of the packet switch that they fill most tightly, else of as few as possible, and dark GPUs come
+    last. ``free``: GPUs in order, at least ``count``. ``switch_of``: the packet switch that each is lit to.
     """
     groups: dict[str, list[str]] = {}
     for gpu in free:
@@ -76,8 +81,10 @@ def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], coun
 
 
 def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
-    """The GPUs of ``free`` that are lit to a packet switch, first those where most of ``ranks`` are: the
-    order in which the controller takes spares."""
+    """Return the GPUs of ``free`` that are lit to a packet switch, as the controller takes spares.
+
+    The first are on the packet switches that have the most of ``ranks``.
+    """
     beside = Counter(switch_of.get(gpu) for gpu in ranks)
     return sorted((gpu for gpu in free if switch_of.get(gpu)), key=lambda gpu: -beside[switch_of.get(gpu)])
 
@@ -94,14 +101,13 @@ Pool = Literal["switch", "pod", "cluster"]
 
 @dataclass(frozen=True)
 class Policies:
-    """What decides where and when jobs of a cluster run, by name.
+    """Policies that decide when and on which GPUs the jobs of a cluster run, by name.
 
     ``placement`` and ``light`` may be ``controller``: then its own functions decide, GPU by GPU. ``light``
-    moves fibres so that jobs are on few switches; ``ideal`` is the bound where no link is ever short.
+    moves fibres so that jobs are on few switches; ``ideal`` is the bound for which no link is ever short.
     ``sharing``: when jobs that share links send. ``spare_ports``: a switch's ports without a fibre, as a
-    share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle ones.
-    ``dark_s``: how long a moved job waits. ``every_s``: between two times at which light is moved
-    ``at-intervals``.
+    share of its GPUs. ``running``: whether fibres of running jobs may be moved, not only idle fibres.
+    ``dark_s``: how long a moved job waits. ``every_s``: time between two moves of light ``at-intervals``.
     """
 
     queueing: Queueing = "first-come"
@@ -116,13 +122,13 @@ class Policies:
 
 @dataclass(frozen=True)
 class FaultPolicies:
-    """What becomes of a job whose GPUs fail. ``unit_gpus``: GPUs that fail whole, of a server or a larger
+    """Treatment of a job whose GPUs fail. ``unit_gpus``: GPUs that fail together, of a server or a larger
     slice.
 
-    ``policy``: it waits for the repair, restarts elsewhere, or light puts spares from a ``pool`` in the place
-    of its GPUs; where there is none it waits. ``spares``: units that are kept for that, as a share of each
-    switch's; else free GPUs serve. A job goes on from its last checkpoint, which it writes every
-    ``checkpoint_s`` of work, and needs ``restart_s`` to start again.
+    ``policy``: the job waits for the repair, restarts elsewhere, or light puts spares from a ``pool`` in the
+    place of its GPUs. If there is no spare, the job waits. ``spares``: units that are kept for that, as a
+    share of each switch's; else free GPUs serve. A job goes on from its last checkpoint, which it writes
+    every ``checkpoint_s`` of work, and needs ``restart_s`` to start again.
     """
 
     policy: OnFault = "restart"
@@ -146,8 +152,11 @@ class Lattice:
     needed: bool = True
 
     def orders(self, gpus: int, shape: Sequence[int] = ()) -> list[tuple[int, ...]]:
-        """The sides that a job's block may have, as the first is preferred: those of its ``shape`` in any
-        order, where that has as many, else all that make so many GPUs, the squarest first."""
+        """Return the sides that a job's block may have, the preferred first; [] if no block fits.
+
+        These are the sides of the job's ``shape`` in any order, if the shape has as many dimensions as the
+        lattice. Otherwise all sides that make so many GPUs, the squarest first.
+        """
         if len(shape) == len(self.sides):
             found = list(dict.fromkeys(itertools.permutations(shape)))
         else:
@@ -189,14 +198,14 @@ class Cluster:
 
     @cached_property
     def links(self) -> FloatArray:
-        """Capacity of all links, level after level."""
+        """Capacity of all links, level after level, in units of a GPU's rate."""
         # Here, as processes of a lab know planes and compute nothing with them.
         import numpy as np
 
         return np.array([rate for level in self.capacity for rate in level])
 
     def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
-        """The links that a job's GPUs share, and how many GPUs' rates it puts on each while it sends.
+        """Return the links that a job's GPUs share, each with the load while the job sends, in GPUs' rates.
 
         ``placed``: GPUs by leaf. A ``ring`` in the order of switches leaves each part once. Otherwise each
         GPU sends as much to every other: of a part's k GPUs out of n the rate k (n - k) / (n - 1) leaves.
@@ -216,8 +225,10 @@ class Cluster:
         return found
 
     def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
-        """The same of a ring through GPUs in order, of which each is on one of ``leaves``: as many GPUs'
-        rates as the ring has edges out of a part."""
+        """Return the links and loads of a ring through GPUs in order, each of them on one of ``leaves``.
+
+        The load of a link is as many GPUs' rates as the ring has edges out of the part.
+        """
         found: list[tuple[int, float]] = []
         for first, parts in zip(self.first_link, self.parts, strict=True):
             leave = Counter(a for a, _ in _edges([parts[leaf] for leaf in leaves]))
@@ -260,6 +271,7 @@ class LitCluster(Cluster):
 
     @cached_property
     def links(self) -> FloatArray:
+        """Capacity of all links, the circuits between pairs last, in units of a GPU's rate."""
         import numpy as np
 
         below = [rate for level in self.capacity for rate in level]
@@ -284,15 +296,20 @@ class LitCluster(Cluster):
         return super().ring_loads(leaves) + self._on_circuits([self.joined[leaf] for leaf in leaves])
 
     def _on_circuits(self, ring: Sequence[int]) -> list[tuple[int, float]]:
-        """What a ring puts on circuits, which carry as much each way: the more of both ways."""
+        """Return the load that a ring puts on circuits, in GPUs' rates.
+
+        Circuits carry as much each way, so the load is the greater of both ways.
+        """
         edges = Counter(_edges(ring))
         pairs = dict.fromkeys((min(edge), max(edge)) for edge in edges)
         return [(self._number[a, b], float(max(edges[a, b], edges[b, a]))) for a, b in pairs]
 
 
 def leaves_of(fabric: Fabric) -> dict[str, str]:
-    """The packet switch that each GPU is plugged into, or lit to at first. Raises ValueError for a GPU that
-    is joined to none."""
+    """Return the packet switch that each GPU is plugged into, or lit to at first.
+
+    Raises ValueError for a GPU that is joined to none.
+    """
     lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
     found: dict[str, str] = {}
     for gpu in fabric.gpus:
@@ -306,10 +323,10 @@ def leaves_of(fabric: Fabric) -> dict[str, str]:
 
 
 def cluster_of(fabric: Fabric) -> Cluster:
-    """The cluster that a fabric of packet switches in tiers is.
+    """Return the cluster of a fabric of packet switches in tiers.
 
     GPUs are on the switch that they are plugged into, or lit to at first. Raises ValueError for a fabric
-    without packet switches, for GPUs of unequal rates, and for one that is joined to no switch.
+    without packet switches, for GPUs of unequal rates, and for a GPU that is joined to no switch.
     """
     if not fabric.packet_switches:
         raise ValueError("a trace is replayed on tiers of packet switches; there are none")
@@ -375,7 +392,7 @@ def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int
 
 
 def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
-    """How far each switch is from the nearest that has GPUs."""
+    """Return the distance of each switch from the nearest that has GPUs."""
     beside: defaultdict[str, set[str]] = defaultdict(set)
     for a, b, _ in between:
         beside[a].add(b)

@@ -34,10 +34,10 @@ class CrossConnect:
 
 
 class Mode(StrEnum):
-    """What may happen to cross-connects that stand in the way of the wanted ones.
+    """Treatment of cross-connects that stand in the way of the requested ones.
 
-    SAFE: nothing; a wanted cross-connect whose port is busy is refused. UPDATE: those that use a wanted
-    port are removed. REPLACE: every one that is not wanted is removed.
+    SAFE: none is removed; a requested cross-connect whose port is busy is refused. UPDATE: cross-connects
+    that use a requested port are removed. REPLACE: every cross-connect that is not requested is removed.
     """
 
     SAFE = "safe"
@@ -88,7 +88,7 @@ class BusyError(ValueError):
 
 @dataclass(frozen=True)
 class Changes:
-    """What to do to one switch, in order: ``remove``, then ``add``. ``keep`` is never touched."""
+    """Changes of one switch, in order: ``remove``, then ``add``. ``keep`` is never touched."""
 
     keep: frozenset[CrossConnect]
     remove: frozenset[CrossConnect]
@@ -103,7 +103,7 @@ def _order(xc: CrossConnect) -> tuple[int, int, int]:
 
 
 def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossConnect]:
-    """The set, if it is a partial matching per wavelength. Raises MatchingError."""
+    """Return the set, if it is a partial matching per wavelength. Raises MatchingError."""
     chosen = frozenset(cross_connects)
     held: dict[tuple[str, int, int | None], CrossConnect] = {}
     colours = {xc.wavelength for xc in chosen} - {None}
@@ -131,10 +131,10 @@ def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
 
 
 def plan_changes(current: Iterable[CrossConnect], wanted: Iterable[CrossConnect], mode: Mode) -> Changes:
-    """The smallest change that makes every wanted cross-connect exist.
+    """Return the smallest change that makes every wanted cross-connect exist.
 
-    Raises MatchingError when ``wanted`` is not a partial matching, BusyError in SAFE mode when a wanted
-    port is in use by something that is not wanted.
+    Raises MatchingError when ``wanted`` is not a partial matching, BusyError in SAFE mode when a wanted port
+    is in use by a cross-connect that is not wanted.
     """
     target = check_matching(wanted)
     present = frozenset(current)

@@ -1,8 +1,9 @@
-"""Where a fabric is cut for several hosts: which node goes where, and which fibres cross.
+"""Cut a fabric for several hosts: the host of each node, and the fibres that cross.
 
 A packet switch and the GPUs that the initial light joins to it stay together. An optical switch is on one
-host, and all of its fibres reach it there. Of the divisions that leave each host about as many GPUs, one is
-looked for whose cut fibres have a small rate: from two starts, parts move and change places while that helps.
+host, and all of its fibres reach it there. Of the divisions that leave each host about as many GPUs, the
+search looks for one whose cut fibres have a small rate: from two starts, parts move and change places while
+that helps.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class Cut:
 
 
 def cut(fabric: Fabric, hosts: int) -> Cut:
-    """Divide a fabric over so many hosts. The same fabric is always divided alike.
+    """Divide a fabric over so many hosts. Return the division; it is always the same for the same fabric.
 
-    Raises ValueError where it has fewer parts with GPUs that may be apart than there are hosts, or where what
-    joins its GPUs is not plugged port by port.
+    Raises ValueError if the fabric has fewer parts with GPUs that may be apart than there are hosts, or if
+    what joins its GPUs is not plugged port by port.
     """
     if hosts < 1:
         raise ValueError(f"{hosts} hosts; at least 1 is needed")

@@ -32,7 +32,10 @@ LONGEST_QUEUE_S = 0.5
 
 
 def payload_share(mtu_bytes: int) -> float:
-    """Payload over all bytes of a full packet, as the emulated links count: (MTU - 52) / (MTU + 14)."""
+    """Return the payload over all bytes of a full packet: (MTU - 52) / (MTU + 14).
+
+    These are the bytes that the emulated links count.
+    """
     return (mtu_bytes - IN_PACKET_BYTES) / (mtu_bytes + ETHERNET_BYTES)
 
 
@@ -63,7 +66,7 @@ class Frames:
     problem: str | None = None
 
     def queue_s(self, index: int, stated_s: float) -> float:
-        """Emulated seconds of queue of a link, whose stated queue is ``stated_s``."""
+        """Return the emulated seconds of queue of a link, whose stated queue is ``stated_s``."""
         return next((queue.queue_s for queue in self.short if queue.index == index), stated_s)
 
 
@@ -102,7 +105,7 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
 
 
 def describe(fabric: Fabric, frames: Frames) -> list[str]:
-    """A sentence for each link of ``frames.short``: what was wrong with its queue and what was chosen."""
+    """Return a sentence for each link of ``frames.short``: what was wrong with its queue, and the choice."""
     said = []
     for short in frames.short:
         link = fabric.links[short.index]

@@ -1,4 +1,4 @@
-"""What a container of a user's image may be told and shown, for files and calls. All raise ValueError."""
+"""Check the mounts, devices and variables of a container of a user's image. All raise ValueError."""
 
 from __future__ import annotations
 

@@ -36,24 +36,25 @@ class Optics:
     modulation: Modulation | None = None
 
     def is_enough(self, power_dbm: float) -> bool:
-        """Whether it is the sensitivity or more."""
+        """Return whether a power is the sensitivity or more."""
         # A hair less than the sensitivity is rounding, not loss.
         return power_dbm >= self.sensitivity_dbm - 1e-9
 
     def reads(self, power_dbm: float) -> bool:
-        """Whether a receiver can read light of that power, be it with errors."""
+        """Return whether a receiver can read light of that power, possibly with errors."""
         return self.is_enough(power_dbm) or bit_errors(self, power_dbm) < _DARK
 
 
 def bit_errors(optics: Optics, power_dbm: float) -> float:
-    """Share of bits that a receiver has wrong at a power, after error correction; 1 where it reads none.
+    """Return the share of bits that a receiver has wrong at a power, after error correction.
 
-    Q is proportional to the received power, as noise of a p-i-n receiver is thermal, and the error rate is
-    erfc(Q / sqrt 2) / 2 (Agrawal, Fiber-Optic Communication Systems, "Receiver Sensitivity"). ``nrz``: the
-    sensitivity is where that is 1e-12, and nothing is corrected. ``pam4``: 3/4 of that for Gray-coded levels;
-    the sensitivity is where it is 2.4e-4 before correction by RS(544, 514) of 10-bit symbols, as 400GBASE-DR4
-    has it (IEEE Std 802.3, clauses 119 and 124). A codeword that cannot be corrected counts as one error
-    somewhere in it. What few errors there are above the sensitivity is left out.
+    The share is 1 if the receiver reads nothing. Q is proportional to the received power, as noise of a p-i-n
+    receiver is thermal, and the error rate is erfc(Q / sqrt 2) / 2 (Agrawal, Fiber-Optic Communication
+    Systems, "Receiver Sensitivity"). ``nrz``: the sensitivity is the power at which that is 1e-12, and
+    nothing is corrected. ``pam4``: 3/4 of that for Gray-coded levels; the sensitivity is the power at which
+    it is 2.4e-4 before correction by RS(544, 514) of 10-bit symbols, as 400GBASE-DR4 has it (IEEE Std 802.3,
+    clauses 119 and 124). A codeword that cannot be corrected counts as one error somewhere in it. The few
+    errors above the sensitivity are left out.
     """
     if optics.is_enough(power_dbm):
         return 0.0
@@ -71,12 +72,12 @@ def bit_errors(optics: Optics, power_dbm: float) -> float:
 
 
 def received_dbm(launch_dbm: float, losses_db: Iterable[float]) -> float:
-    """Power at the end of a path with these losses (dB), sent with ``launch_dbm``."""
+    """Return the power (dBm) at the end of a path with these losses (dB), sent with ``launch_dbm``."""
     return launch_dbm - math.fsum(losses_db)
 
 
 def reach(budget_db: float, segment_db: float) -> int:
-    """Segments of ``segment_db`` dB that light passes on ``budget_db`` dB; 0 when not even one."""
+    """Return the number of segments of ``segment_db`` dB that light passes on ``budget_db`` dB, 0 or more."""
     # A hair more than the budget is rounding, not loss.
     return max(0, math.floor(budget_db / segment_db * (1 + 1e-12)))
 
@@ -101,10 +102,11 @@ class Fibres:
 def arriving_dbm(
     fibres: Fibres, wires: Callable[[str], Wires], switch: str, ingress: int, wavelength: int | None
 ) -> float | None:
-    """Power of the light that comes in at an ingress on a wavelength (None: the strongest of all).
+    """Return the power (dBm) of the light that enters an ingress on a wavelength.
 
-    ``wires``: the cross-connects of a switch by its name. None where no light comes: a switch before this one
-    feeds nothing into the fibre, or light would run in a loop.
+    Without a wavelength (None) that is the strongest of all. ``wires``: the cross-connects of a switch by its
+    name. Return None if no light enters: a switch before this one feeds nothing into the fibre, or light
+    would run in a loop.
     """
     return _arriving(fibres, wires, (switch, ingress), wavelength, frozenset())
 
@@ -135,8 +137,10 @@ def _arriving(
 
 
 def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[Spot, float]:
-    """Ingresses of light that leaves a switch too weak for its receiver, with the share of bits that are
-    wrong there, 1 where none can be read."""
+    """Return the ingresses of light that leaves a switch too weak for its receiver.
+
+    Each has the share of bits that are wrong there, 1 if the receiver can read none.
+    """
     found = {}
     for (ingress, colour), (egress, loss_db) in wires(switch).items():
         if (switch, egress - fibres.size[switch]) in fibres.far:
@@ -151,5 +155,5 @@ def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[
 
 
 def most_loss_db(optics: Optics, losses_db: Sequence[float]) -> float:
-    """Loss of a path through all of these switches, dB: none of their fabric can lose more."""
+    """Return the loss of a path through all of these switches, dB: no path of their fabric can lose more."""
     return math.fsum([*losses_db, optics.fibre_db * (len(losses_db) + 1)])

@@ -77,7 +77,7 @@ class Regrouping:
     optimal: bool
 
     def document(self) -> dict[str, Any]:
-        """What moves and what that changes, as the controller's resource has it."""
+        """Return the moves and their effect, as the controller's resource has them."""
         return {
             "moves": [
                 {"gpu": m.gpu, "from": None if m.source is None else str(m.source), "to": str(m.destination)}
@@ -97,19 +97,17 @@ def regroup(
     *,
     movable: Collection[str] | None = None,
 ) -> Regrouping:
-    """The assignment of GPUs to aggregation switches with the fewest crossing bytes, then the fewest moves.
+    """Return the assignment of GPUs to aggregation switches with the fewest crossing bytes, then moves.
 
-    ``circuits_now``: the duplex circuits that are lit, pairs of electrical ports. ``jobs``: the jobs to
-    bring together. ``movable``: names of the GPUs whose fibres may be moved, all if None; give it to
-    protect GPUs of running jobs that are not in ``jobs``. A movable GPU that no listed job uses may give
-    its place away: it stays lit, and its move counts. Circuits that do not end at a GPU, and dark GPUs
-    that no listed job uses, are left as they are. A GPU that stays on its aggregation switch keeps its
-    port; one that moves gets the lowest port that is free once all moved GPUs are unplugged, in the
-    order of ``fabric.gpus``. The same arguments give the same answer.
-
-    Raises ValueError naming the GPU, job, port or switch: as :func:`fabric.cost.check_jobs` and
-    :func:`fabric.topology.circuit_cross_connects`, when a job's GPU has no way to an aggregation switch,
-    and when a dark GPU finds no free port or may not be moved.
+    ``circuits_now``: the duplex circuits that are lit, pairs of electrical ports. ``jobs``: the jobs to bring
+    together. ``movable``: names of the GPUs whose fibres may be moved, all if None; give it to protect GPUs
+    of running jobs that are not in ``jobs``. A movable GPU that no listed job uses may give its place away:
+    it stays lit, and its move counts. Circuits that do not end at a GPU, and dark GPUs that no listed job
+    uses, are left as they are. A GPU that stays on its aggregation switch keeps its port. A GPU that moves
+    gets the lowest port that is free once all moved GPUs are unplugged, in the order of ``fabric.gpus``. The
+    same arguments give the same answer. Raises ValueError naming the GPU, job, port or switch: if
+    :func:`fabric.cost.check_jobs` or :func:`fabric.topology.circuit_cross_connects` does, when a job's GPU
+    has no way to an aggregation switch, and when a dark GPU finds no free port or may not be moved.
     """
     circuits = tuple(circuits_now)
     problem = _problem(fabric, circuits, check_jobs(fabric, jobs), movable)
@@ -390,7 +388,7 @@ def _ports_for(problem: _Problem, items: IntArray) -> IntArray:
 
 
 def _before(groups: IntArray) -> IntArray:
-    """How many earlier items of its group stand before each."""
+    """Return for each item how many earlier items of its group there are."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     found = np.empty_like(order)
@@ -634,7 +632,7 @@ class _Programme:
         self.high.append(high)
 
     def solve(self, cost: dict[int, float]) -> tuple[npt.NDArray[np.float64] | None, bool]:
-        """Minimum over 0 <= x <= upper: (x or None, whether it is proven)."""
+        """Return the minimum over 0 <= x <= upper: (x or None, whether the minimum is proven)."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
 

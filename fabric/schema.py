@@ -232,7 +232,7 @@ class OpticalSwitchSpec(Strict):
         return self
 
     def access(self) -> dict[str, object]:
-        """Keys and values of an inventory entry that are said here."""
+        """Return the keys and values of an inventory entry that are given here."""
         said = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
         return {key: value for key, value in said.items() if value is not None} | self.options
 
@@ -292,8 +292,10 @@ class FlapSpec(Strict):
 
 
 class ImpairmentsSpec(Strict):
-    """What a link does to frames (:mod:`fabric.impairments`). ``loss``: share of frames; ``errors``: share of
-    bits."""
+    """Impairments of frames on a link (:mod:`fabric.impairments`).
+
+    ``loss``: share of frames; ``errors``: share of bits.
+    """
 
     delay: Duration = 0.0
     jitter: Duration = 0.0
@@ -326,7 +328,7 @@ class LinkSpec(ImpairmentsSpec):
 
 
 class _WssSpec(Strict):
-    """What a grid's or ring's wavelength-selective switches are; the keys as of optical switches."""
+    """Kind of a grid's or ring's wavelength-selective switches; the keys as of optical switches."""
 
     driver: Literal["scpi"] = "scpi"
     profile: str
@@ -406,7 +408,7 @@ class _TreeSpec(Strict):
         return self
 
     def with_uplinks(self, tree: Tree) -> Tree:
-        """The tree, its links between switches at ``uplink_rate`` where that is given."""
+        """Return the tree, its links between switches at ``uplink_rate`` if that is given."""
         return tree if self.uplink_rate is None else tree.with_uplinks(self.uplink_rate)
 
 
@@ -417,7 +419,7 @@ class FatTreeSpec(_TreeSpec):
     gpus_per_edge: int | None = Field(default=None, ge=1, le=4096)
 
     def tree(self) -> Tree:
-        """Raises ValueError for an odd k."""
+        """Return the fat tree. Raises ValueError for an odd k."""
         return self.with_uplinks(
             fat_tree(
                 self.k,
@@ -472,12 +474,14 @@ class AveragingSpec(_UnitSpec):
     queue: Duration = QUEUE_S
 
     def tree(self) -> Tree:
-        """The packet switch with the servers' links."""
+        """Return the packet switch with the servers' links."""
         return leaf_spine(1, self.servers, self.rate, queue_s=self.queue)
 
     def written(self) -> tuple[dict[str, AveragerSpec], tuple[LinkSpec, ...]]:
-        """The averagers and their cables, as they would be written out: the servers in order, the averager
-        above the others last. Raises ValueError where the servers do not fill two levels.
+        """Return the averagers and their cables, as they would be written out.
+
+        The servers are in order, and the averager above the others is last. Raises ValueError if the servers
+        do not fill two levels, or are too many for the ports of an averager.
         """
         ports = round(self.servers ** (1 / self.levels))
         if ports**self.levels != self.servers:
@@ -685,7 +689,10 @@ class HopRingSpec(Strict):
     dark: Duration = 0.0
 
     def fabric(self) -> Fabric:
-        """Raises ValueError."""
+        """Return the ring as it is plugged together.
+
+        Raises ValueError for a reach that is not less than ``gpus``.
+        """
         if self.reach >= self.gpus:
             raise ValueError(f"reach: {self.reach}; of {self.gpus} servers it is at most {self.gpus - 1}")
         gpus = [Gpu.numbered(f"g{index}", f"s{index}", self.gpu, index) for index in range(self.gpus)]
@@ -775,7 +782,7 @@ class FabricSpec(Strict):
 
     @property
     def trees(self) -> dict[str, Tree]:
-        """What the short forms stand for, by key. Raises ValueError that begins with the key."""
+        """Return the trees of the short forms, by key. Raises ValueError that begins with the key."""
         found = {}
         shorts = {"fat_tree": self.fat_tree, "leaf_spine": self.leaf_spine, "averaging": self.averaging}
         for key, short in shorts.items():
@@ -802,12 +809,11 @@ def _packet_switch(spec: FabricSpec, name: str, dpid: int, ports: int) -> Packet
 
 
 def build_fabric(spec: FabricSpec) -> Fabric:
-    """The fabric that a checked specification describes.
+    """Return the fabric that a checked specification describes.
 
     GPUs get addresses 10.82.x.y and MACs 02:52:4c:00:xx:yy by their position in the file (those of
-    ``servers`` first, then the grids', the rings' and the trees'), packet switches get datapath ids 1, 2, …
-    likewise (those of ``packet_switches`` first).
-    Raises ValueError naming what is wrong.
+    ``servers`` first, then the grids', the rings' and the trees'). Packet switches get datapath ids 1, 2, …
+    by their position as well (those of ``packet_switches`` first). Raises ValueError naming what is wrong.
     """
     if spec.interconnect is not None:
         return _interconnected(spec.interconnect)
@@ -982,8 +988,10 @@ _KEYED = re.compile(r"[^\s:.\[\]]+(\.[^\s:.\[\]]+|\[\d+\])*: ")
 
 
 def under(where: str, problem: object) -> str:
-    """A problem of the section ``where`` as ``path: sentence``: most name a key of the section, others are a
-    sentence about all of it."""
+    """Return a problem of the section ``where`` as ``path: sentence``.
+
+    Most problems name a key of the section, others are a sentence about all of it.
+    """
     text = str(problem)
     return f"{where}.{text}" if _KEYED.match(text) else f"{where}: {text}"
 

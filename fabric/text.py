@@ -27,8 +27,11 @@ def is_text(text: str) -> bool:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says. Raises HalfCharacterError for a text in it that UTF-8 cannot encode,
-    JSONDecodeError for what is no JSON, UnicodeDecodeError, and RecursionError."""
+    """Return the value of a JSON text.
+
+    Raises HalfCharacterError for a text in it that UTF-8 cannot encode, JSONDecodeError for what is no JSON,
+    UnicodeDecodeError, and RecursionError.
+    """
     found = json.loads(text)
     if isinstance(text, str):
         suspect = "\\u" in text or not is_text(text)

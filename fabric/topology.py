@@ -95,7 +95,7 @@ class Fabric:
 
     @cached_property
     def impaired(self) -> bool:
-        """Whether any link does something to frames besides its rate."""
+        """Return whether any link has impairments next to its rate."""
         return any(link.impairments != NONE for link in self.links)
 
     @cached_property
@@ -127,11 +127,11 @@ CrossConnects = Mapping[str, Iterable[CrossConnect]]
 
 
 def trace(fabric: Fabric, cross_connects: CrossConnects, source: Port) -> tuple[Port, ...]:
-    """The ports that light sent at ``source`` passes, ending where it stops.
+    """Return the ports that light sent at ``source`` passes, ending where it stops.
 
     The first entry is ``source``. The last is a port of a GPU or packet switch when the light arrives
-    somewhere, else the optical port where it goes dark or where its colour decides (a WSS). Raises
-    ValueError when the light runs in a loop.
+    somewhere, else the optical port where it goes dark or where its colour decides (a WSS). Raises ValueError
+    when the light runs in a loop.
     """
     return _trace(fabric, _by_ingress(cross_connects), source)
 
@@ -163,8 +163,10 @@ def _trace(
 
 
 def path_dbm(fabric: Fabric, path: Sequence[Port]) -> float:
-    """Power of light (dBm) at the end of a path as of :func:`trace`, which passes a switch where two of its
-    ports are of one."""
+    """Return the power of light (dBm) at the end of a path as :func:`trace` returns it.
+
+    The path passes a switch wherever two consecutive ports belong to one.
+    """
     fibres = [fabric.optics.fibre_db for a, b in pairwise(path) if a.node != b.node]
     passed = [
         fabric.optical_switches[a.node].insertion_loss_db for a, b in pairwise(path) if a.node == b.node
@@ -173,7 +175,7 @@ def path_dbm(fabric: Fabric, path: Sequence[Port]) -> float:
 
 
 def is_electrical(fabric: Fabric, port: Port) -> bool:
-    """Whether the port belongs to a GPU or a packet switch."""
+    """Return whether the port belongs to a GPU or a packet switch."""
     return port.node in fabric.gpus or port.node in fabric.packet_switches
 
 
@@ -208,15 +210,15 @@ class ElectricalGraph:
         return found
 
     def heads(self, tail: str) -> list[str]:
-        """The nodes that a node's edges lead to, each once."""
+        """Return the nodes that a node's edges lead to, each once."""
         return list(dict.fromkeys(edge.into.node for edge in self.leaving.get(tail, ())))
 
 
 def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> ElectricalGraph:
-    """What packets see: GPUs and packet switches, joined where light or copper arrives.
+    """Return the graph that packets see: GPUs and packet switches, joined where light or copper arrives.
 
-    Light that is too weak for the receiver joins nothing (:func:`path_dbm`). Raises ValueError as
-    :func:`trace`.
+    Light that is too weak for the receiver joins nothing (:func:`path_dbm`). Raises ValueError when light
+    runs in a loop.
     """
     gpus, switches = tuple(sorted(fabric.gpus)), tuple(sorted(fabric.packet_switches))
     found: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
@@ -235,9 +237,9 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> Electrica
 
 
 def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
-    """The faceplate port of the optical circuit switch that a port's fibre is plugged into, if any.
+    """Return the faceplate port of the optical circuit switch that a port's fibre is plugged into, if any.
 
-    None for an O-NIC, whose light is not of circuits between ports.
+    Return None for an O-NIC, whose light is not of circuits between ports.
     """
     link = fabric.link_at.get(port)
     if link is None or port.node in fabric.onics:
@@ -248,14 +250,16 @@ def optical_neighbour(fabric: Fabric, port: Port) -> Port | None:
 
 
 def channels(fabric: Fabric, port: Port) -> int | None:
-    """Wavelengths of the optical switch that a port is plugged into; None where it is none, or tells none
-    apart."""
+    """Return the wavelengths of the optical switch that a port is plugged into.
+
+    Return None if the port is on no such switch, or on one that does not distinguish wavelengths.
+    """
     switch = fabric.optical_switches.get(fabric.link_at[port].other(port).node)
     return None if switch is None else switch.wavelengths
 
 
 def circuit_switches(fabric: Fabric) -> list[str]:
-    """The optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
+    """Return the optical switches that join ports by circuits: no WSS, and none that is divided by demand."""
     switches = fabric.optical_switches.values()
     return [switch.name for switch in switches if switch.wavelengths is None and switch.duplex]
 
@@ -263,10 +267,10 @@ def circuit_switches(fabric: Fabric) -> list[str]:
 def circuit_cross_connects(
     fabric: Fabric, circuits: Iterable[tuple[Port, Port]]
 ) -> dict[str, frozenset[CrossConnect]]:
-    """The cross-connects that light the given duplex circuits, by optical switch.
+    """Return the cross-connects that light the given duplex circuits, by optical switch.
 
-    Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of
-    the fabric has an entry, if only an empty one; a WSS makes no circuits and has none, nor has a switch
+    Each circuit is a pair of electrical ports on one common optical circuit switch. Every such switch of the
+    fabric has an entry, if only an empty one. A WSS makes no circuits and has no entry, nor has a switch
     whose light is divided by demand. Raises ValueError naming the ports when a circuit cannot be made or two
     circuits want one port.
     """

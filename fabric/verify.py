@@ -1,4 +1,4 @@
-"""Whether a schedule does what its kind of collective has to do: counted, not computed.
+"""Check that a schedule does what its kind of collective has to do: counted, not computed.
 
 Of every chunk at every rank the checker counts how often the value of each rank that contributed to it is in
 there. It knows nothing of algorithms, so it judges any schedule, also one that was read from a file.
@@ -23,12 +23,12 @@ def checkable(kind: str, ranks: int, chunks: int) -> None:
 
 
 def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
-    """The schedule, if it is one for ``kind`` (``fabric.kinds``).
+    """Return the schedule, if it is one for ``kind`` (``fabric.kinds``).
 
     Raises ValueError, naming step, rank and chunk, when a transfer is none of these ranks and chunks, sends
     or adds to what is not there, or fills a place that another fills in the same step, and when a rank does
-    not end with all contributions, each exactly once, in every chunk that it needs. Takes memory for
-    ranks * chunks * (ranks that contribute to one chunk) integers.
+    not end with all contributions, each exactly once, in every chunk that it needs. Takes memory for ranks *
+    chunks * (ranks that contribute to one chunk) integers.
     """
     n, chunks = steps.world_size, steps.chunks
     before, after = holds(kind, n, chunks, root), needs(kind, n, chunks, root)

@@ -68,12 +68,12 @@ class ArcPlan:
     bound: float
 
     def counts(self) -> IntArray:
-        """Lightpaths of each pair [nodes, nodes], row = source."""
+        """Return the number of lightpaths of each pair [nodes, nodes], row = source."""
         flat = self.sources * self.nodes + self.destinations
         return np.bincount(flat, minlength=self.nodes**2).reshape(self.nodes, self.nodes)
 
     def step(self) -> Step:
-        """The lightpaths as a step of :mod:`fabric.steps`, each with one chunk of its own."""
+        """Return the lightpaths as a step of :mod:`fabric.steps`, each with one chunk of its own."""
         chunks = np.arange(len(self.sources))
         return Step(
             self.sources, self.destinations, frozen(chunks), frozen(np.ones_like(chunks)), "replace",
@@ -82,17 +82,16 @@ class ArcPlan:
 
 
 def allocate(demand: npt.ArrayLike, wavelengths: int) -> ArcPlan:
-    """Lightpaths for a demand [nodes, nodes], row = source, in any unit; z is what a fast search reaches, 0
-    where some pair gets none.
+    """Return lightpaths for a demand [nodes, nodes], row = source, in any unit.
 
-    First each pair gets on its shorter way what the load of the segments allows. Then, again and again, the
-    pair with the least lightpaths / demand gets one more. If no colour is free for it, others must leave one:
-    first those who stay above the least, else they look for another place in turn, for a limited number of
-    moves. When that fails, and no colour is free on the longer way, z is found, and all colours that are
-    still free are given in the same order.
-
-    A demand that repeats round the ring is decided for one part of it. Raises ValueError as
-    :func:`check_demand`.
+    The plan's z is the best that a fast search finds, and 0 if some pair gets no lightpath. First each pair
+    gets on its shorter way what the load of the segments allows. Then, again and again, the pair with the
+    least lightpaths / demand gets one more. If no colour is free for that pair, other pairs must give up a
+    colour: first the pairs that stay above the least, else pairs that look for another place in turn, for a
+    limited number of moves. When that fails, and no colour is free on the longer way, z is fixed, and all
+    colours that are still free are given in the same order.
+    A demand that repeats round the ring is decided for one part of it. Raises ValueError for a demand that
+    :func:`check_demand` rejects.
     """
     matrix = check_demand(demand)
     nodes = len(matrix)
@@ -160,7 +159,10 @@ class Divisions:
         self._found: _Kept[tuple[bytes, bytes], IntArray] = _Kept(kept)
 
     def counts(self, demand: FloatArray) -> IntArray:
-        """Lightpaths of each pair [pairs] for what it has to send [pairs], 0 or more; some may get none."""
+        """Return the number of lightpaths of each pair [pairs] for its demand [pairs], 0 or more.
+
+        Some pairs may get none.
+        """
         sorted_ = demand[self._order]
         sends = np.flatnonzero(sorted_)
         pairs = Pairs(
@@ -235,9 +237,11 @@ class _Filling:
         self.dear = np.append(1 - shorter / self.nodes, 0.0)
 
     def level(self, pair: int) -> float:
+        """Return the number of lightpaths / demand of a pair."""
         return self.counts[pair] / self.demand[pair]
 
     def least(self) -> float:
+        """Return the least number of lightpaths / demand of all pairs; infinity if there are none."""
         return min(map(self.level, range(self.nobody)), default=np.inf)
 
     def raise_least(self, bound: float) -> None:

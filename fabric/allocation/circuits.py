@@ -67,14 +67,14 @@ class _Pairs:
         return cls(len(matrix), sources, destinations, relative, switches)
 
     def sums(self, values: IntArray | FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Sum of a value of each pair, by source and by destination."""
+        """Return the sums of a value of each pair, by source and by destination."""
         return (
             np.bincount(self.sources, values, self.gpus).astype(np.float64),
             np.bincount(self.destinations, values, self.gpus).astype(np.float64),
         )
 
     def partners(self) -> tuple[FloatArray, FloatArray]:
-        """How many others each GPU sends to and receives from."""
+        """Return how many other GPUs each GPU sends to, and how many it receives from."""
         return self.sums(np.ones_like(self.sources))
 
     def check_degree(self, names: Sequence[str] | None = None) -> None:
@@ -89,13 +89,16 @@ class _Pairs:
                 )
 
     def line_bound(self) -> float:
-        """What z cannot exceed, as a GPU has no more than Q circuits for all that it sends or receives."""
+        """Return an upper bound of z, a number of circuits.
+
+        A GPU has at most Q circuits for all that it sends or receives.
+        """
         if not len(self.relative):
             return float("inf")
         return self.switches / max(float(load.max()) for load in self.sums(self.relative))
 
     def plan(self, counts: IntArray, bound: float) -> CircuitPlan:
-        """``bound``: what no z exceeds."""
+        """Return the plan with these circuits of each pair. ``bound``: upper bound of z."""
         matrix = np.zeros((self.gpus, self.gpus), dtype=np.int64)
         matrix[self.sources, self.destinations] = counts
         z = float((counts / self.relative).min(initial=float("inf")))
@@ -108,22 +111,19 @@ def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | No
 
 
 def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """The plan with the greatest z; the circuits that are then left go as the module says.
+    """Return the plan with the greatest z. The circuits that are then left are shared as the module says.
 
     First each pair gets the circuits that it needs for z. Then, again and again, the pairs that have the
-    fewest circuits per demand get one more each. Those of a GPU that has not as many free ports as such pairs
+    fewest circuits per demand get one more each. If a GPU has fewer free ports than such pairs, these pairs
     get none, then or later. Ports that are free at the end go one by one to the pair that waits longest for
-    its bytes; none stays dark that a pair with a demand could use. Pairs without demand get none.
-
-    Demands that differ by at most 0.1 % are alike, as those of equal pieces that a few bytes do not divide
-    into. Where there are none, z is the greatest there is, exactly; ``bound`` says how near it is otherwise.
-
-    k times as many switches have at least k times the z, so a demand never takes longer over them. No plan
-    can promise this of other numbers: three equal pairs have a third of a GPU's light each with 3 switches,
-    and one of them a quarter with 4.
-
-    Raises ValueError as ``check_demand``, for fewer than 1 switch, and naming the GPU that sends to or
-    receives from more others than there are switches.
+    its bytes; no port stays dark that a pair with a demand could use. Pairs without demand get none.
+    Demands that differ by at most 0.1 % count as equal, such as the demands of equal pieces that a few bytes
+    do not divide into. If no demands differ so little, z is the greatest possible, exactly. Otherwise
+    ``bound`` limits the distance from the greatest z. k times as many switches have at least k times the z,
+    so a demand never takes longer over them. No plan can promise this of other numbers: three equal pairs
+    have a third of a GPU's light each with 3 switches, and one of them a quarter with 4.
+    Raises ValueError for a demand that ``check_demand`` rejects, for fewer than 1 switch, and naming the GPU
+    that sends to or receives from more others than there are switches.
     """
     pairs = _Pairs.of(demand, switches)
     pairs.check_degree()
@@ -131,11 +131,12 @@ def single_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
 
 
 def patient_shot(demand: npt.ArrayLike, switches: int) -> CircuitPlan:
-    """Plan like ``single_shot``, for GPUs with more partners than switches: their least demands wait.
+    """Return a plan like ``single_shot``, for GPUs with more partners than switches.
 
-    The first circuit of each pair is given in the order of the demands, the greatest first (of equal ones
-    that of the lowest source, then destination), where both have a free port. z is 0 where a pair waits, as
-    it is for every plan. Raises ValueError as ``check_demand`` and for fewer than 1 switch.
+    The least demands of such GPUs wait. The first circuit of each pair is given in the order of the demands,
+    the greatest first (of equal ones that of the lowest source, then destination), if both GPUs have a free
+    port. z is 0 if a pair waits, as it is for every plan. Raises ValueError for a demand that
+    ``check_demand`` rejects, and for fewer than 1 switch.
     """
     pairs = _Pairs.of(demand, switches)
     sources, destinations = pairs.sources.tolist(), pairs.destinations.tolist()
@@ -250,12 +251,12 @@ def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: Fl
 
 
 def permutations(counts: IntArray, switches: int) -> IntArray:
-    """What each switch is set to for a plan's counts: [Q, n], the destination of each source, -1 where it is
-    dark.
+    """Return the setting of each switch for a plan's counts.
 
-    Every pair is joined by exactly its count of switches, and each row is a partial matching. The free ports
-    are first filled with dark circuits. A matrix with equal sums is then halved along Euler tours as long as
-    the sum is even; where it is odd, one perfect matching is taken out, which there always is.
+    The result [Q, n] is the destination of each source, -1 if it is dark. Every pair is joined by exactly its
+    count of switches, and each row is a partial matching. The free ports are first filled with dark circuits.
+    A matrix with equal sums is then halved along Euler tours as long as the sum is even. If it is odd, one
+    perfect matching is taken out; there always is one.
     """
     gpus = len(counts)
     free_out, free_in = (switches - counts.sum(axis=axis) for axis in (1, 0))

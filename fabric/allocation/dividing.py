@@ -27,14 +27,23 @@ class Divider(Protocol):
     rate_bps: float
 
     def counts(self, demand: FloatArray) -> IntArray:
-        """Lightpaths of each pair [gpus, gpus]. Raises ValueError as ``check_demand``."""
+        """Return the number of lightpaths of each pair [gpus, gpus].
+
+        Raises ValueError for a demand that ``check_demand`` rejects.
+        """
 
     def division(self, demand: FloatArray) -> Division:
-        """Lightpaths of each pair, and which these are. Raises ValueError as ``check_demand``."""
+        """Return the number of lightpaths of each pair, and the lightpaths themselves.
+
+        Raises ValueError for a demand that ``check_demand`` rejects.
+        """
 
 
 def divider(fabric: Fabric) -> Divider:
-    """Divider of ``fabric.interconnect``, plugged or not. Raises ValueError if its light is not divided."""
+    """Return the divider of ``fabric.interconnect``, plugged or not.
+
+    Raises ValueError if its light is not divided.
+    """
     made = _DIVIDERS.get(type(fabric.interconnect))
     if made is None:
         raise ValueError("the light of this fabric is not divided")

@@ -22,16 +22,17 @@ from ringlight.fabric.steps import IntArray
 def one_shot(
     demand: npt.ArrayLike, degree: int, groups: Sequence[IntArray] = (), group_bytes: float = 0.0
 ) -> IntArray:
-    """[degree, n]: whom each port of each GPU leads to, -1 where it is dark; a port leads two to nobody.
+    """Return the GPU [degree, n] to which each port of each GPU leads, -1 if the port is dark.
 
-    ``demand`` [n, n]: bytes from each GPU (row) to each other that are no all-reduce's. ``groups``: GPUs of
-    each all-reduce, ``group_bytes``: that each of them sends in it. The first ports are for rings by
-    :func:`fabric.schedules.strides`, anew from the first where there are too few; of both kinds that have
-    bytes each gets a port, if there are two. All of them carry a ``coprime-rings`` all-reduce, only the first
-    a ``ring``. Each other port is a matching of the most bytes; what it serves then counts half, as TopoOpt
-    does it, so that others get their turn. Who neither sends nor receives has no circuits.
-
-    The degree is from 1 to n - 1, and no GPU is in two groups. Raises ValueError as :func:`check_demand`.
+    No port leads two GPUs to the same one. ``demand`` [n, n]: bytes from each GPU (row) to each other outside
+    of the all-reduces. ``groups``: GPUs of each all-reduce, ``group_bytes``: bytes that each of them sends in
+    it. The first ports are for rings by :func:`fabric.schedules.strides`, again from the first if there are
+    too few. If there are two ports, rings and matchings that have bytes get at least one port each. All ring
+    ports carry a ``coprime-rings`` all-reduce, only the first a ``ring``. Each other port is a matching of
+    the most bytes. The bytes that it serves then count half, as in TopoOpt, so that other pairs get their
+    turn. A GPU that neither sends nor receives has no circuits.
+    The degree is from 1 to n - 1, and no GPU is in two groups. Raises ValueError for a demand that
+    :func:`check_demand` rejects.
     """
     left = check_demand(demand).copy()
     n = len(left)
@@ -55,7 +56,10 @@ def one_shot(
 
 
 def circuits(ports: IntArray) -> IntArray:
-    """[n, n]: how many circuits lead from each GPU to each other, of ``ports`` as of :func:`one_shot`."""
+    """Return the number of circuits [n, n] from each GPU to each other.
+
+    ``ports`` are as :func:`one_shot` returns them.
+    """
     n = ports.shape[1]
     port, source = np.nonzero(ports >= 0)
     found = np.bincount(source * n + ports[port, source], minlength=n * n)
@@ -63,7 +67,7 @@ def circuits(ports: IntArray) -> IntArray:
 
 
 def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
-    """Whether every GPU (or each of those ``among``) can reach every other, over others."""
+    """Return whether every GPU (or each of those ``among``) can reach every other, over other GPUs."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 

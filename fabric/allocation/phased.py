@@ -12,8 +12,10 @@ from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths
 
 
 def phase_paths(divider: Divider, phase: Phase, at: Sequence[int]) -> Paths:
-    """Lightpaths of a phase, rank i on GPU number ``at[i]``. Raises ValueError naming the rank that sends to
-    more others than it can have light to."""
+    """Return the lightpaths of a phase, rank i on GPU number ``at[i]``.
+
+    Raises ValueError naming the rank that sends to more others than it can have light to.
+    """
     place = {rank: index for index, rank in enumerate(phase.ranks)}
     demand = np.zeros((len(place), len(place)))
     for (source, destination), size in phase.demand.items():
@@ -34,7 +36,10 @@ class Lit:
         self._from: dict[tuple[int, int], int] = {}
 
     def set(self, paths: Paths) -> bool:
-        """Set these circuits and keep all that are not in their way; whether anything had to be moved."""
+        """Set these circuits and keep all that are not in their way.
+
+        Return whether any circuit had to be moved.
+        """
         moved = False
         for (source, destination), own in paths.items():
             for path in own:

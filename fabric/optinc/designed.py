@@ -53,11 +53,11 @@ DARK = -1e5
 
 
 def designed(structure: Structure) -> Network:
-    """The network of a structure with weights by formula, float64, exact for every input.
+    """Return the network of a structure with weights by formula, float64, exact for every input.
 
-    Raises ValueError where the structure has too few layers, units or dark units, for an approximated layer
-    that cannot be cut into squares, and for a coding whose last symbol leaves in other parts than the mean
-    has (1, or N times those that arrive).
+    Raises ValueError if the structure has too few layers, units or dark units, for an approximated layer that
+    cannot be cut into squares, and for a coding whose last symbol leaves in other parts than the mean has (1,
+    or N times those that arrive).
     """
     forms = _forms(structure)
     # used units are far apart, so that each square has few
@@ -101,8 +101,10 @@ class _Hidden:
         return len(self.sizes) - len(self.layers)
 
     def add(self, kept: Sequence[Form], compared: Sequence[_Stairs] = ()) -> tuple[list[Form], list[Matrix]]:
-        """A layer that keeps values (>= 0) and compares others. Both as forms of this layer's units: values,
-        and for each comparison a matrix of a step for each threshold.
+        """Add a layer that keeps values (>= 0) and compares others.
+
+        Return both as forms of this layer's units: values, and for each comparison a matrix of a step for
+        each threshold. Raises ValueError if the layer has too few units.
         """
         count = len(kept) + 2 * sum(len(stairs.thresholds) for stairs in compared)
         if count > self.sizes[len(self.layers)]:

@@ -29,8 +29,10 @@ _AT_ONCE = 1024
 
 
 def sum_bits(bits: int, ranks: int) -> int:
-    """Bits of a sum of ``ranks`` codes of ``bits``: B + ceil(log2 N). Raises ValueError for codes that are
-    none (``blocks.code_type``), no ranks, and sums of more than 32 bits.
+    """Return the bits of a sum of ``ranks`` codes of ``bits``: B + ceil(log2 N).
+
+    Raises ValueError for a number of bits that ``blocks.code_type`` rejects, no ranks, and sums of more than
+    32 bits.
     """
     code_type(bits)
     if ranks < 1:
@@ -42,12 +44,12 @@ def sum_bits(bits: int, ranks: int) -> int:
 
 
 def group_count(size: int) -> int:
-    """Groups of ``size`` numbers; the last may not be full."""
+    """Return the number of groups of ``size`` numbers. The last group may not be full."""
     return -(-size // GROUP)
 
 
 def pack(numbers: NDArray[Any], width: int) -> Words:
-    """``numbers`` (one dimension, unsigned, below 2^width) as words, [groups * width].
+    """Return ``numbers`` (one dimension, unsigned, below 2^width) as words, [groups * width].
 
     Raises ValueError for a number that does not fit.
     """
@@ -67,7 +69,7 @@ def pack(numbers: NDArray[Any], width: int) -> Words:
 
 
 def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
-    """The first ``size`` numbers in ``words``, of the smallest type that has ``width`` bits.
+    """Return the first ``size`` numbers in ``words``, of the smallest type that has ``width`` bits.
 
     Raises ValueError for another number of words than :func:`pack` makes of so many numbers.
     """
@@ -157,6 +159,6 @@ def add(into: Words, what: Words) -> None:
 
 
 def mean(sums: NDArray[Any], bits: int, ranks: int) -> NDArray[Any]:
-    """floor(sum / ranks) as codes of ``bits``."""
+    """Return floor(sum / ranks) as codes of ``bits``."""
     found: NDArray[Any] = (sums // sums.dtype.type(ranks)).astype(code_type(bits))
     return found

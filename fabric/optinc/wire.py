@@ -54,7 +54,7 @@ NOBODY = -1
 
 
 class WireError(ValueError):
-    """What came is not of this protocol; one line."""
+    """Bytes that do not follow this protocol. The message is one line."""
 
 
 class FrameKind(IntEnum):
@@ -73,7 +73,10 @@ class Position:
     frame: int
 
     def follows(self, before: Position) -> bool:
-        """Whether it may come right after ``before``: the next frame, or the first of the next collective."""
+        """Return whether this frame may come right after ``before``.
+
+        It may if it is the next frame, or the first of the next collective.
+        """
         return self in (
             Position(before.collective, before.frame + 1),
             Position(before.collective + 1, 0),
@@ -94,7 +97,9 @@ class Header:
 
 @dataclass(frozen=True)
 class Form:
-    """How a code travels: ``bits`` of it, and into how many ``parts`` its last symbol is divided."""
+    """Coding of numbers on the wire: ``bits`` of a code, and into how many ``parts`` its last symbol is
+    divided.
+    """
 
     bits: int
     parts: int = 1
@@ -110,13 +115,13 @@ class Form:
         return next(width for width in (0, 1, 2, 4, 8) if 2**width >= self.parts)
 
     def bytes_of(self, count: int) -> int:
-        """Bytes of ``count`` codes."""
+        """Return the bytes of ``count`` codes."""
         return count * code_type(self.bits).itemsize + -(-count * self.decimal_bits // 8)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """How a server introduces itself.
+    """Introduction of a server.
 
     rank     its port of the averager, 0 .. servers - 1
     form     of the codes that it sends; plain ones come back
@@ -134,12 +139,15 @@ class Hello:
 
 
 def header(kind: FrameKind, position: Position, count: int) -> bytes:
-    """The first HEADER_BYTES of a message."""
+    """Return the first HEADER_BYTES of a message."""
     return _HEADER.pack(_MAGIC, kind, position.collective, position.frame, count)
 
 
 def read_header(data: bytes | bytearray | memoryview) -> Header:
-    """Reads the first HEADER_BYTES of ``data``. Raises WireError."""
+    """Parse the first HEADER_BYTES of ``data`` and return the header.
+
+    Raises WireError for another magic, an unknown kind, and a count that is too large for its kind.
+    """
     magic, kind, collective, frame, count = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise WireError(f"a message begins with {magic!r}, not {_MAGIC!r}")
@@ -160,19 +168,22 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
 
 
 def body_bytes(head: Header, form: Form) -> int:
-    """Bytes after the header; ``form`` is that of the codes in this direction."""
+    """Return the number of bytes after the header; ``form`` is that of the codes in this direction."""
     return form.bytes_of(head.count) if head.kind in (FrameKind.CODES, FrameKind.ANSWER) else head.count
 
 
 def hello(said: Hello) -> bytes:
-    """The message HELLO."""
+    """Return the message HELLO."""
     form = said.form
     body = _HELLO.pack(VERSION, said.rank, said.servers, form.bits, form.parts % 256, said.block, said.frame)
     return header(FrameKind.HELLO, said.needs, len(body)) + body
 
 
 def read_hello(head: Header, body: bytes) -> Hello:
-    """Raises WireError for another version, and for what no server can say."""
+    """Return the content of a HELLO.
+
+    Raises WireError for another version, and for values that no server can have.
+    """
     if len(body) != _HELLO.size:
         raise WireError(f"a HELLO of {len(body)} bytes, not {_HELLO.size}")
     version, rank, servers, bits, parts, block, frame = _HELLO.unpack(body)
@@ -189,27 +200,27 @@ def read_hello(head: Header, body: bytes) -> Hello:
 
 
 def welcome(first: Position) -> bytes:
-    """The message WELCOME: all send from ``first`` on."""
+    """Return the message WELCOME: all servers send from ``first`` on."""
     return header(FrameKind.WELCOME, first, 0)
 
 
 def error(rank: int, cause: str) -> bytes:
-    """The message ERROR; ``rank``: whose fault it is, or NOBODY."""
+    """Return the message ERROR; ``rank``: the rank that is at fault, or NOBODY."""
     text = cause.encode()[:MOST_CAUSE]
     return header(FrameKind.ERROR, Position(0, 0), _RANK.size + len(text)) + _RANK.pack(rank) + text
 
 
 def read_error(body: bytes) -> tuple[int, str]:
-    """The rank and the cause. Raises WireError."""
+    """Return the rank and the cause of an ERROR. Raises WireError for a body that is too short."""
     if len(body) < _RANK.size:
         raise WireError(f"an ERROR of {len(body)} bytes")
     return _RANK.unpack_from(body)[0], body[_RANK.size :].decode(errors="replace")
 
 
 def pack(numbers: NDArray[Any], form: Form) -> bytes | memoryview:
-    """The body of a frame of ``numbers``, one dimension, which count parts: 0 .. parts 2^bits - 1.
+    """Return the body of a frame of ``numbers``, one dimension, which count parts: 0 .. parts 2^bits - 1.
 
-    Plain codes of :func:`code_type` are not copied. What is out of range is not looked for.
+    Plain codes of :func:`code_type` are not copied. Numbers out of range are not detected.
     """
     kind = code_type(form.bits).newbyteorder("<")
     if form.parts == 1:
@@ -224,7 +235,7 @@ def pack(numbers: NDArray[Any], form: Form) -> bytes | memoryview:
 
 
 def unpack(body: bytes | bytearray | memoryview, count: int, form: Form) -> NDArray[Any]:
-    """The ``count`` numbers of a frame's body; plain codes are a view of it.
+    """Return the ``count`` numbers of a frame's body; plain codes are a view of it.
 
     Raises WireError for another number of bytes, and for a number out of range, naming its place.
     """

@@ -36,7 +36,10 @@ class Hop:
     rate_bps: float
 
     def seconds(self, codes: int, share: float = 1.0) -> float:
-        """Seconds of a frame of ``codes`` numbers on the cable; ``share``: of its rate, without headers."""
+        """Return the seconds of a frame of ``codes`` numbers on the cable.
+
+        ``share``: of its rate, without headers.
+        """
         return 8 * (HEADER_BYTES + self.form.bytes_of(codes)) / (self.rate_bps * share)
 
 
@@ -56,7 +59,7 @@ class Averaging:
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """What each frame passes, in order: up to the highest averager and down again."""
+        """Return the hops that each frame passes, in order: up to the highest averager and down again."""
         plain = Form(self.bits)
         nics = _slowest([cable for link in self.first for cable in link.cables])
         if self.above is None:
@@ -66,19 +69,23 @@ class Averaging:
         return (Hop(plain, nics), Hop(up, between), Hop(plain, between), Hop(plain, nics))
 
     def code_bytes(self, gradient_bytes: int) -> int:
-        """Bytes of the codes of a gradient of float32 values, which a rank sends and receives once."""
+        """Return the bytes of the codes of a gradient of float32 values.
+
+        A rank sends and receives them once.
+        """
         return Form(self.bits).bytes_of(gradient_bytes // _VALUE_BYTES)
 
     def ideal_s(self, gradient_bytes: int) -> float:
-        """Seconds of the codes on the slowest hop, with nothing else."""
+        """Return the seconds of the codes on the slowest hop, with nothing else."""
         codes = gradient_bytes // _VALUE_BYTES
         return max(8 * hop.form.bytes_of(codes) / hop.rate_bps for hop in self.hops)
 
     def stream_s(self, gradient_bytes: int, share: float = 1.0, latency_s: float = 0.0) -> float:
-        """Seconds from the first frame's begin to the last answer's end, all ranks sending at once.
+        """Return the seconds from the first frame's begin to the last answer's end.
 
-        Frames follow each other without a gap; a hop hands on a frame when it has all of it. ``share``: of a
-        rate, what packets' headers leave; ``latency_s``: of each hop, before its first byte counts.
+        All ranks send at once. Frames follow each other without a gap; a hop hands on a frame when it has all
+        of it. ``share``: of a rate, what packets' headers leave. ``latency_s``: of each hop, before its first
+        byte counts.
         """
         frames, last = divmod(gradient_bytes // _VALUE_BYTES, FRAME)
         hops = self.hops
@@ -93,19 +100,25 @@ class Averaging:
 
 
 def scale_bytes(gradient_bytes: int) -> int:
-    """Bytes of the exponents of a gradient's blocks."""
+    """Return the bytes of the exponents of a gradient's blocks."""
     return _SCALE_BYTES * block_count(gradient_bytes // _VALUE_BYTES)
 
 
 def scales_sent(gradient_bytes: int, ranks: int) -> int:
-    """Bytes of exponents that the rank with the largest part of the blocks sends by :func:`scale_steps`."""
+    """Return the bytes of exponents that a rank sends by :func:`scale_steps`.
+
+    The rank is the one with the largest part of the blocks.
+    """
     blocks = block_count(gradient_bytes // _VALUE_BYTES)
     part = -(-blocks // ranks)
     return _SCALE_BYTES * (blocks - part + (ranks - 1) * part)
 
 
 def scale_steps(ranks: int) -> Steps:
-    """How ranks agree on the largest exponents: each gets all of its part of the blocks, then tells these."""
+    """Return the steps by which ranks agree on the largest exponents.
+
+    Each rank gets all exponents of its part of the blocks, then sends the largest to the others.
+    """
     others = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
     sources, destinations = (frozen([pair[end] for pair in others]) for end in (0, 1))
     ones = frozen(np.ones(len(others)))
@@ -119,9 +132,9 @@ def scale_steps(ranks: int) -> Steps:
 
 
 def coding(averager: Averager, above: Averager | None = None, below: Averager | None = None) -> Coding:
-    """What a unit's signals mean; ``above`` it, or ``below`` at its ports, may be another.
+    """Return the meaning of a unit's signals; ``above`` it, or ``below`` at its ports, may be another unit.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for a coding that cannot be.
     """
     leaving = averager.ports if above is not None and averager.decimals else 1
     arriving = below.ports if below is not None and below.decimals else 1
@@ -129,8 +142,10 @@ def coding(averager: Averager, above: Averager | None = None, below: Averager | 
 
 
 def structure_of(averager: Averager) -> Structure | None:
-    """The layers of its network, ``approximated`` as it has them; None where none is known for its bits and
-    ports. Raises ValueError for a layer that is not there, or that cannot be cut into squares.
+    """Return the layers of an averager's network, ``approximated`` as the averager has them.
+
+    Return None if none are known for its bits and ports. Raises ValueError for a layer that is not there, or
+    that cannot be cut into squares.
     """
     for found in CASES.values():
         if found.coding == Coding(averager.bits, averager.ports):
@@ -142,7 +157,10 @@ def structure_of(averager: Averager) -> Structure | None:
 
 
 def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
-    """The averagers of a job on GPUs ``ranks``. Raises ValueError naming what they lack."""
+    """Return the averagers of a job on GPUs ``ranks``.
+
+    Raises ValueError naming the GPU or the averagers that do not fit.
+    """
     if not fabric.averagers:
         raise ValueError("the fabric has no averagers")
     at = {cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables}
@@ -167,7 +185,7 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
 
 
 def not_ideal(fabric: Fabric) -> str | None:
-    """Key of the first averager whose light is not ideal, if any."""
+    """Return the key of the first averager whose light is not ideal; None if there is none."""
     names = (name for name, one in fabric.averagers.items() if not one.imperfect.ideal)
     return next((f"averagers.{name}.imperfect" for name in names), None)
 
@@ -206,7 +224,7 @@ def check_averagers(fabric: Fabric) -> None:
 
 
 def _check_network(where: str, averager: Averager, its: Coding) -> None:
-    """Whether there is a network with such weights."""
+    """Check that there is a network with such weights. Raises ValueError if there is not."""
     if not averager.imperfect.ideal and averager.network == "exact":
         raise ValueError(f"{where}.imperfect: the exact mean has no light; network is trained or designed")
     if averager.approximated is not None:

@@ -1,4 +1,4 @@
-"""What an averager's network answers wrongly, its meshes, and what its cables carry (OptINC)."""
+"""Compute the wrong answers of an averager's network, its meshes, and the load of its cables (OptINC)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ ALL_INPUTS, SAMPLED_INPUTS, SAMPLE_SEED = 2**19, 2**16, 1
 
 
 def network_of(averager: Averager) -> Network | None:
-    """The weights of its network; None for an averager without one, or with other layers approximated than
-    the weights are for."""
+    """Return the weights of an averager's network.
+
+    Return None for an averager without a network, or with other layers approximated than the weights are for.
+    """
     structure = structure_of(averager)
     if averager.network == "exact" or structure is None:
         return None
@@ -38,10 +40,11 @@ def _weights(network: str, case: str) -> Network:
 
 
 def errors_of(averager: Averager) -> Wrong | None:
-    """How many of all combinations of inputs its network answers otherwise than the exact mean, its light as
-    ``imperfect`` says; of more than ALL_INPUTS a random sample. None for an averager without a network.
+    """Return how many of all combinations of inputs the network answers otherwise than the exact mean.
 
-    A network whose light is ideal is tried without its unused units, which are no part of the answer.
+    Its light is as ``imperfect`` says. Of more than ALL_INPUTS combinations a random sample is taken. Return
+    None for an averager without a network. A network whose light is ideal is tried without its unused units,
+    which are no part of the answer.
     """
     network = network_of(averager)
     structure = structure_of(averager)
@@ -73,7 +76,7 @@ def _meshes(name: str, case: str) -> OnMeshes:
 
 
 def meshes_of(averager: Averager) -> OnMeshes | None:
-    """The meshes of its network, with ideal phases; None for an averager without a network."""
+    """Return the meshes of an averager's network, with ideal phases; None if it has no network."""
     structure = structure_of(averager)
     if structure is None or network_of(averager) is None:
         return None
@@ -82,7 +85,7 @@ def meshes_of(averager: Averager) -> OnMeshes | None:
 
 
 def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
-    """The meshes of each averager whose network has trained weights."""
+    """Yield the meshes of each averager whose network has trained weights."""
     for averager in fabric.averagers.values():
         if averager.network == "trained" and (found := meshes_of(averager)) is not None:
             yield found
@@ -101,7 +104,10 @@ class Carried:
 
 
 def carried(averaging: Averaging, gradient_bytes: int) -> Carried:
-    """What the cables carry of a gradient of float32 values: its codes in frames, and the blocks' scales."""
+    """Return the bytes that the cables carry of a gradient of float32 values.
+
+    These are its codes in frames, and the blocks' scales.
+    """
     codes = gradient_bytes // 4
     frames = -(-codes // FRAME)
     found = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]

@@ -52,11 +52,14 @@ class HopRing(Interconnect):
         return of_blocks(Lattice("a ring of servers", (gpus,)))
 
     def counts(self, gpus: int) -> Counts:
-        """The transceivers are the switches; each has a port for every fibre."""
+        """Return the parts of the ring.
+
+        The transceivers are the switches; each has a port for every fibre.
+        """
         return Counts(gpus, 2 * gpus, 2 * gpus, 2 * gpus, optical_ports=2 * self.reach * gpus)
 
     def port(self, source: int, destination: int) -> int | None:
-        """Which of the source's transceivers reaches a destination, by the shorter way; None for neither."""
+        """Return the source's transceiver that reaches a destination by the shorter way, or None."""
         ahead = (destination - source) % self.gpus
         behind = self.gpus - ahead
         if 0 < ahead <= min(self.reach, behind):
@@ -64,7 +67,10 @@ class HopRing(Interconnect):
         return COUNTER if ahead and behind <= self.reach else None
 
     def choose(self, pairs: Iterable[tuple[int, int]]) -> tuple[dict[tuple[int, int], int], list[str]]:
-        """The source's transceiver of each pair that gets a path, the first first; why others get none."""
+        """Return the source's transceiver of each pair that gets a path, and why other pairs get none.
+
+        The first pair is served first.
+        """
         ports: dict[tuple[int, int], int] = {}
         partner: dict[tuple[int, int], int] = {}
         problems = []
@@ -92,7 +98,7 @@ class HopRing(Interconnect):
             raise ValueError(problems[0])
 
     def fibre(self, port: int, hops: int) -> int:
-        """Faceplate of the fibre from a transceiver to the server so many places further on."""
+        """Return the faceplate of the fibre from a transceiver to the server so many places further on."""
         return 2 + port * self.reach + hops
 
 
@@ -118,7 +124,7 @@ class HopFibres(Planes):
 
 
 def hop_ring_fabric(ring: HopRing, gpus: Sequence[Gpu]) -> Fabric:
-    """The ring with switches t0, …, as it is plugged together."""
+    """Return the ring with switches t0, …, as it is plugged together."""
     names = tuple(f"t{index}" for index in range(ring.gpus))
     links = [
         Link(Port(gpu.name, port), Port(name, port + 1), ring.path_bps, QUEUE_S)

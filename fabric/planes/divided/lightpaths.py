@@ -38,10 +38,10 @@ class Division:
 
 
 def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect]]:
-    """What every switch of ``fabric.divided`` passes for these lightpaths, and nothing else.
+    """Return the cross-connects of every switch of ``fabric.divided`` for these lightpaths, and no others.
 
     Raises ValueError for a fabric whose light is not divided, and for lightpaths of two pairs that a ring
-    cannot carry side by side.
+    cannot carry at the same time.
     """
     if fabric.divided is None:
         raise ValueError("the light of this fabric is not divided")

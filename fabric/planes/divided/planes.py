@@ -73,7 +73,7 @@ class Planes:
     def passes(
         self, switches: Mapping[str, OpticalSwitch], paths: Paths
     ) -> dict[str, frozenset[CrossConnect]]:
-        """What every switch passes for these lightpaths, and nothing else."""
+        """Return the cross-connects of every switch for these lightpaths, and no others."""
         wanted: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
         for (source, destination), own in paths.items():
             for path in own:

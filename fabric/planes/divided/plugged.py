@@ -31,8 +31,10 @@ MOST_GPUS, MOST_PORTS, MOST_WAVELENGTHS = 32, 32, 32
 
 
 def plugged_document(text: str) -> Fabric:
-    """The fabric that a JSON document describes, plugged together. Raises ValueError, one line that begins
-    with the key, if it is about one."""
+    """Return the fabric that a JSON document describes, plugged together.
+
+    Raises ValueError, one line that begins with the key, if it is about one.
+    """
     try:
         spec = FabricSpec.model_validate_json(text)
     except ValidationError as error:
@@ -43,10 +45,10 @@ def plugged_document(text: str) -> Fabric:
 
 
 def plugged(fabric: Fabric) -> Fabric:
-    """The fabric as it is plugged together; itself where it has no interconnect.
+    """Return the fabric as it is plugged together, or the same fabric if it has no interconnect.
 
-    ``interconnect`` stays beside. Raises ValueError, one line that begins with the key, for one that cannot
-    be emulated.
+    The field ``interconnect`` is kept. Raises ValueError, one line that begins with the key, for an
+    interconnect that cannot be emulated.
     """
     one = fabric.interconnect
     if one is None or fabric.divided is not None:

@@ -1,16 +1,16 @@
-"""Which wavelength reaches whom in a two-dimensional grid of wavelength-selective switches (ODDL).
+"""Assign wavelengths to pairs in a two-dimensional grid of wavelength-selective switches (ODDL).
 
-Every row and every column of the grid is one WSS; a grid of one row (or one column) is one WSS, and its
-nodes have one port. With at least as many wavelengths as ports a WSS is a Latin square: position i reaches
-position j on wavelength (j - i) mod W. So for each wavelength the switch is a partial matching, and from
-one position every other is reached on a wavelength of its own, whatever the others do; wavelength 0 would
-lead back to the sender and is not used.
+Every row and every column of the grid is one WSS; a grid of one row (or one column) is one WSS, and its nodes
+have one port. With at least as many wavelengths as ports a WSS is a Latin square: position i reaches position
+j on wavelength (j - i) mod W. So for each wavelength the switch is a partial matching, and from one position
+every other is reached on a wavelength of its own, whatever the others do; wavelength 0 would lead back to the
+sender and is not used.
 
-With fewer wavelengths a WSS is set for what the job will send: the pairs that its collective uses, each
-both ways, are coloured so that no two of one sender, and no two of one receiver, have the same wavelength.
-That takes as many wavelengths as a node has partners on that WSS (König, 1916). So four nodes on one WSS do
-halving-doubling on two wavelengths, one for the partner i XOR 1 and one for i XOR 2, and the prototype of
-Li et al., OFC 2024, has two; which of them leads to whom the paper does not say.
+With fewer wavelengths a WSS is set for what the job will send: the pairs that its collective uses, each both
+ways, are coloured so that no two of one sender, and no two of one receiver, have the same wavelength. That
+takes as many wavelengths as a node has partners on that WSS (König, 1916). So four nodes on one WSS do
+halving-doubling on two wavelengths, one for the partner i XOR 1 and one for i XOR 2, and the prototype of Li
+et al., OFC 2024, has two; the paper does not say which of them leads to which node.
 
 With row-major ranks on a grid whose sides are powers of two, rank i and rank i XOR 2^k share a row or a
 column: every step of halving-doubling is one optical hop (Li et al., OFC 2024, use this layout).
@@ -35,7 +35,7 @@ Ways = Mapping[str, Mapping[str, Reach]]
 
 
 def is_latin(grid: Grid) -> bool:
-    """Whether there are wavelengths enough for every node to reach its whole row and column at any time.
+    """Return whether the wavelengths suffice for every node to reach its whole row and column at any time.
 
     If not, the WSSs are set for the pairs that a job's collective uses.
     """
@@ -43,12 +43,12 @@ def is_latin(grid: Grid) -> bool:
 
 
 def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:
-    """A colour from 0 for each pair, so that no two of one sender, and no two of one receiver, have the same.
+    """Return a colour from 0 for each pair.
 
-    As many colours as the most pairs that one node sends or receives. In the order given a pair has the
-    first colour that is free at both ends; where there is none, the pairs on an alternating path from its
-    receiver change colours (the proof of König's theorem). Time O(pairs * nodes). A pair given twice counts
-    once.
+    No two pairs of one sender, and no two of one receiver, have the same colour. There are as many colours as
+    the most pairs that one node sends or receives. In the order given a pair has the first colour that is
+    free at both ends. If there is none, the pairs on an alternating path from its receiver change colours
+    (the proof of König's theorem). Time O(pairs * nodes). A pair given twice counts once.
     """
     wanted = tuple(dict.fromkeys(pairs))
     senders, receivers = (Counter(pair[end] for pair in wanted) for end in (0, 1))
@@ -80,12 +80,12 @@ def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:
 def wavelength_map(
     grid: Grid, nodes: Sequence[str], pairs: Collection[Pair] | None = None
 ) -> dict[str, dict[str, Reach]]:
-    """Peers that each of a job's nodes reaches in one hop, and how; only pairs inside the job.
+    """Return the peers that each of a job's nodes reaches in one hop, and how; only pairs inside the job.
 
-    On a grid with fewer wavelengths than a WSS has ports, only ``pairs``, each both ways, in whose order
-    wavelengths are given away. Raises ValueError naming a node that the grid does not have or that is named
-    twice, there also a pair that shares neither row nor column, a sender or receiver outside the job, and a
-    WSS whose wavelengths are too few.
+    On a grid with fewer wavelengths than a WSS has ports, these are only ``pairs``, each both ways;
+    wavelengths are given away in the order of the pairs. Raises ValueError naming a node that the grid does
+    not have or that is named twice. On such a grid it also names a pair that shares neither row nor column, a
+    sender or receiver outside the job, and a WSS whose wavelengths are too few.
     """
     rows: dict[int, dict[int, str]] = {}
     columns: dict[int, dict[int, str]] = {}
@@ -169,10 +169,10 @@ def check_power(fabric: Fabric, grid: Grid) -> None:
 
 
 def cross_connects(grid: Grid, fabric: Fabric, ways: Ways) -> dict[str, frozenset[CrossConnect]]:
-    """The cross-connects that a wavelength map needs, by WSS; nothing else is let through.
+    """Return the cross-connects that a wavelength map needs, by WSS; nothing else is let through.
 
-    Only switches that carry something have an entry. Raises ValueError as :func:`position` and
-    :func:`check_power`.
+    Only switches that carry something have an entry. Raises ValueError naming a node that the grid does not
+    have, and if :func:`check_power` does.
     """
     check_power(fabric, grid)
     wanted: dict[str, set[CrossConnect]] = {}
@@ -188,10 +188,10 @@ def cross_connects(grid: Grid, fabric: Fabric, ways: Ways) -> dict[str, frozense
 
 
 def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ...]:
-    """A rectangular sub-grid of ``count`` free nodes, row-major.
+    """Return a rectangular sub-grid of ``count`` free nodes, row-major.
 
-    The squarest rectangle is preferred, then the topmost and leftmost. Where ``count`` is a power of two
-    both sides are. Raises ValueError naming what does not fit.
+    The squarest rectangle is preferred, then the topmost and leftmost. If ``count`` is a power of two both
+    sides are. Raises ValueError naming what does not fit.
     """
     if count < 1:
         raise ValueError(f"a job needs at least one node, not {count}")
@@ -228,9 +228,9 @@ def _preference(sides: tuple[int, int]) -> tuple[int, int]:
 
 
 def ways_for(grid: Grid, ranks: Sequence[str], steps: Steps) -> dict[str, dict[str, Reach]]:
-    """The wavelength map of a job whose ranks run this collective, every transfer one optical hop.
+    """Return the wavelength map of a job whose ranks run this collective, every transfer one optical hop.
 
-    Raises ValueError as :func:`wavelength_map` and :func:`check_steps`.
+    Raises ValueError if :func:`wavelength_map` or :func:`check_steps` does.
     """
     ways = wavelength_map(grid, ranks, pairs_of(ranks, steps))
     check_steps(ways, ranks, steps)
@@ -250,12 +250,13 @@ def check_steps(ways: Ways, ranks: Sequence[str], steps: Steps) -> None:
 
 @dataclass(frozen=True)
 class LightUse:
-    """What one all-reduce asks of the lasers and receivers (one of each at an O-NIC port), counted unrun.
+    """Use of the lasers and receivers (one of each at an O-NIC port) by one all-reduce, counted without a
+    run.
 
-    ``receivers``: those that anybody sends to; ``contended``: those of them with more than one sender, where
-    two flows may want one receiver at a time; ``senders``: the most of one receiver. ``lasers``: those that
-    send; ``tuned``: those with more than one wavelength; ``retunes``: changes of wavelength from one flow to
-    the next, of all lasers together, the change back to the first flow of the next all-reduce included.
+    ``receivers``: receivers to which any node sends; ``contended``: receivers with more than one sender, for
+    which two flows may compete; ``senders``: the most of one receiver. ``lasers``: lasers that send;
+    ``tuned``: lasers with more than one wavelength; ``retunes``: changes of wavelength from one flow to the
+    next, of all lasers together, the change back to the first flow of the next all-reduce included.
     """
 
     receivers: int
@@ -267,7 +268,7 @@ class LightUse:
 
     @property
     def collisions_possible(self) -> bool:
-        """Whether a wrong grant could let two lights meet; where not, 0 collisions say nothing."""
+        """Return whether a wrong grant could let two lights meet. If not, 0 collisions prove nothing."""
         return self.contended > 0
 
     def __add__(self, other: LightUse) -> LightUse:
@@ -295,11 +296,11 @@ class LightUse:
 
 
 def light_use(ways: Ways, ranks: Sequence[str], steps: Steps) -> LightUse:
-    """Counts for a collective whose ranks reach each other by ``ways``.
+    """Return the counts for a collective whose ranks reach each other by ``ways``.
 
     A receiver that hears one sender only, on the one wavelength which that sender's laser keeps, cannot have
     a collision whatever the agents do: 2 × 2 nodes that do halving-doubling are such a case, four nodes on
-    one WSS are none. Raises ValueError as :func:`check_steps`.
+    one WSS are none. Raises ValueError if :func:`check_steps` does.
     """
     check_steps(ways, ranks, steps)
     senders: dict[tuple[str, int], set[str]] = {}

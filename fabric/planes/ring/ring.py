@@ -1,4 +1,4 @@
-"""How a ring of nodes is plugged together. What light does on it is in ``wdm``, which needs numpy."""
+"""Plug together a ring of nodes. Its light is computed in ``wdm``, which needs numpy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLOCKWISE, COUNTER = 0, 1
 
 
 def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure = "changed-only") -> WdmRing:
-    """Nodes <name>0… and their WSSs <name>-w0…"""
+    """Return a ring of nodes <name>0… and their WSSs <name>-w0…"""
     return WdmRing(
         name,
         tuple(f"{name}{i}" for i in range(nodes)),
@@ -47,7 +47,10 @@ def make_ring(name: str, nodes: int, wavelengths: int, reconfigure: Reconfigure 
 def plugged_ring(
     ring: WdmRing, model: str, rate_bps: float, queue_s: float, wss: Wss, first: int = 0
 ) -> Plugged:
-    """Parts of a ring with GPUs of a model; ``first``: how many GPUs the fabric has before them."""
+    """Return the parts of a ring with GPUs of a model.
+
+    ``first``: how many GPUs the fabric has before them.
+    """
     gpus = servers_of_one(ring.name, ring.nodes, model, first)
     switches = [
         OpticalSwitch(name, 4, wss.driver, wss.profile, ring.wavelengths, wss.loss_db, wss.dark_s)

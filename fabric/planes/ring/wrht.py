@@ -92,7 +92,7 @@ class WrhtPlan:
 def plan(
     nodes: int, wavelengths: int, group: int | None = None, top: Top = "collect", reach: int | None = None
 ) -> WrhtPlan:
-    """The tree of groups and their lightpaths.
+    """Return the tree of groups and their lightpaths.
 
     ``group``: m, by default as large as the wavelengths allow. ``top="exchange"`` takes the all-to-all step
     as soon as the wavelengths (and the reach) allow it, else collects. ``reach``: segments that a lightpath
@@ -160,18 +160,21 @@ def _segments(path: Lightpath, nodes: int) -> int:
 
 
 def exchange_wavelengths(k: int) -> int:
-    """Wavelengths per direction for all-to-all among k nodes of a ring: ceil(k^2/8), for odd k (k^2-1)/8."""
+    """Return the wavelengths per direction for all-to-all among k nodes of a ring.
+
+    These are ceil(k^2/8), for odd k (k^2-1)/8.
+    """
     return (k * k - 1) // 8 if k % 2 else -(-k * k // 8)
 
 
 def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
-    """A lightpath from each of ``nodes`` (in ring order) to every other, on the fewest wavelengths.
+    """Return a lightpath from each of ``nodes`` (in ring order) to every other, on the fewest wavelengths.
 
     By induction: take the first node A, the node B opposite, and the all-to-all among the others. A node x
-    between A and B talks to both on one wavelength: A to x to B clockwise, B to x to A counter-clockwise.
-    A node y on the other side uses the other half of that wavelength. With an odd number of nodes one side
-    has a node less, and its half serves A and B themselves; with an even number A and B take one fibre's
-    whole turn on a further wavelength, the clockwise and the other in turn.
+    between A and B talks to both on one wavelength: A to x to B clockwise, B to x to A counter-clockwise. A
+    node y on the other side uses the other half of that wavelength. With an odd number of nodes one side has
+    a node less, and its half serves A and B themselves; with an even number A and B take one fibre's whole
+    turn on a further wavelength, the clockwise and the other in turn.
     """
     found: list[Lightpath] = []
     used = 0
@@ -214,7 +217,10 @@ def wrht(
     top: Top = "collect",
     reach: int | None = None,
 ) -> Steps:
-    """WRHT as a schedule; rank i is the ring's node i. Arguments and errors as of :func:`plan`."""
+    """Return WRHT as a schedule; rank i is the ring's node i. The arguments are those of :func:`plan`.
+
+    Raises ValueError naming the number that does not fit.
+    """
     tree = plan(nodes, wavelengths, group, top, reach)
 
     def make() -> Iterator[Step]:

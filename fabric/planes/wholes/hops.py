@@ -14,7 +14,7 @@ HopArray = npt.NDArray[np.int32]
 
 
 def hops_between(counts: IntArray) -> HopArray:
-    """[n, n]: the fewest circuits from each GPU to each other, -1 where there is no way."""
+    """Return the fewest circuits from each GPU to each other, [n, n], -1 if there is no way."""
     # Here, as most processes make no such graph.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import shortest_path
@@ -25,7 +25,7 @@ def hops_between(counts: IntArray) -> HopArray:
 
 
 def neighbours(counts: IntArray) -> HopArray:
-    """[n, most]: whom each GPU has circuits to, in order, then -1."""
+    """Return the GPUs to which each GPU has circuits, in order, then -1: [n, most]."""
     n = len(counts)
     source, destination = np.nonzero(counts)
     degree = np.bincount(source, minlength=n)
@@ -36,11 +36,11 @@ def neighbours(counts: IntArray) -> HopArray:
 
 
 def ways(hops: HopArray, next_to: HopArray, sources: IntArray, destinations: IntArray) -> HopArray:
-    """[hops + 1, pairs]: the GPUs that each pair's way passes, both ends included, then -1.
+    """Return the GPUs that each pair's way passes, both ends included, then -1: [hops + 1, pairs].
 
-    ``hops`` as of :func:`hops_between`, ``next_to`` as of :func:`neighbours`; every pair has a way. Where
-    m next GPUs are as near, the way to GPU d takes number d mod m, then (d // m) mod the next number and so
-    on: dealt out, as ``fabric.paths`` does it.
+    ``hops`` as of :func:`hops_between`, ``next_to`` as of :func:`neighbours`; every pair has a way. If m next
+    GPUs are as near, the way to GPU d takes number d mod m, then (d // m) mod the next number and so on:
+    dealt out, as in ``fabric.paths``.
     """
     at, number = sources.astype(np.int32), destinations.copy()
     moving = np.arange(len(at))

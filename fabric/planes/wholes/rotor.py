@@ -40,7 +40,7 @@ class Rotor:
 
     @property
     def cycle_bytes(self) -> float:
-        """What a pair can send directly in one cycle."""
+        """Return the bytes that a pair can send directly in one cycle."""
         return self.port_bps * (self.slot_s - self.dark_s) / 8
 
     @property

@@ -61,7 +61,7 @@ class Torus:
         return tuple(math.prod(self.sides[d + 1 :]) for d in range(len(self.sides)))
 
     def neighbour(self, gpu: int, port: int) -> int:
-        """GPU at the other end of a GPU's port."""
+        """Return the GPU at the other end of a GPU's port."""
         dimension = next(d for d, pair in enumerate(self.port) if port in pair)
         side, stride = self.sides[dimension], self.strides[dimension]
         at = gpu // stride % side
@@ -87,8 +87,10 @@ class TorusOfGpus(Interconnect):
         return self.gpu_bps / self.torus.ports
 
     def counts(self, gpus: int) -> Counts:
-        """Fixed links are copper cables, those that are switched fibres with two ports of the one optical
-        switch. Transceivers are only at fibres."""
+        """Return the parts: fixed links are copper cables, switched links are fibres.
+
+        Each fibre takes two ports of the one optical switch. Transceivers are only at fibres.
+        """
         torus, ports = self.torus, 2 * self.torus.switched
         switches, cables = int(ports > 0), torus.links - torus.switched
         return Counts(
