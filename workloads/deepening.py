@@ -24,10 +24,10 @@ _NUMBERED = re.compile(r"\d+")
 
 
 def deepened(workload: Workload, stages: int, wanted: int) -> Workload:
-    """The workload with ``wanted`` pipeline stages in place of ``stages``, blocks of ranks in order.
+    """Return the workload with ``wanted`` pipeline stages in place of ``stages``, blocks of ranks in order.
 
-    Raises ValueError naming what the recording does not show: no stage between the first and the last, stages
-    between that differ, an order of turns that is no known schedule's.
+    Raises ValueError for fewer stages, and naming what the recording does not show: no stage between the
+    first and the last, stages between that differ, an order of turns that is no known schedule's.
     """
     if wanted == stages:
         return workload
@@ -189,7 +189,7 @@ def _check_alike(workload: Workload, stages: int, inner: int) -> None:
 
 
 def _sizes(workload: Workload, rank: int, inner: int) -> list[tuple[bool, int, bytes]]:
-    """What the passes of a rank do, whichever comes first."""
+    """Return the operations of each pass of a rank, sorted, whichever pass comes first."""
     program = workload.programs[int(workload.program_of[rank])]
     seconds = np.nan_to_num(program.seconds, nan=-1.0)
     columns = np.stack((program.kind, program.bytes, program.collective, program.flops, seconds))
@@ -220,7 +220,7 @@ def _peer(rank: int, peer: int, stage: int, stages: int, wanted: int, inner: int
 
 
 def _blocks(workload: Workload, inner: int) -> int:
-    """How many blocks a stage has by the numbers in the names of its operations."""
+    """Return how many blocks a stage has by the numbers in the names of its operations."""
     program = workload.programs[int(workload.program_of[inner])]
     names = (workload.names[which] for which in np.unique(program.name).tolist())
     return len({found[0] for name in names if (found := _NUMBERED.search(name))})

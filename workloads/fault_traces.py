@@ -25,15 +25,15 @@ class FaultTrace:
 
     @property
     def available(self) -> float:
-        """Share of its servers' time in which they were up."""
+        """Return the share of the servers' time in which they were up."""
         return 1 - float((self.end_s - self.begin_s).sum()) / (self.servers * self.span_s)
 
 
 def outages(events: Iterable[tuple[float, str, bool]], servers: int) -> FaultTrace:
-    """A trace from events: when (seconds, in order), of which server, and whether a fault begins or ends.
+    """Return a trace from events: when (seconds, in order), which server, whether a fault begins or ends.
 
-    A server is down while any of its faults lasts. What has not ended at the last event ends there. Raises
-    ValueError where more servers fail than there are, or a fault ends that never began.
+    A server is down while any of its faults lasts. A fault that has not ended at the last event ends there.
+    Raises ValueError if more servers fail than there are, or a fault ends that never began.
     """
     numbers: dict[str, int] = {}
     depth: dict[int, int] = {}
@@ -58,8 +58,11 @@ def outages(events: Iterable[tuple[float, str, bool]], servers: int) -> FaultTra
 
 
 def spread_over(trace: FaultTrace, servers: int, seed: int) -> FaultTrace:
-    """The trace on a cluster of so many servers: each gets the record of one, drawn without repetition as far
-    as the record goes. Where it is drawn a second time, it is shifted round the record's span."""
+    """Return the trace on a cluster of so many servers.
+
+    Each server gets the record of one, drawn without repetition as far as the record goes. If a record is
+    drawn a second time, it is shifted round the record's span.
+    """
     rng = np.random.default_rng([seed, 4])
     parts = []
     for first in range(0, servers, trace.servers):
@@ -77,8 +80,10 @@ def spread_over(trace: FaultTrace, servers: int, seed: int) -> FaultTrace:
 
 
 def whole_slices(trace: FaultTrace, each: int) -> tuple[FloatArray, FloatArray]:
-    """How many slices of ``each`` servers in a row were whole, and for which share of the time: counts from 0
-    to all, and their shares. Servers that fill no slice are left out."""
+    """Return how many slices of ``each`` servers in a row had no fault, and for which share of the time.
+
+    The result is counts from 0 to all, and their shares. Servers that fill no slice are left out.
+    """
     count = trace.servers // each
     kept = trace.server < count * each
     slices = trace.server[kept] // each

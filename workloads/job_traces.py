@@ -46,7 +46,7 @@ class JobTrace:
 
     @classmethod
     def empty(cls) -> JobTrace:
-        """A trace without jobs."""
+        """Return a trace without jobs."""
         return cls(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0))
 
     def __len__(self) -> int:
@@ -63,12 +63,14 @@ class JobTrace:
         return float(self.gpus @ self.duration_s)
 
     def load(self, gpus: int) -> float:
-        """Offered load of a cluster: GPU seconds that arrive over those that pass. 0 for a trace of no
-        span."""
+        """Return the offered load of a cluster: GPU seconds that arrive over those that pass.
+
+        Return 0 for a trace of no span.
+        """
         return self.work / (gpus * self.span_s) if self.span_s else 0.0
 
     def picked(self, chosen: IntArray | npt.NDArray[np.bool_], **counts: int) -> JobTrace:
-        """Some of its jobs; ``counts`` are added to what is counted."""
+        """Return some of the trace's jobs; ``counts`` are added to what is counted."""
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return JobTrace(
             self.arrival_s[chosen], self.gpus[chosen], self.duration_s[chosen],
@@ -77,7 +79,7 @@ class JobTrace:
         )  # fmt: skip
 
     def sorted(self) -> JobTrace:
-        """By arrival, those that arrive together in their order; the first at 0."""
+        """Return the jobs by arrival, those that arrive together in their order; the first at 0."""
         found = self.picked(np.argsort(self.arrival_s, kind="stable"))
         first = found.arrival_s[0] if len(found) else 0.0
         return replace(found, arrival_s=found.arrival_s - first)
@@ -85,14 +87,16 @@ class JobTrace:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a trace is scaled, in this order. ``days``: no more than these of its beginning. ``sizes``: factor
-    of all sizes, rounded up to whole GPUs. ``at_most``: of GPUs; larger jobs are dropped or cut;
-    ``at_least``: smaller ones are dropped.
+    """Scaling of a trace, in this order.
+
+    ``days``: no more than these of its beginning. ``sizes``: factor of all sizes, rounded up to whole GPUs.
+    ``at_most``: of GPUs; larger jobs are dropped or cut; ``at_least``: smaller ones are dropped.
     ``shortest_s`` and ``longest_s``: jobs outside are dropped; ``first``: no more jobs than these. ``load``:
     offered load to reach, by copies of the trace shifted against each other and by leaving out jobs at
     random; None: as recorded. ``faster``: arrivals closer by this factor, which leaves durations as they are.
-    ``block_s``: the trace, and each copy, is drawn anew from blocks so long (:func:`resampled`).
-    ``jitter_s``: each arrival moves by up to this much either way."""
+    ``block_s``: the trace, and each copy, is drawn again from blocks so long (:func:`resampled`).
+    ``jitter_s``: each arrival moves by up to this much either way.
+    """
 
     days: float | None = None
     sizes: float = 1.0
@@ -109,9 +113,11 @@ class Fit:
 
 
 def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
-    """The trace scaled for a cluster of ``gpus``. Raises ValueError where nothing is left, for a load that
-    more than ``MOST_COPIES`` copies would make, and for blocks of which there are more than
-    ``MOST_BLOCKS``."""
+    """Return the trace scaled for a cluster of ``gpus``.
+
+    Raises ValueError if nothing is left, for a load that more than ``MOST_COPIES`` copies would make, and for
+    blocks of which there are more than ``MOST_BLOCKS``.
+    """
     rng = np.random.default_rng([seed, 1])
     if how.days is not None:
         late = trace.arrival_s > how.days * 86_400
@@ -165,7 +171,7 @@ def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -
 
 
 def _copies(trace: JobTrace, gpus: int, load: float) -> float:
-    """How many copies of a trace make a load. Raises ValueError for none, and for too many."""
+    """Return how many copies of a trace make a load. Raises ValueError for none, and for too many."""
     own = trace.load(gpus)
     if not own:
         raise ValueError("a trace whose jobs all arrive at once has no load")
@@ -187,13 +193,13 @@ def _laid_over(parts: Sequence[JobTrace], **counts: int) -> JobTrace:
 
 
 def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobTrace:
-    """Another trace of the same length, drawn from blocks of this one: a circular block bootstrap (Politis
-    and Romano, 1992).
+    """Return another trace of the same length, drawn from blocks of this one.
 
-    Jobs of a block keep their order, gaps, sizes and durations. Blocks follow each other; each is drawn from
-    any day, with as much chance, and begins at the time of day at which it is put, so that nights stay nights
-    (Politis, 2001); a trace of less than a day is drawn from anywhere. What reaches past the last whole day
-    goes on with the first. Raises ValueError for more than ``MOST_BLOCKS`` blocks.
+    This is a circular block bootstrap (Politis and Romano, 1992). Jobs of a block keep their order, gaps,
+    sizes and durations. Blocks follow each other. Each block is drawn from any day, with as much chance, and
+    begins at the time of day at which it is put, so that nights stay nights (Politis, 2001); a trace of less
+    than a day is drawn from anywhere. A block that reaches past the last whole day goes on with the first.
+    Raises ValueError for more than ``MOST_BLOCKS`` blocks.
     """
     if not (span := trace.span_s):
         return trace
@@ -268,10 +274,10 @@ def generated(
     jobs: int, gap_s: float, duration_s: float, sizes: Mapping[int, float], seed: int, *,
     gaps: str = "exponential", durations: str = "exponential",
 ) -> JobTrace:  # fmt: skip
-    """Jobs whose gaps and durations have these means (seconds) and distributions, and whose sizes these
-    weights.
+    """Return jobs whose gaps and durations have these means (seconds) and distributions.
 
-    Exponential gaps are Poisson arrivals. Raises ValueError for what is not positive, or unknown.
+    ``sizes``: weights of the numbers of GPUs. Exponential gaps are Poisson arrivals. Raises ValueError for
+    what is not positive, or unknown.
     """
     for name, value in (("jobs", jobs), ("gap", gap_s), ("duration", duration_s)):
         if not value > 0:
@@ -293,8 +299,11 @@ def generated(
 
 @dataclass(frozen=True)
 class Sending:
-    """What jobs of up to ``gpus`` GPUs send (None: all larger ones): the ``share`` of an iteration at ideal
-    speed in which each GPU sends at its full rate, and the ``pattern``."""
+    """Traffic of jobs of up to ``gpus`` GPUs (None: all larger ones).
+
+    ``share``: part of an iteration at ideal speed in which each GPU sends at its full rate. ``pattern``: of
+    the sending.
+    """
 
     gpus: int | None
     share: float
@@ -302,7 +311,7 @@ class Sending:
 
 
 def shares_of(trace: JobTrace, classes: Sequence[Sending]) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """Each job's communicating share, 0 for one GPU, and whether its pattern is a ring.
+    """Return each job's communicating share, 0 for one GPU, and whether its pattern is a ring.
 
     Raises ValueError for classes that are not in order, or leave sizes out.
     """

@@ -1,4 +1,4 @@
-"""What one layer of a model is to a fabric: parameters, FLOPs, what it hands on and what it keeps.
+"""Compute a layer of a model as a fabric sees it: parameters, FLOPs, its output and what it keeps.
 
 Everything follows from the architecture by formula. FLOPs are those of the matrix multiplications and
 convolutions of one forward pass of one sample, a multiply and an add each counted; a backward pass takes
@@ -137,10 +137,11 @@ Model = Transformer | Vision | Recommender
 
 
 def layers(model: Model, sequence: int = 0) -> tuple[Layer, ...]:
-    """The layers of ``model``; of a transformer, for samples of ``sequence`` tokens (0: the model's own).
+    """Return the layers of ``model``.
 
-    A recommender's are those of its networks, without the tables. The parameters of a tied output are those
-    of the embedding and counted there.
+    For a transformer they are for samples of ``sequence`` tokens (0: the model's own). A recommender's are
+    those of its networks, without the tables. The parameters of a tied output are those of the embedding and
+    counted there.
     """
     if isinstance(model, Transformer):
         return tuple(_of_transformer(model, sequence or model.sequence))
@@ -150,13 +151,13 @@ def layers(model: Model, sequence: int = 0) -> tuple[Layer, ...]:
 
 
 def parameters(model: Model) -> int:
-    """Parameters of the whole model."""
+    """Return the number of parameters of the whole model."""
     tables = sum(model.rows) * model.width if isinstance(model, Recommender) else 0
     return tables + sum(layer.parameters for layer in layers(model))
 
 
 def forward_flops(model: Model, sequence: int = 0) -> float:
-    """FLOPs of one forward pass of one sample."""
+    """Return the FLOPs of one forward pass of one sample."""
     return sum(layer.flops for layer in layers(model, sequence))
 
 
@@ -247,12 +248,12 @@ def _convolution(one: Convolution) -> Layer:
 
 
 def bottom_layers(model: Recommender) -> tuple[Layer, ...]:
-    """Layers of the network of the dense features."""
+    """Return the layers of the network of the dense features."""
     return _dense("bottom", model.bottom)
 
 
 def top_layers(model: Recommender) -> tuple[Layer, ...]:
-    """The interaction of all pairs of vectors, and the network that follows it."""
+    """Return the interaction of all pairs of vectors, and the network that follows it."""
     vectors = len(model.rows) + 1
     width = vectors * (vectors - 1) // 2 + model.width
     flops = 2.0 * vectors * vectors * model.width

@@ -109,7 +109,7 @@ MODELS = {model.name: model for model in _MODELS}
 
 
 def model_named(name: str) -> Model:
-    """Raises ValueError naming the models that there are."""
+    """Return the model of a name. Raises ValueError, listing the known models, for another name."""
     if name not in MODELS:
         raise ValueError(f"no model {name}; there are {', '.join(MODELS)}")
     return MODELS[name]

@@ -40,13 +40,14 @@ class Operator:
 
     @property
     def backward_flops(self) -> float:
+        """Return the number of FLOPs of the backward pass."""
         return BACKWARD * self.flops
 
 
 def operators(
     model: Model, samples: int, *, element_bytes: int = 4, sequence: int = 0
 ) -> tuple[Operator, ...]:
-    """The operators of ``model``, in an order in which each takes outputs of earlier ones only.
+    """Return the operators of ``model``, in an order in which each takes outputs of earlier ones only.
 
     For ``samples`` samples; of a transformer each of ``sequence`` tokens (0: the model's own). Raises
     ValueError for a model whose operators are not known here.
@@ -69,11 +70,11 @@ def operators(
 def split(
     graph: Sequence[Operator], device: Device, most: int, *, quantum_s: float = 1e-6, element_bytes: int = 4
 ) -> tuple[int, ...]:
-    """[operators]: into how many pieces each is divided.
+    """Return the number of pieces into which each operator is divided: [operators].
 
-    A power of two of pieces whose forward passes take ``quantum_s`` or longer, or ``most``. Operators that
-    lie beside each other have as many, those of the longer one.
-    Raises ValueError naming what is not above 0.
+    The number is a power of two of pieces whose forward passes take ``quantum_s`` or longer, or ``most``.
+    Operators that lie next to each other have as many, those of the longer one. Raises ValueError naming what
+    is not above 0.
     """
     if most < 1 or not quantum_s > 0:
         raise ValueError(f"split into at most {most} pieces of {quantum_s:g} s; both must be above 0")
@@ -88,7 +89,7 @@ def split(
 
 
 def shares(total: int, pieces: int) -> list[int]:
-    """``total`` divided into ``pieces`` whole parts that differ by one at most and sum to it."""
+    """Return ``total`` divided into ``pieces`` whole parts that differ by one at most and sum to it."""
     ends = [total * number // pieces for number in range(pieces + 1)]
     return [end - start for start, end in itertools.pairwise(ends)]
 
@@ -137,7 +138,10 @@ def _of_transformer(m: Transformer, s: int) -> list[Operator]:
         return len(found) - 1
 
     def last(layer: Layer, since: int, *after: int) -> int:
-        """An operator with what the layer has beyond its operators from ``since`` on."""
+        """Add an operator with what the layer has beyond its operators from ``since`` on.
+
+        Return its number.
+        """
         flops = layer.flops - sum(operator.flops for operator in found[since:])
         parameters = layer.parameters - sum(operator.parameters for operator in found[since:])
         found.append(Operator(f"{layer.name} output", flops, layer.output, parameters, after))

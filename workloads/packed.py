@@ -50,7 +50,10 @@ Array = npt.NDArray[Any]
 
 
 def pack(workload: Workload) -> bytes:
-    """The workload as bytes, for :func:`unpack`. Raises ValueError for a name with a zero byte in it."""
+    """Return the workload as bytes, for :func:`unpack`.
+
+    Raises ValueError for a name with a zero byte in it.
+    """
     if bad := [name for name in workload.names if "\0" in name]:
         raise ValueError(f"{bad[0]!r}: the name of an operation must not contain a zero byte")
     arrays = [_small(array) for array in _arrays(workload)]
@@ -72,7 +75,7 @@ def pack(workload: Workload) -> bytes:
 
 
 def unpack(data: bytes, limit: int = LIMIT) -> Workload:
-    """The workload that :func:`pack` made ``data`` of; it takes at most about ``limit`` bytes of memory.
+    """Return the workload in ``data`` of :func:`pack`, using at most about ``limit`` bytes of memory.
 
     Raises ValueError, in one line, when it is none, is larger, or cannot be run (:func:`check`).
     """
@@ -149,7 +152,7 @@ def _own(kind: str, root: int, said: list[Any], transfers: Array) -> WrittenStep
 
 
 def split_of(said: object) -> Split:
-    """A split from its fields by their names. Raises ValueError for other fields, types or numbers."""
+    """Return a split from its fields by their names. Raises ValueError for other fields, types or numbers."""
     if not isinstance(said, dict) or not set(said) <= {field.name for field in fields(Split)}:
         raise ValueError("the split of an all-to-all is damaged")
     for name, value in said.items():
@@ -168,7 +171,10 @@ class _Stream:
         self._left = limit
 
     def read(self, count: int) -> bytes:
-        """The next ``count`` bytes. Raises ValueError when there are fewer, or more than may be."""
+        """Return the next ``count`` bytes.
+
+        Raises ValueError when there are fewer, or more than are allowed.
+        """
         if count > self._left:
             raise ValueError(
                 f"a packed workload: it takes more than the {self._left} bytes that are left to it"

@@ -25,7 +25,7 @@ from ringlight.workloads.stage import Plan, Slot, stage_program
 
 
 def generate(model: Model, parallel: Parallel, training: Training, device: Device | None = None) -> Workload:
-    """One iteration of training ``model``; computations in FLOPs, or in seconds of ``device``.
+    """Return one iteration of training ``model``; computations in FLOPs, or in seconds of ``device``.
 
     Raises ValueError naming the setting that is not possible.
     """
@@ -51,7 +51,7 @@ def generate(model: Model, parallel: Parallel, training: Training, device: Devic
 
 
 def rank_grid(parallel: Parallel) -> IntArray:
-    """[pp, dp, ep, tp]: the rank of each place."""
+    """Return the rank of each place: [pp, dp, ep, tp]."""
     shape = (parallel.pp, parallel.dp, parallel.ep, parallel.tp)
     return np.arange(parallel.ranks).reshape(shape)
 

@@ -37,8 +37,10 @@ class _Meeting(NamedTuple):
 
 
 def phases_of(workload: Workload) -> PhasePlan:
-    """The phases of an iteration. Raises ValueError naming a rank that waits for ever, and an operation
-    without seconds."""
+    """Return the phases of an iteration.
+
+    Raises ValueError naming a rank that waits for ever, and an operation without seconds.
+    """
     writing = _Writing(workload)
     for meeting, ends in _in_order(workload):
         writing.add(meeting, ends)
@@ -117,7 +119,10 @@ class _Writing:
 
 
 def _fits(own: _Pairs, more: _Pairs) -> bool:
-    """Whether two sets of pairs fit into one phase: nobody has more partners than the busiest of either."""
+    """Return whether two sets of pairs fit into one phase.
+
+    They fit if no rank has more partners than the busiest rank of either set.
+    """
     both = own.keys() | more.keys()
     if len(both) == len(own):
         return True
@@ -129,9 +134,10 @@ def _most(pairs: Iterable[tuple[int, int]], end: int) -> int:
 
 
 def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, int]]]]:
-    """What communicates, by when it could begin if sending took no time; ties as programs have them.
+    """Yield meetings and their ends, by when they could begin if sending took no time.
 
-    Raises ValueError as :func:`phases_of`.
+    Ties are as programs have them. Raises ValueError naming a rank that waits for ever, and an operation
+    without seconds.
     """
     programs = workload.programs
     waiting = [dependencies(workload, program) for program in programs]
@@ -179,7 +185,7 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
 
 
 def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:
-    """What a rank's operations that communicate meet in, and how many ends that has."""
+    """Return the meeting of each of a rank's operations that communicate, and how many ends it has."""
     program = workload.programs[int(workload.program_of[rank])]
     ordinals = calls(program).tolist()
     seen: dict[tuple[int, int, int], int] = {}

@@ -20,7 +20,10 @@ class Turn(NamedTuple):
 
 
 def schedule(name: str, stages: int, micro_batches: int, chunks_per_stage: int = 1) -> list[list[Turn]]:
-    """Turns of each stage, in order. Raises ValueError for a combination that the schedule cannot do."""
+    """Return the turns of each stage, in order.
+
+    Raises ValueError for a combination that the schedule cannot do.
+    """
     if name not in SCHEDULES:
         raise ValueError(f"schedule: no {name}; there are {', '.join(SCHEDULES)}")
     if name != "interleaved" and chunks_per_stage != 1:

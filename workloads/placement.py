@@ -48,11 +48,11 @@ RING_WINDOW = 16
 
 
 class Published(NamedTuple):
-    """What the authors' simulator is run with, which its text does not explain: ``configs`` in paper/run.py
-    of github.com/MLNetwork/rostam, commit 116a09b.
+    """Settings with which the authors' simulator is run, which its text does not explain.
 
-    ``gradient_bytes``: of the ring of gradients, per GPU; neither 4 bytes a parameter nor that divided by
-    ``mp``. ``batch`` of all replicas; ``iterations`` to accuracy.
+    They are ``configs`` in paper/run.py of github.com/MLNetwork/rostam, commit 116a09b. ``gradient_bytes``:
+    of the ring of gradients, per GPU; neither 4 bytes a parameter nor that divided by ``mp``. ``batch`` of
+    all replicas; ``iterations`` to accuracy.
     """
 
     gradient_bytes: int
@@ -71,15 +71,18 @@ AUTHORS = {
 
 
 def authors_all_reduce_s(gradient_bytes: float, bits_per_s: float) -> float:
-    """What the authors add to an iteration for gradients, instead of sending them through the network."""
+    """Return the seconds that the authors add to an iteration for gradients.
+
+    The authors do so instead of sending gradients through the network.
+    """
     return 2 * gradient_bytes * 8 / bits_per_s
 
 
 def widest_window(partners: int, dp: int, mp: int) -> int:
-    """The widest window with which no GPU has more than ``partners`` others to send to.
+    """Return the widest window with which no GPU has more than ``partners`` others to send to.
 
     One of them is the next replica's, of the ring of gradients; the others lie on both sides. Raises
-    ValueError where even neighbours are too many.
+    ValueError if even neighbours are too many.
     """
     ring = int(dp > 1)
     if mp - 1 + ring <= partners:
@@ -92,10 +95,10 @@ def widest_window(partners: int, dp: int, mp: int) -> int:
 def place(
     graph: Sequence[Operator], pieces: Sequence[int], seconds: Sequence[float], gpus: int, window: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Place the pieces of each operator on GPUs 0 to ``gpus - 1``.
+    """Place the pieces of each operator on GPUs 0 to ``gpus - 1``. Return the GPUs of each operator's pieces.
 
     ``pieces`` and ``seconds`` of each piece's forward pass, by operator; a GPU is free once it has computed
-    what it has, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
+    its pieces, communication not counted. Raises ValueError for a window or a number of GPUs below 1.
     """
     if window < 1 or gpus < 1:
         raise ValueError(f"{gpus} GPUs with a window of {window}: both must be 1 or more")
@@ -132,9 +135,10 @@ def _within(taken_from: Sequence[int], gpus: int, window: int) -> range:
 
 
 def ways(source: int, destinations: Iterable[int], reach: int) -> list[tuple[int, int]]:
-    """Links (from, to) by which each of some GPUs gets what ``source`` has, once.
+    """Return links (from, to) by which each of some GPUs gets what ``source`` has, once.
 
-    None is longer than ``reach``. In an order in which everybody has it before he hands it on.
+    No link is longer than ``reach``. They are in an order in which every GPU has the data before it hands
+    them on.
     """
     have, found = {source}, []
     for destination in sorted(destinations, key=lambda gpu: (abs(gpu - source), gpu)):
@@ -151,16 +155,15 @@ def placed_workload(
     gradient_bytes: int | None = None, all_reduce: bool = True, takes: Takes = "whole",
     element_bytes: int = 4, sequence: int = 0, quantum_s: float = 1e-6, algorithm: str = "ring",
 ) -> Workload:  # fmt: skip
-    """One iteration of ``dp`` replicas of ``mp`` GPUs each, with ``batch`` samples among the replicas.
+    """Return one iteration of ``dp`` replicas of ``mp`` GPUs each, with ``batch`` samples among the replicas.
 
     ``gradient_bytes``: of one replica's gradients, divided among its GPUs as the parameters are (default: an
     element for each; the authors' constants are of one GPU, so ``mp`` times those). They are reduced over the
     replicas in PyTorch's buckets while the backward pass goes on, or, without ``all_reduce``, not at all
     (:func:`authors_all_reduce_s`). ``window``: as :func:`place`; ``sequence``, ``element_bytes``: as
     ``workloads.operators.operators``, ``quantum_s``: as its ``split``. Replicas share programs. Streams:
-    ``main`` computes, ``gradients``, and ``to k`` and ``from k`` for messages of position k.
-
-    Raises ValueError naming the setting that is not possible.
+    ``main`` computes, ``gradients``, and ``to k`` and ``from k`` for messages of position k. Raises
+    ValueError naming the setting that is not possible.
     """
     for name, value in (("dp", dp), ("mp", mp), ("window", window), ("batch", batch)):
         if value < 1:
@@ -257,7 +260,7 @@ class _Position:
         return self.last
 
     def finish(self) -> None:
-        """What follows the backward pass."""
+        """Close the buckets and add the optimiser after the backward pass."""
         if self.last is not None and self.parameters:
             self.buckets.close(self.last)
             size = OPTIMISER_BYTES * self.parameters

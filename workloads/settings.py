@@ -1,4 +1,6 @@
-"""How a model is spread over ranks and trained: what a generated workload depends on beside the model."""
+"""Settings of how a model is spread over ranks and trained: all that a generated workload depends on but the
+model.
+"""
 
 from __future__ import annotations
 
@@ -132,17 +134,17 @@ def _check_transformer(model: Transformer, parallel: Parallel, training: Trainin
 
 
 def padded(model: Model, tp: int) -> Model:
-    """The model with a vocabulary that ``tp`` divides (Megatron-LM pads to a multiple of 128 tp)."""
+    """Return the model with a vocabulary that ``tp`` divides (Megatron-LM pads to a multiple of 128 tp)."""
     if not isinstance(model, Transformer):
         return model
     return replace(model, vocabulary=-(-model.vocabulary // tp) * tp)
 
 
 def chunk_layers(model: Model, parallel: Parallel, training: Training) -> list[tuple[Layer, ...]]:
-    """Layers of each pipeline chunk, in the order in which a micro-batch passes them.
+    """Return the layers of each pipeline chunk, in the order in which a micro-batch passes them.
 
-    Chunks have equally many blocks; where they do not divide, the first ones have one more. The first has
-    the embedding and the last the output, with a copy of the embedding where that is tied.
+    Chunks have equally many blocks; if they do not divide, the first chunks have one more. The first has the
+    embedding and the last the output, with a copy of the embedding if that is tied.
     """
     found = layers(padded(model, parallel.tp), training.sequence)
     chunks = parallel.pp * training.virtual_stages

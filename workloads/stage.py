@@ -33,7 +33,7 @@ class Peer(IntEnum):
 
 
 class Tag(IntEnum):
-    """What a message is."""
+    """Content of a message."""
 
     ACTIVATIONS = 0
     GRADIENTS = 1
@@ -41,7 +41,7 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all stages share. ``parts``: layers of each chunk."""
+    """Settings that all stages share. ``parts``: layers of each chunk."""
 
     model: Model
     parallel: Parallel
@@ -49,13 +49,16 @@ class Plan:
     parts: Sequence[tuple[Layer, ...]]
 
     def at_rank(self, layer: Layer) -> tuple[int, int]:
-        """Parameters of a layer at one rank: those that all replicas have, and those of its own experts."""
+        """Return the parameters of a layer at one rank.
+
+        These are those that all replicas have, and those of its own experts.
+        """
         p = self.parallel
         dense, experts = layer.sharded // p.tp + layer.replicated, layer.experts // (p.tp * p.ep)
         return (dense, experts) if p.ep > 1 else (dense + experts, 0)
 
     def bytes(self, layer: Layer) -> int:
-        """Bytes that a layer hands on for one micro-batch."""
+        """Return the bytes that a layer hands on for one micro-batch."""
         return layer.output * self.training.micro_batch * self.training.element_bytes
 
     @property
@@ -65,12 +68,12 @@ class Plan:
 
     @property
     def ties(self) -> bool:
-        """Whether first and last stage have the embedding's matrix both."""
+        """Return whether first and last stage both have the embedding's matrix."""
         return isinstance(self.model, Transformer) and self.model.tied and self.parallel.pp > 1
 
 
 def stage_program(book: Book, plan: Plan, stage: int, turns: Sequence[Turn]) -> Program:
-    """The program of the ranks of ``stage``, which computes ``turns``."""
+    """Return the program of the ranks of ``stage``, which computes ``turns``."""
     one = _Stage(plan, Writer(book), stage)
     last = {turn.chunk: turn for turn in turns if not turn.forward}
     for turn in turns:
@@ -146,7 +149,10 @@ class _Stage:
                 self.sharded += [(buckets, size) for size in reversed(buckets.parameters)]
 
     def finish(self) -> None:
-        """What follows the last backward pass."""
+        """Add the operations after the last backward pass.
+
+        These are the embedding's gradients, the optimiser and ZeRO's parameters.
+        """
         t = self.plan.training
         ready = [self.last, *(buckets.last for buckets in self.buckets)]
         if self.plan.ties and self.stage in (0, self.plan.parallel.pp - 1):

@@ -1,4 +1,4 @@
-"""What a workload comes to: operations, bytes by purpose, groups by size."""
+"""Summarise a workload: operations, bytes by purpose, groups by size."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Summary:
 
 
 def summary(workload: Workload) -> Summary:
-    """Everything that ``Summary`` has, without looking at ranks one by one."""
+    """Return everything that ``Summary`` has, without looking at ranks one by one."""
     ranks = np.bincount(workload.program_of, minlength=len(workload.programs))
     kinds: Counter[str] = Counter()
     collectives: Counter[str] = Counter()
@@ -77,12 +77,12 @@ def summary(workload: Workload) -> Summary:
 
 
 def traffic(workload: Workload) -> dict[str, Traffic]:
-    """Traffic of the ranks by purpose; a collective counts as the least that any algorithm must send.
+    """Return the traffic of the ranks by purpose.
 
-    An all-reduce of S bytes among n ranks: 2 (n - 1) / n S by each; an all-gather, a reduce-scatter, an
-    all-to-all (n - 1) / n S; a broadcast (n - 1) S by all. An unequal split counts as an equal one; sizes
-    that are given count as they are. Purposes are those of generated workloads; of others, the
-    collective's kind and "message".
+    A collective counts as the least that any algorithm must send. An all-reduce of S bytes among n ranks: 2
+    (n - 1) / n S by each; an all-gather, a reduce-scatter, an all-to-all (n - 1) / n S; a broadcast (n - 1) S
+    by all. An unequal split counts as an equal one; sizes that are given count as they are. Purposes are
+    those of generated workloads; of others, the collective's kind and "message".
     """
     return _counted(workload, lambda part: part.purpose)
 
@@ -162,7 +162,7 @@ def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArr
 
 
 def purposes(workload: Workload, program: Program) -> list[str]:
-    """What each operation of a program is for: "compute", "memory", or as in :func:`traffic`."""
+    """Return the purpose of each operation of a program: "compute", "memory", or as in :func:`traffic`."""
     of_name = [_purpose(name) for name in workload.names]
     columns = (program.kind.tolist(), program.name.tolist(), program.collective.tolist())
     found = []
@@ -176,7 +176,7 @@ def purposes(workload: Workload, program: Program) -> list[str]:
 
 
 def kind_named(workload: Workload, kind: int, collective: int) -> str:
-    """What an operation is: "compute", "send" and so on, or its collective's kind."""
+    """Return the kind of an operation: "compute", "send" and so on, or its collective's kind."""
     return workload.collectives[collective].kind if kind == Kind.COLLECTIVE else Kind(kind).name.lower()
 
 

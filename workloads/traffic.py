@@ -1,4 +1,4 @@
-"""What ranks send to each other: bytes of a workload by source and destination, in one iteration."""
+"""Compute the traffic between ranks: bytes of a workload by source and destination, in one iteration."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WHOLE_LIMIT = 4096
 
 
 def traffic(workload: Workload) -> IntArray:
-    """[ranks, ranks]: bytes that each rank (row) sends to each (column) in one iteration.
+    """Return the bytes that each rank (row) sends to each (column) in one iteration: [ranks, ranks].
 
     Collectives send by their schedules, unequal all-to-alls as those of iteration 0. Raises ValueError for
-    more than ``WHOLE_LIMIT`` ranks, and for a kind or an algorithm that there is not.
+    more than ``WHOLE_LIMIT`` ranks, and for an unknown kind or algorithm.
     """
     if workload.ranks > WHOLE_LIMIT:
         raise ValueError(f"a matrix may have {WHOLE_LIMIT} ranks, not {workload.ranks}")
@@ -30,14 +30,18 @@ def traffic(workload: Workload) -> IntArray:
 
 
 def sent(workload: Workload) -> FloatArray:
-    """Bytes between ranks as :func:`traffic`, for any number of ranks, not rounded."""
+    """Return the bytes between ranks as :func:`traffic`, for any number of ranks, not rounded.
+
+    Raises ValueError for an unknown kind or algorithm.
+    """
     return _of_messages(workload) + _of_slots(workload, _slots(workload))
 
 
 def delivered(workload: Workload, iterations: int) -> IntArray:
-    """[ranks, ranks]: bytes that workers send each other in all iterations: chunks are whole float32 there.
+    """Return the bytes that workers send each other in all iterations: [ranks, ranks].
 
-    Raises ValueError for sizes that are no whole number of these, and as :func:`traffic`.
+    Chunks are whole float32 values there. Raises ValueError for sizes that are no whole number of these, and
+    for an unknown kind or algorithm.
     """
     found = iterations * _of_messages(workload)
     for iteration in range(iterations):
@@ -46,15 +50,16 @@ def delivered(workload: Workload, iterations: int) -> IntArray:
 
 
 def delivered_in_steps(steps: Steps, size: int) -> IntArray:
-    """Bytes between ranks of one collective over a vector of ``size`` bytes."""
+    """Return the bytes between ranks of one collective over a vector of ``size`` bytes."""
     return np.rint(_between(steps, _bounds_in_whole(steps.chunks, size))).astype(np.int64)
 
 
 def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatArray]:
-    """The all-reduces that move the most bytes, by their groups, which share no rank: those of one slot.
+    """Return the all-reduces that move the most bytes, by their groups, and the bytes of everything else.
 
-    The groups, the most bytes that a rank sends in them in one iteration, and [ranks, ranks] the bytes of all
-    else. No groups where there is no all-reduce.
+    The groups share no rank: the all-reduces are those of one slot. The result is the groups, the most bytes
+    that a rank sends in them in one iteration, and [ranks, ranks] the bytes of everything else. There are no
+    groups if there is no all-reduce.
     """
     slots = _slots(workload)
     only = [slot for slot in slots if _only_all_reduces(workload, slot)]

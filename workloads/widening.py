@@ -36,7 +36,7 @@ class Grid:
     tp: int = 1
 
     def axis(self, name: str) -> Replicas:
-        """Where the ranks of one kind of parallelism but pp are."""
+        """Return the replicas along one kind of parallelism other than pp."""
         return Replicas(getattr(self, name), {"tp": 1, "ep": self.tp, "dp": self.tp * self.ep}[name])
 
     def __str__(self) -> str:
@@ -45,25 +45,25 @@ class Grid:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Where the replicas of a workload are: rank r is of replica ``(r // stride) % count``."""
+    """Places of the replicas of a workload: rank r is of replica ``(r // stride) % count``."""
 
     count: int
     stride: int
 
     def of(self, ranks: IntArray) -> IntArray:
-        """The replica of each rank."""
+        """Return the replica of each rank."""
         return ranks // self.stride % self.count
 
     def widened(self, ranks: IntArray, copy: int, copies: int) -> IntArray:
-        """The number that each rank's ``copy`` has among ``copies`` times as many replicas."""
+        """Return the number that each rank's ``copy`` has among ``copies`` times as many replicas."""
         outer, inner = ranks // (self.stride * self.count), ranks % self.stride
         return (outer * self.count * copies + copy * self.count + self.of(ranks)) * self.stride + inner
 
 
 def found(workload: Workload) -> Replicas:
-    """Replicas by the smallest groups whose operations are called dp or edp.
+    """Return the replicas by the smallest groups whose operations are called dp or edp.
 
-    Raises ValueError where there are none, or they do not stand on a grid.
+    Raises ValueError if there are none, or they do not fit a grid.
     """
     named = [
         workload.groups[workload.communicators[rank, slot]]
@@ -82,9 +82,9 @@ def found(workload: Workload) -> Replicas:
 
 
 def grid_of(workload: Workload) -> Grid:
-    """The grid by the groups whose operations are called tp, ep, dp and edp; stages are the rest.
+    """Return the grid by the groups whose operations are called tp, ep, dp and edp; stages are the rest.
 
-    Raises ValueError where there are none, or they do not stand on a grid.
+    Raises ValueError if there are none, or they do not fit a grid.
     """
     sizes: dict[str, int] = {}
     for rank, slot in _used(workload):
@@ -101,7 +101,7 @@ def grid_of(workload: Workload) -> Grid:
 
 
 def checked(workload: Workload, grid: Grid) -> Grid:
-    """A grid on which the named groups of the workload stand. Raises ValueError."""
+    """Return the grid, if the named groups of the workload fit it. Raises ValueError if they do not."""
     if grid.pp * grid.dp * grid.ep * grid.tp != workload.ranks or not grid.pp:
         raise ValueError(f"{workload.ranks} ranks do not stand on a grid of {grid}")
     places = np.arange(workload.ranks).reshape(grid.pp, grid.dp, grid.ep, grid.tp)
@@ -119,10 +119,10 @@ def checked(workload: Workload, grid: Grid) -> Grid:
 def divided(
     workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, wanted: int
 ) -> Workload:
-    """The workload with each rank's share of its operations as of ``wanted`` ranks along ``axis``.
+    """Return the workload with each rank's share of its operations as of ``wanted`` ranks along ``axis``.
 
-    Its groups and ranks stay. ``beside``: one of the same training whose grid, ``other``, differs in that
-    alone. Raises ValueError naming the first operation that is not the same in both.
+    Its groups and ranks stay. ``beside``: a workload of the same training whose grid, ``other``, differs in
+    that alone. Raises ValueError naming the first operation that is not the same in both.
     """
     here, there = getattr(grid, axis), getattr(other, axis)
     if here == there or replace(other, **{axis: here}) != grid:
@@ -170,10 +170,10 @@ def grown(
     besides: Sequence[Workload] = (),
     sharded: Collection[str] = (),
 ) -> Workload:
-    """The workload of ``grid`` as one of ``wanted``.
+    """Return the workload of ``grid`` as one of ``wanted``.
 
     ``besides``: recordings of the same training of other sizes, each of which differs in one kind of
-    parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not say.
+    parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not show.
     """
     if wanted.tp != grid.tp and wanted.ep != grid.ep:
         raise ValueError("tp and ep at once: widen the one, then the other, with recordings beside for each")
@@ -204,7 +204,7 @@ _SHARED = frozenset({"seconds", "FLOPs", "bytes", "ranks"})
 def widened(
     workload: Workload, wanted: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
 ) -> Workload:
-    """The workload with ``wanted`` replicas, a multiple of those that it has.
+    """Return the workload with ``wanted`` replicas, a multiple of those that it has.
 
     ``sharded``: names of computations and memory operations that replicas share out, as ZeRO's optimiser.
     ``axis``: what makes them; those of tp and ep are ranks that divide a model. Raises ValueError naming a
@@ -256,10 +256,10 @@ def widened(
 
 
 def first_difference(one: Workload, other: Workload) -> str | None:
-    """What first tells two workloads apart, in one line; None where all ranks do the same.
+    """Return the first difference of two workloads, in one line; None if all ranks do the same.
 
-    Compared are each rank's operations in their order: kind, name, seconds, FLOPs, bytes, what they come
-    after, the stream, and the ranks that they meet.
+    Compared are each rank's operations in their order: kind, name, seconds, FLOPs, bytes, the operations
+    before them, the stream, and the ranks that they meet.
     """
     if one.ranks != other.ranks:
         return f"{one.ranks} ranks, and {other.ranks}"
@@ -320,7 +320,7 @@ def _mapped(new: IntArray, old: IntArray) -> IntArray:
 
 
 def _crosses(replicas: Replicas, group: IntArray) -> bool:
-    """Whether a group spans all replicas rather than one. Raises ValueError where it spans some."""
+    """Return whether a group spans all replicas rather than one. Raises ValueError if it spans some."""
     met = len(np.unique(replicas.of(group)))
     if met not in (1, replicas.count):
         raise ValueError(

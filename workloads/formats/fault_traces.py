@@ -18,10 +18,11 @@ _BEGINS = {"fault_start": True, "fault_end": False}
 
 
 def read_fault_trace(path: Path, servers: int) -> FaultTrace:
-    """The outages of a file: a list of events with ``node_id``, ``event_time`` (days) and ``event_type``,
-    fault_start or fault_end. ``servers``: how many there were, also those without a fault.
+    """Return the outages of a file of events.
 
-    Raises ValueError naming the file and the event.
+    The file is a list of events with ``node_id``, ``event_time`` (days) and ``event_type``, fault_start or
+    fault_end. ``servers``: how many there were, also those without a fault. Raises ValueError naming the file
+    and the event.
     """
     try:
         found = parse_json(read_text(path, LIMIT))

@@ -81,10 +81,10 @@ class _Read:
 
 
 def read_job_trace(path: Path, *, skip_bad: bool = False, keep_shapes: bool = False) -> JobTrace:
-    """The jobs of a file, by arrival.
+    """Return the jobs of a file, by arrival.
 
     ``skip_bad``: rows that cannot be read are counted and left out. Jobs without a GPU are counted and left
-    out always. Raises ValueError naming the file, and the line and column of what is wrong.
+    out always. Raises ValueError naming the file, and the line and column of the error.
     """
     found = _Read()
     with _opened(path) as lines:
@@ -157,7 +157,7 @@ def _dialect(path: Path, head: Sequence[str]) -> tuple[Dialect, dict[str, int]]:
 
 
 class _BadCellError(ValueError):
-    """What is wrong with a cell: its column, and what stands there."""
+    """Cell that cannot be read: its column, and its content."""
 
 
 def _taker(

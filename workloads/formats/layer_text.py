@@ -38,7 +38,7 @@ WORLD, TENSOR, DATA, OUTER_TENSOR, INNER_DATA = "world", "tensor", "data", "oute
 
 
 class Policy(NamedTuple):
-    """How a header's first word has its layers run, and along which groups gradients and activations go.
+    """Order in which a header's first word runs its layers, and the groups of gradients and activations.
 
     ``forward_waits``: the next layer begins after the forward collective. ``backward``: ``weights`` computes
     the gradients of weights first and sends no other; ``overlapped`` sends the input's gradient while it
@@ -68,7 +68,7 @@ CUSTOMIZED = "HYBRID_CUSTOMIZED"
 
 
 class Phase(NamedTuple):
-    """What one pass does at one layer; no ``kind``: nothing is sent. ``group``: by the type's ending."""
+    """One pass at one layer; no ``kind``: nothing is sent. ``group``: by the type's ending."""
 
     seconds: float
     kind: str
@@ -97,7 +97,7 @@ class Header:
     said: Mapping[str, Sequence[int]]
 
     def number(self, *keys: str, default: int = 1) -> int:
-        """The first of these that is there."""
+        """Return the first number of the first of these keys that is there; else ``default``."""
         return next((self.said[key][0] for key in keys if self.said.get(key)), default)
 
     @property
@@ -109,9 +109,10 @@ class Header:
 def read(
     path: Path, ranks: int | None = None, model_ranks: int | None = None, unit_s: float = NANOSECOND
 ) -> Workload:
-    """One iteration. ``ranks`` and ``model_ranks`` (of one group of model parallelism): if the text has none.
+    """Return one iteration of a workload text.
 
-    ``unit_s``: seconds of one unit of its computing times. Raises ValueError with file and line.
+    ``ranks`` and ``model_ranks`` (of one group of model parallelism): if the text has none. ``unit_s``:
+    seconds of one unit of its computing times. Raises ValueError with file and line.
     """
     try:
         header, layers = _parse(read_text(path), unit_s)
@@ -135,7 +136,7 @@ def _check_not_hybrid(layers: Sequence[Layer]) -> None:
 
 
 class _Mistake(Exception):
-    """What is wrong, and in which line."""
+    """Mistake in a text, with its line."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -143,7 +144,7 @@ class _Mistake(Exception):
 
 
 def looks_like(text: str) -> bool:
-    """Whether a text begins as such a workload."""
+    """Return whether a text begins as such a workload."""
     word = text.split(maxsplit=1)[:1]
     return bool(word) and (word[0] in POLICIES or word[0] == CUSTOMIZED)
 
@@ -226,7 +227,9 @@ def _type(line: int, word: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Which rank is where: ``stages`` of ``data`` times ``tensor`` ranks each, the last varying fastest."""
+    """Arrangement of the ranks: ``stages`` of ``data`` times ``tensor`` ranks each, the last
+    varying fastest.
+    """
 
     ranks: int
     tensor: int
@@ -238,7 +241,10 @@ class _Places:
         return self.ranks // (self.tensor * self.stages)
 
     def groups(self, role: str) -> IntArray:
-        """Each group's ranks [groups, ranks of one]. Raises ValueError when the numbers do not divide."""
+        """Return each group's ranks [groups, ranks of one].
+
+        Raises ValueError when the numbers do not divide.
+        """
         if role == WORLD:
             return np.arange(self.ranks)[None, :]
         if role in (OUTER_TENSOR, INNER_DATA):
@@ -299,7 +305,11 @@ class _Iteration:
             self.front = [self.writer.compute(name, seconds=phase.seconds, after=self.front)]
 
     def send(self, layer: Layer, what: str, phase: Phase, own: str) -> list[Handle]:
-        """Begins what a phase sends; what it is over with. ``own``: the group of a type without an ending."""
+        """Begin the collective of a phase.
+
+        Return the operations with which it is over; [] if nothing is sent. ``own``: the group of a type
+        without an ending.
+        """
         role = phase.group or own
         if not phase.kind or not phase.size or not role:
             return []

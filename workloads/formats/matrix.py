@@ -20,10 +20,10 @@ BYTES_LIMIT = 80 << 20
 
 
 def read(path: Path) -> Workload:
-    """The matrix as one all-to-all-v of all ranks. Empty lines and those that begin with # are passed over.
-    The diagonal is what a rank keeps, which nobody sends.
+    """Return the matrix as one all-to-all-v of all ranks.
 
-    Raises ValueError with file, line and column.
+    Empty lines and those that begin with # are skipped. The diagonal is the part that a rank keeps, which is
+    not sent. Raises ValueError with file, line and column.
     """
     rows: list[tuple[int, tuple[int, ...]]] = []
     for number, line in enumerate(io.StringIO(read_text(path, BYTES_LIMIT)), 1):

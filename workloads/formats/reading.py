@@ -21,8 +21,11 @@ _NUMBER = re.compile(r"\s*\d+\s*(,|$)")
 
 
 class Options(NamedTuple):
-    """What a file may leave open: its ranks, those of model parallelism, the shape of its network, and a file
-    of process groups. ``notice``: what to do with a line about what was read but not used."""
+    """Settings that a file may leave open: its ranks, its ranks of model parallelism, the shape of its
+    network.
+
+    ``groups``: a file of process groups. ``notice``: called with a line about what was read but not used.
+    """
 
     ranks: int | None = None
     model_ranks: int | None = None
@@ -54,7 +57,9 @@ PACKED = Format("packed workload", lambda path, said: _unpacked(path))
 
 
 class _Found(NamedTuple):
-    """What some paths are: the format, one of its files, and options with the file of process groups."""
+    """Workload that some paths name: the format, one of its files, and options with the file of process
+    groups.
+    """
 
     format: Format
     path: Path
@@ -62,17 +67,21 @@ class _Found(NamedTuple):
 
 
 def read_any(paths: Sequence[Path], options: Options = Options()) -> Workload:
-    """The workload in these files; a Chakra trace may be several, with one of process groups among them.
+    """Return the workload in these files.
 
-    Raises ValueError, in one line, when no format fits, the files are not one workload, or an option is not
-    for their format.
+    A Chakra trace may be several files, with one of process groups among them. Raises ValueError, in one
+    line, when no format fits, the files are not one workload, or an option is not for their format.
     """
     found = _found(paths, options)
     return found.format.read(found.path, found.options)
 
 
 def files_read(paths: Sequence[Path], options: Options = Options()) -> list[Path]:
-    """Every file that :func:`read_any` reads for these; raises as it does, but reads beginnings alone."""
+    """Return every file that :func:`read_any` reads for these, reading only their beginnings.
+
+    Raises ValueError when no format fits, the files are not one workload, or an option is not for their
+    format.
+    """
     found = _found(paths, options)
     if found.format is not CHAKRA:
         return [found.path]
@@ -107,7 +116,10 @@ def _found(paths: Sequence[Path], options: Options) -> _Found:
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file, by its content first and then by its name. Raises ValueError."""
+    """Return the format of a file, by its content first and then by its name.
+
+    Raises ValueError if no format fits.
+    """
     if (
         os.path.isdir(path)
         or path.suffix == ".et"
@@ -134,7 +146,7 @@ def recognise(path: Path) -> Format:
 
 
 def _is_numbers(text: str) -> bool:
-    """Whether the first line that is no remark begins with a number of a row."""
+    """Return whether the first line that is no remark begins with a number of a row."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return bool(_NUMBER.match(next(lines, "")))
 

@@ -1,4 +1,4 @@
-"""What the attributes and the inputs of a node say."""
+"""Decode the attributes and the inputs of a node."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ _BARRIER_BYTES = 4
 
 
 def tagged(attributes: list[bytes]) -> tuple[list[bytes], int]:
-    """The other attributes of a message, and its tag, which may be another one for each. Raises ValueError,
-    and OverflowError for a tag that no column holds."""
+    """Return the other attributes of a message, and its tag, 0 if there is none.
+
+    The tag may differ from message to message. Raises ValueError, and OverflowError for a tag that no column
+    holds.
+    """
     tags = [raw for raw in attributes if raw.startswith(_TAG)]
     if not tags:
         return attributes, 0
@@ -62,7 +65,11 @@ attribute_of = lru_cache(1 << 12)(_decoded)
 
 
 def message_of(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    """A message; ``comm_src`` of a sender and ``comm_dst`` of a receiver may be left out."""
+    """Return the fields of a message.
+
+    ``comm_src`` of a sender and ``comm_dst`` of a receiver may be left out. Raises ValueError for another
+    attribute that is missing, or a rank that is none of the ``ranks``.
+    """
     ends = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
     own, peer = whole(said, ends[0], -1), whole(said, ends[1])
     for name, rank in zip(ends, (own, peer), strict=True):
@@ -77,7 +84,10 @@ def message_of(sends: bool, said: Mapping[str, Any], ranks: int) -> dict[str, An
 
 
 def whole(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """An attribute that is a number of something."""
+    """Return an attribute that is a number of something.
+
+    Raises ValueError for one that is missing without a default, negative or no whole number.
+    """
     value = said.get(name, default)
     if type(value) is not int or (value < 0 and value != default):
         raise ValueError(f"it has no {name}" if value is None else f"{name} is {value!r:.40}")
@@ -103,7 +113,7 @@ def group_of(said: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def work_of(micros: int, said: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds and FLOPs of a computation; NaN seconds where only FLOPs are known."""
+    """Return the seconds and FLOPs of a computation; NaN seconds if only FLOPs are known."""
     counted = next((name for name in ("flops", "num_ops") if name in said), None)
     flops = None if counted is None else number_of(said, counted)
     if "seconds" in said:
@@ -114,7 +124,10 @@ def work_of(micros: int, said: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def collective_of(said: Mapping[str, Any], ranks: int) -> tuple[Collective, int]:
-    """A collective over a group of ``ranks``, and its size as the graph has it."""
+    """Return a collective over a group of ``ranks``, and its size in bytes as the graph has it.
+
+    Raises ValueError for another type of collective, and for attributes that do not fit.
+    """
     number = whole(said, "comm_type")
     if number == CommType.BARRIER:
         return Collective("all-reduce"), _BARRIER_BYTES
@@ -155,7 +168,10 @@ def _matrix(said: Any, ranks: int) -> tuple[tuple[int, ...], ...] | None:
 
 
 def process_groups(text: str, ranks: int) -> dict[str, Ranks]:
-    """The process groups that PyTorch lists in a metadata node: a list with a JSON list as text in it."""
+    """Return the process groups that PyTorch lists in a metadata node: a list with a JSON list as text in it.
+
+    Return {} if there is no such list. Raises ValueError for a list that is too long or damaged.
+    """
     begin, end = text.find("[{"), text.rfind("}]")
     if begin < 0 or end < begin:
         return {}
@@ -174,7 +190,10 @@ def process_groups(text: str, ranks: int) -> dict[str, Ranks]:
 
 
 def members_of(where: str, said: object, ranks: int) -> Ranks:
-    """The ranks of a group; an empty list is all of them."""
+    """Return the ranks of a group; an empty list is all of them.
+
+    Raises ValueError for other values, and ranks given twice.
+    """
     if not isinstance(said, list) or not all(type(rank) is int and 0 <= rank < ranks for rank in said):
         raise ValueError(f"{where}: it must be a list of ranks 0 to {ranks - 1}")
     if len(set(said)) != len(said):

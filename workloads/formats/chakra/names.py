@@ -1,4 +1,4 @@
-"""Which files are those of a trace: NAME.RANK.et, and NAME.comm_group.json with its process groups."""
+"""Find the files of a trace: NAME.RANK.et, and NAME.comm_group.json with its process groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = re.compile(r"(.+)\.(\d{1,9})\.et")
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a trace by rank. ``path``: one of them, what they share (NAME), or their directory.
+    """Return the files of a trace by rank. ``path``: one of them, their common NAME, or their directory.
 
     Raises ValueError when there are none, one is missing, or a directory has those of several traces.
     """
@@ -39,19 +39,22 @@ def files_of(path: Path) -> list[Path]:
 
 
 def others_beside(path: Path, ranks: int) -> list[Path]:
-    """Files that would be read with a trace of so many ranks which ``writer.write`` writes at ``path``."""
+    """Return files that would be read with a trace of so many ranks at ``path``.
+
+    The trace is the one that ``writer.write`` writes there.
+    """
     found = [file for file in path.parent.glob(f"{glob.escape(path.name)}.*.et") if _is(file, path.name)]
     return sorted(file for file in found if int(_NAME.fullmatch(file.name)[2]) >= ranks)  # type: ignore[index]
 
 
 def groups_beside(files: Sequence[Path]) -> Path | None:
-    """The file of process groups that lies beside the files of a trace, where there is one."""
+    """Return the file of process groups next to the files of a trace; None if there is none."""
     beside = files[0].with_name(f"{name_of(files[0])}.comm_group.json")
     return beside if beside.exists() else None
 
 
 def name_of(file: Path) -> str:
-    """What a file of a trace shares with its others."""
+    """Return the common part of the names of a trace's files."""
     return _NAME.fullmatch(file.name)[1]  # type: ignore[index]
 
 

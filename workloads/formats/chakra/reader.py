@@ -63,12 +63,12 @@ def read(
     shape: Sequence[int] = (),
     notice: Callable[[str], None] = lambda line: None,
 ) -> Workload:
-    """The trace of which ``path`` is a file, or which lies there (``names.files_of``).
+    """Return the trace of which ``path`` is a file, or which lies there (``names.files_of``).
 
-    ``groups``: a file of process groups, ``{"1": [0, 1]}``; by default NAME.comm_group.json beside the trace,
-    where there is one. ``shape``: ranks along each dimension of the network, the first varying fastest; only
+    ``groups``: a file of process groups, ``{"1": [0, 1]}``; by default NAME.comm_group.json next to the
+    trace, if it exists. ``shape``: ranks along each dimension of the network, the first varying fastest; only
     ``involved_dim`` that names some of them needs it. ``notice``: called with a line if no collective names a
-    group of the file that lies beside the trace. Raises ValueError, in one line, also if none names a group
+    group of the file that lies next to the trace. Raises ValueError, in one line, also if none names a group
     of a file that was given.
     """
     files = files_of(path)
@@ -127,7 +127,7 @@ class _Trace:
 
 
 class _What(NamedTuple):
-    """What a node does, but for id, name, tag and what it comes after; few in any trace are different."""
+    """Operation of a node without its id, name, tag and predecessors; few in any trace are different."""
 
     kind: int = Kind.COMPUTE
     seconds: float = math.nan
@@ -170,7 +170,7 @@ class _Reader:
         self._world = tuple(range(ranks))
 
     def trace(self, path: Path) -> _Trace:
-        """What one file says; of equal files only the first is read."""
+        """Return the trace of one file; of equal files only the first is parsed."""
         data = read_bytes(path)
         digest = hashlib.sha256(data).digest()
         if digest not in self._seen:
@@ -286,7 +286,7 @@ class _Reader:
         return along
 
     def _count(self, key: Ranks | tuple[bool, ...]) -> int:
-        """How many ranks a group has."""
+        """Return how many ranks a group has."""
         if key and type(key[0]) is bool:
             return math.prod(n for n, taken in zip(self._shape, key, strict=True) if taken)
         return len(key)
@@ -335,7 +335,10 @@ class _Reader:
         )
 
     def workload(self, name: str, traces: Sequence[_Trace]) -> Workload:
-        """Workload of all ranks; those that do the same share a program."""
+        """Return the workload of all ranks; ranks that do the same share a program.
+
+        Raises ValueError for a collective of a group that does not contain its rank.
+        """
         ranks_of = [
             [_Communicator(self._ranks_of(key.of, rank), key.number) for key in trace.groups]
             for rank, trace in enumerate(traces)
@@ -483,7 +486,7 @@ def _sorted(path: Path, ids: Ids, owner: IntArray, after: IntArray) -> IntArray:
 
 
 def _digest(program: Program) -> bytes:
-    """What programs have in common that are the same."""
+    """Return a digest that is the same for equal programs."""
     made = hashlib.sha256()
     for column in vars(program).values():
         made.update(column.tobytes())

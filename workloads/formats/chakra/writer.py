@@ -49,7 +49,7 @@ def _files(workload: Workload, path: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def delimited(message: Any) -> bytes:
-    """A message after its length, as it stands in a file."""
+    """Return a message after its length, as it is written in a file."""
     data: bytes = message.SerializeToString()
     size, prefix = len(data), bytearray()
     while size > 127:
@@ -76,7 +76,10 @@ def _nodes(workload: Workload, rank: int, names: Mapping[int, str]) -> Iterator[
 
 
 def encoded(name: str, which: str, value: Any) -> bytes:
-    """An attribute; ``which``: the field of its value. Raises ValueError when that does not take it."""
+    """Return an attribute; ``which``: the field of its value.
+
+    Raises ValueError when that field does not take the value.
+    """
     said = Attribute(name=name)
     try:
         if which.endswith("_list"):

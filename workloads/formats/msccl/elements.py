@@ -1,7 +1,7 @@
-"""What an MSCCL file says, element by element: algo > gpu > tb > step, all in attributes.
+"""Parse an MSCCL file, element by element: algo > gpu > tb > step, all in attributes.
 
-Expat itself reads it, because it tells the line of each element. A file with a document type is refused, and
-without one there are no entities that could grow or name other files; nothing nests deeper than four.
+Expat itself reads it, because Expat reports the line of each element. A file with a document type is refused,
+and without one there are no entities that could grow or name other files; nothing nests deeper than four.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Program:
 
 
 def parse(data: bytes, file: str) -> Program:
-    """The elements of a file called ``file``. Raises ValueError, in one line with the file's."""
+    """Return the elements of a file called ``file``. Raises ValueError, in one line with the file's."""
     return _Parser(file).parse(data)
 
 
@@ -245,7 +245,10 @@ class _Parser:
 
 
 def _check(program: Program) -> None:
-    """What only the whole file tells: that all GPUs are there, and all steps that others wait for."""
+    """Check what depends on the whole file: that all GPUs are there, and all steps that others wait for.
+
+    Raises ValueError if one is missing.
+    """
     if len(program.gpus) < program.ranks:
         missing = next(rank for rank in range(program.ranks) if rank not in program.gpus)
         program.wrong(program.line, f"there is no gpu {missing} of {program.ranks}")

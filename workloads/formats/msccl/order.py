@@ -1,8 +1,8 @@
-"""What is known to come before what, when thread blocks run beside each other.
+"""Track which steps are known to come before which, when thread blocks run at the same time.
 
 Two steps of a file are in order when one thread block takes both, one waits for the other, one receives what
-the other sends, or others between them are in order so. Two that are not, and use one chunk of a buffer that
-at least one of them changes, are a race: the file says nothing of what comes of it.
+the other sends, or others between them are in order so. Two steps that are not in order, and use one chunk of
+a buffer that at least one of them changes, are a race: the file does not define the result.
 """
 
 from __future__ import annotations
@@ -26,18 +26,24 @@ class Order:
         self._line, self._past = line, past
 
     def end(self) -> int:
-        """The past of what comes after the step."""
+        """Return the past of the steps that come after this step."""
         past = self._past | 1 << self._now
         self._now += 1
         return past
 
     def reads(self, cell: Hashable) -> int | None:
-        """The line of a step that may change ``cell`` before this reads it, or after; or None."""
+        """Record a read of ``cell``.
+
+        Return the line of a step that may change it before this reads it, or after; else None.
+        """
         self._read.setdefault(cell, []).append((self._now, self._line))
         return self._not_before([self._written[cell]] if cell in self._written else [])
 
     def writes(self, cell: Hashable) -> int | None:
-        """The line of a step that may use ``cell`` before this changes it, or after."""
+        """Record a write of ``cell``.
+
+        Return the line of a step that may use the cell before this changes it, or after; else None.
+        """
         others = self._read.pop(cell, [])
         if cell in self._written:
             others.append(self._written[cell])

@@ -54,7 +54,10 @@ class Played(NamedTuple):
 
 
 def play(program: Program) -> Played:
-    """Raises ValueError, in one line with the file's, for what cannot be done, a race, and a wrong end."""
+    """Play a file and return what was sent.
+
+    Raises ValueError, in one line with the file's, for what cannot be done, a race, and a wrong end.
+    """
     return _Play(program).run()
 
 
@@ -131,7 +134,10 @@ class _Play:
             self._past_of[place] = past
 
     def _do(self, rank: int, action: Action, came: list[Value]) -> list[Value]:
-        """What a step makes of its chunks and of those that it has received."""
+        """Return the values that a step makes of its chunks and of the chunks that it has received.
+
+        A step with a target also writes them there.
+        """
         kind = action.type
         if kind == "nop":
             return []

@@ -36,17 +36,23 @@ class Algorithm:
     root: int = 0
 
     def collective(self) -> Collective:
-        """What a workload calls."""
+        """Return the collective that a workload calls."""
         return Collective(self.kind, root=self.root, own=WrittenSteps.of(self.steps))
 
 
 def read_msccl(path: Path) -> Algorithm:
-    """The algorithm of a file. Raises ValueError, in one line with the file's name, also for a wrong one."""
+    """Return the algorithm of a file.
+
+    Raises ValueError, in one line with the file's name, also for a wrong algorithm.
+    """
     return algorithm_of(read_text(path).encode(), str(path))
 
 
 def algorithm_of(data: bytes, file: str) -> Algorithm:
-    """The algorithm in ``data``, which is called ``file``. Raises ValueError likewise."""
+    """Return the algorithm in ``data``, which is called ``file``.
+
+    Raises ValueError, in one line with the file's name, also for a wrong algorithm.
+    """
     program = parse(data, file)
     n, chunks = program.ranks, chunks_of(program)
     try:
@@ -65,7 +71,7 @@ def algorithm_of(data: bytes, file: str) -> Algorithm:
 
 
 def _steps(program: Program, chunks: int, played: Played) -> Steps:
-    """What was sent, step by step; of a level first what is added, then what takes a place."""
+    """Return the transfers, step by step; of a level first what is added, then what takes a place."""
     pieces = played.pieces
     said = all(piece.at >= 0 for piece in pieces)
     levels = [piece.at for piece in pieces] if said else _levels(program, pieces)

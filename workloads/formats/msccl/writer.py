@@ -27,7 +27,7 @@ _ANY_SIZE = {"minBytes": 0, "maxBytes": 1 << 40}
 
 
 def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
-    """A schedule for a kind of collective, ``root`` of a broadcast or a reduce, as MSCCL XML."""
+    """Return a schedule for a kind of collective, ``root`` of a broadcast or a reduce, as MSCCL XML."""
     n = steps.world_size
     part = steps.chunks // (n * n) if kind in EXCHANGES else 0
     gpus = [_Gpu(rank, n, kind, part) for rank in range(n)]
@@ -84,7 +84,7 @@ class _Gpu:
             self._came |= dict.fromkeys(run, point)
 
     def keep_own(self) -> None:
-        """What an all-to-all has for itself."""
+        """Copy the part that a GPU has for itself in an all-to-all."""
         if self._part:
             place = {"srcoff": self._rank * self._part, "dstoff": self._rank * self._part}
             said = {"type": "cpy", "srcbuf": "i", "dstbuf": "o", **place, "cnt": self._part}
