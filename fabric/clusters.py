@@ -38,14 +38,14 @@ def fewest_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]:
     fitting = [(left, part) for part, left in free.items() if left >= count]
     if fitting:
         return [(min(fitting)[1], count)]
-    found = []
+    parts = []
     for part in sorted(free, key=lambda part: (-free[part], part)):
         taken = min(free[part], count)
         if taken:
-            found.append((part, taken))
+            parts.append((part, taken))
             count -= taken
         if not count:
-            return found
+            return parts
     raise ValueError(f"{count} GPUs too few are free")
 
 
@@ -55,13 +55,13 @@ def best_fit_parts(free: Mapping[Key, int], count: int) -> list[tuple[Key, int]]
     The rest comes from the part that it fills most tightly, not from the one with the most free GPUs: large
     holes stay whole for the next large job. Raises ValueError if there are too few.
     """
-    found = fewest_parts(free, count)
-    if len(found) < 2:
-        return found
-    whole = found[:-1]
+    parts = fewest_parts(free, count)
+    if len(parts) < 2:
+        return parts
+    whole = parts[:-1]
     taken = {part for part, _ in whole}
-    others = {part: left for part, left in free.items() if part not in taken}
-    return whole + fewest_parts(others, found[-1][1])
+    rest = {part: left for part, left in free.items() if part not in taken}
+    return whole + fewest_parts(rest, parts[-1][1])
 
 
 def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], count: int) -> tuple[str, ...]:
@@ -73,11 +73,11 @@ def gpus_together(free: Sequence[str], switch_of: Mapping[str, str | None], coun
     groups: dict[str, list[str]] = {}
     for gpu in free:
         groups.setdefault(switch_of.get(gpu) or "", []).append(gpu)
-    lit = {name: len(group) for name, group in groups.items() if name}
+    lit_counts = {name: len(group) for name, group in groups.items() if name}
     dark = groups.get("", [])
-    beside = min(count, sum(lit.values()))
-    found = [gpu for name, taken in fewest_parts(lit, beside) for gpu in groups[name][:taken]]
-    return (*found, *dark[: count - beside])
+    beside = min(count, sum(lit_counts.values()))
+    chosen = [gpu for name, taken in fewest_parts(lit_counts, beside) for gpu in groups[name][:taken]]
+    return (*chosen, *dark[: count - beside])
 
 
 def spares_for(ranks: Sequence[str], free: Sequence[str], switch_of: Mapping[str, str | None]) -> list[str]:
@@ -158,10 +158,10 @@ class Lattice:
         lattice. Otherwise all sides that make so many GPUs, the squarest first.
         """
         if len(shape) == len(self.sides):
-            found = list(dict.fromkeys(itertools.permutations(shape)))
+            boxes = list(dict.fromkeys(itertools.permutations(shape)))
         else:
-            found = sorted(_boxes(gpus, len(self.sides)), key=lambda box: (max(box) - min(box), box))
-        return [box for box in found if all(a <= b for a, b in zip(box, self.sides, strict=True))]
+            boxes = sorted(_boxes(gpus, len(self.sides)), key=lambda box: (max(box) - min(box), box))
+        return [box for box in boxes if all(a <= b for a, b in zip(box, self.sides, strict=True))]
 
 
 def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
@@ -211,9 +211,9 @@ class Cluster:
         GPU sends as much to every other: of a part's k GPUs out of n the rate k (n - k) / (n - 1) leaves.
         """
         total = sum(placed.values())
-        found: list[tuple[int, float]] = []
+        loads: list[tuple[int, float]] = []
         if len(placed) < 2:
-            return found
+            return loads
         for first, parts in zip(self.first_link, self.parts, strict=True):
             inside: defaultdict[int, int] = defaultdict(int)
             for leaf, count in placed.items():
@@ -221,19 +221,19 @@ class Cluster:
             if len(inside) == 1:
                 break
             for part, count in inside.items():
-                found.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
-        return found
+                loads.append((first + part, 1.0 if once_round else count * (total - count) / (total - 1)))
+        return loads
 
     def ring_loads(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
         """Return the links and loads of a ring through GPUs in order, each of them on one of ``leaves``.
 
         The load of a link is as many GPUs' rates as the ring has edges out of the part.
         """
-        found: list[tuple[int, float]] = []
+        loads: list[tuple[int, float]] = []
         for first, parts in zip(self.first_link, self.parts, strict=True):
             leave = Counter(a for a, _ in _edges([parts[leaf] for leaf in leaves]))
-            found += [(first + part, float(edges)) for part, edges in leave.items()]
-        return found
+            loads += [(first + part, float(edges)) for part, edges in leave.items()]
+        return loads
 
 
 def _edges(ring: Sequence[int]) -> list[tuple[int, int]]:
@@ -278,16 +278,16 @@ class LitCluster(Cluster):
         return np.array([*below, *(count * self.circuit for count in self.lit)])
 
     def loads(self, placed: Mapping[int, int], once_round: bool) -> list[tuple[int, float]]:
-        found = super().loads(placed, once_round)
+        loads = super().loads(placed, once_round)
         inside: dict[int, int] = {}
         for leaf in sorted(placed):
             inside[self.joined[leaf]] = inside.get(self.joined[leaf], 0) + placed[leaf]
         if len(inside) < 2:
-            return found
+            return loads
         total, parts = sum(placed.values()), list(inside)
         if once_round:
-            return found + self._on_circuits(parts)
-        return found + [
+            return loads + self._on_circuits(parts)
+        return loads + [
             (self._number[a, b], inside[a] * inside[b] / (total - 1))
             for a, b in itertools.combinations(parts, 2)
         ]
@@ -310,16 +310,16 @@ def leaves_of(fabric: Fabric) -> dict[str, str]:
 
     Raises ValueError for a GPU that is joined to none.
     """
-    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
-    found: dict[str, str] = {}
+    far_end = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    leaf_of: dict[str, str] = {}
     for gpu in fabric.gpus:
         port = Port(gpu, 0)
         link = fabric.link_at.get(port)
-        end = None if link is None else lit.get(port, link.other(port))
+        end = None if link is None else far_end.get(port, link.other(port))
         if end is None or end.node not in fabric.packet_switches:
             raise ValueError(f"GPU {gpu} is joined to no packet switch")
-        found[gpu] = end.node
-    return found
+        leaf_of[gpu] = end.node
+    return leaf_of
 
 
 def cluster_of(fabric: Fabric) -> Cluster:
@@ -354,21 +354,21 @@ def cluster_of(fabric: Fabric) -> Cluster:
 
 def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
     """The part that each packet switch is in, of which those of the leaves are known."""
-    found = dict(joined)
+    part_of = dict(joined)
     ends = [end for x, y, _ in between for end in ((x, y), (y, x))]
-    while more := {b: found[a] for a, b in ends if a in found and b not in found}:
-        found |= more
-    return found
+    while more := {b: part_of[a] for a, b in ends if a in part_of and b not in part_of}:
+        part_of |= more
+    return part_of
 
 
 def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int, float, tuple[int, ...]]:
     """Ports of each part on the optical switch that joins them, the rate of a circuit, and the circuits of
     each pair that are lit at first. Raises ValueError for parts that are not alike or on several switches."""
-    lit = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
+    far_end = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
     ports: dict[Port, Link] = {}
     for link in fabric.links:
         for here, there in ((link.a, link.b), (link.b, link.a)):
-            free = lit.get(here) is None or lit[here].node in part
+            free = far_end.get(here) is None or far_end[here].node in part
             if here.node in part and there.node in fabric.optical_switches and free:
                 ports[here] = link
     on = {end.node for link in ports.values() for end in (link.a, link.b)} & fabric.optical_switches.keys()

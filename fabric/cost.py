@@ -137,12 +137,12 @@ class Latencies:
         fabric = view.fabric
         if not (self.times and fabric.impaired):
             return {}
-        found = {}
+        delay_s = {}
         for edge in view.graph.edges:
             links = dict.fromkeys(fabric.link_at[port] for port in edge.path if port in fabric.link_at)
-            delays_s = (one.impairments.delay_s + one.impairments.jitter_s for one in links)
-            found[edge.out] = self.times * math.fsum(delays_s)
-        return found
+            delays_s = (link.impairments.delay_s + link.impairments.jitter_s for link in links)
+            delay_s[edge.out] = self.times * math.fsum(delays_s)
+        return delay_s
 
 
 def _latency_s(each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop]) -> float:
@@ -180,7 +180,7 @@ class RingModel:
             for link in passed:
                 users.setdefault(link, []).append(name)
         place = {name: number for number, name in enumerate(self.jobs)}
-        left, found = dict.fromkeys(self.jobs), []
+        left, groups = dict.fromkeys(self.jobs), []
         while left:
             group = [next(iter(left))]
             del left[group[0]]
@@ -189,8 +189,8 @@ class RingModel:
                     if other in left:
                         del left[other]
                         group.append(other)
-            found.append(sorted(group, key=place.__getitem__))
-        return found
+            groups.append(sorted(group, key=place.__getitem__))
+        return groups
 
     def rates_bps(self, names: Iterable[str]) -> dict[str, tuple[float, ...]]:
         """Return bits per second of every edge of these jobs while they send, and no others."""

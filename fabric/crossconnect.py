@@ -110,8 +110,8 @@ def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossCon
     for xc in sorted(chosen, key=_order):
         for side, port in (("in", xc.ingress), ("out", xc.egress)):
             # A cross-connect without a wavelength passes all of them, so it clashes with each.
-            wanted = {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
-            for colour in wanted:
+            clashing = {None, *colours} if xc.wavelength is None else {None, xc.wavelength}
+            for colour in clashing:
                 other = held.get((side, port, colour))
                 if other is not None:
                     raise MatchingError(port, other, xc)
@@ -130,25 +130,25 @@ def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
     return None
 
 
-def plan_changes(current: Iterable[CrossConnect], wanted: Iterable[CrossConnect], mode: Mode) -> Changes:
-    """Return the smallest change that makes every wanted cross-connect exist.
+def plan_changes(current: Iterable[CrossConnect], requested: Iterable[CrossConnect], mode: Mode) -> Changes:
+    """Return the smallest change that makes every requested cross-connect exist.
 
-    Raises MatchingError when ``wanted`` is not a partial matching, BusyError in SAFE mode when a wanted port
-    is in use by a cross-connect that is not wanted.
+    Raises MatchingError when ``requested`` is not a partial matching, BusyError in SAFE mode when a
+    requested port is in use by a cross-connect that is not requested.
     """
-    target = check_matching(wanted)
+    target = check_matching(requested)
     present = frozenset(current)
     add = target - present
     if mode is Mode.REPLACE:
         remove = present - target
     else:
         in_the_way: set[CrossConnect] = set()
-        at: dict[tuple[str, int], list[CrossConnect]] = {}
+        by_end: dict[tuple[str, int], list[CrossConnect]] = {}
         for old in present - target:
             for end in (("in", old.ingress), ("out", old.egress)):
-                at.setdefault(end, []).append(old)
+                by_end.setdefault(end, []).append(old)
         for new in sorted(add, key=_order):
-            near = {*at.get(("in", new.ingress), ()), *at.get(("out", new.egress), ())}
+            near = {*by_end.get(("in", new.ingress), ()), *by_end.get(("out", new.egress), ())}
             for old in sorted(near, key=_order):
                 port = _clashes(new, old)
                 if port is None:

@@ -40,11 +40,11 @@ class Cut:
     @property
     def crossing_bps(self) -> dict[tuple[int, int], float]:
         """Rate of the fibres between two hosts, one way, by the hosts' numbers from 0."""
-        found: dict[tuple[int, int], float] = {}
+        rate_bps: dict[tuple[int, int], float] = {}
         for fibre in self.fibres:
             a, b = sorted(fibre.hosts)
-            found[a, b] = found.get((a, b), 0.0) + fibre.link.rate_bps
-        return dict(sorted(found.items()))
+            rate_bps[a, b] = rate_bps.get((a, b), 0.0) + fibre.link.rate_bps
+        return dict(sorted(rate_bps.items()))
 
 
 def cut(fabric: Fabric, hosts: int) -> Cut:
@@ -99,8 +99,8 @@ def _units(fabric: Fabric) -> list[tuple[str, ...]]:
             alone.append((gpu,))
         else:
             members[switch].append(gpu)
-    others = [(name,) for name in (*fabric.averagers, *fabric.optical_switches)]
-    return [*map(tuple, members.values()), *alone, *others]
+    optical = [(name,) for name in (*fabric.averagers, *fabric.optical_switches)]
+    return [*map(tuple, members.values()), *alone, *optical]
 
 
 def _in_order(weights: Sequence[int], hosts: int) -> dict[int, int]:
@@ -135,8 +135,8 @@ def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int,
     room = max(load)
     # Those that join most to what has its place come first.
     while left := [unit for unit in range(len(weights)) if unit not in place]:
-        found = {(unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)}
-        unit, host = max(found, key=lambda key: found[key])
+        gains = {(unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)}
+        unit, host = max(gains, key=lambda key: gains[key])
         place[unit] = host
     _improve(near, place, weights, load, room)
     return place

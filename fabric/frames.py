@@ -106,13 +106,13 @@ def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Fr
 
 def describe(fabric: Fabric, frames: Frames) -> list[str]:
     """Return a sentence for each link of ``frames.short``: what was wrong with its queue, and the choice."""
-    said = []
+    sentences = []
     for short in frames.short:
         link = fabric.links[short.index]
         longer = f" and a queue of {format_time(short.queue_s)}" if short.queue_s > short.stated_s else ""
-        said.append(
+        sentences.append(
             f"links[{short.index}], {link.a} - {link.b}: its queue of {format_time(short.stated_s)} as "
             f"emulated holds {short.frames:.1f} frames of {LARGEST_MTU_BYTES} bytes, too few for TCP to fill "
             f"the link; emulated with frames of {frames.mtu_bytes} bytes{longer}"
         )
-    return said
+    return sentences

@@ -22,8 +22,8 @@ _SHAPES = {
 }
 
 
-def plugged_graph(fabric: Fabric, lit: Iterable[tuple[Port, Port]] = ()) -> nx.MultiGraph[str]:
-    """Return the graph of all nodes and cables, and of the circuits in ``lit``, pairs of electrical ports.
+def plugged_graph(fabric: Fabric, circuits: Iterable[tuple[Port, Port]] = ()) -> nx.MultiGraph[str]:
+    """Return the graph of all nodes and cables, and of the lit ``circuits``, pairs of electrical ports.
 
     Nodes carry ``kind``, of GPUs also ``server`` and ``ip``; edges ``kind`` (``link`` or ``circuit``), both
     ``port`` and ``other_port`` as people write them, and of links ``rate_bps`` (bits per second, as real).
@@ -42,7 +42,7 @@ def plugged_graph(fabric: Fabric, lit: Iterable[tuple[Port, Port]] = ()) -> nx.M
     for link in (*fabric.links, *fabric.cables):
         ends = {"port": str(link.a), "other_port": str(link.b)}
         graph.add_edge(link.a.node, link.b.node, kind="link", rate_bps=float(link.rate_bps), **ends)
-    for a, b in lit:
+    for a, b in circuits:
         graph.add_edge(a.node, b.node, kind="circuit", port=str(a), other_port=str(b))
     return graph
 

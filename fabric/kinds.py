@@ -79,8 +79,8 @@ def collective_steps(kind: str, algorithm: str, ranks: int, root: int = 0) -> St
             raise ValueError(f"{kind} {name}: only gradients of a training are made whole numbers")
         return steps_named(name, ranks)
     algorithms = _ALGORITHMS[kind]
-    if kind in _EXCHANGING and (found := _GROUPED.fullmatch(name)):
-        return alltoall.hierarchical(ranks, int(found[1]))
+    if kind in _EXCHANGING and (match := _GROUPED.fullmatch(name)):
+        return alltoall.hierarchical(ranks, int(match[1]))
     if name not in algorithms:
         raise ValueError(f"{kind} has no algorithm {name!r}; there are {', '.join(algorithms)}")
     return gathers.rooted(algorithms[name](ranks), root)
@@ -141,8 +141,8 @@ def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
 
 def _rows(ranks: int, owner: IntArray) -> BoolArray:
     """Rows of bits that place each chunk at its owner only."""
-    found: BoolArray = np.arange(ranks)[:, None] == owner
-    return found
+    owned: BoolArray = np.arange(ranks)[:, None] == owner
+    return owned
 
 
 def _parts(kind: str, ranks: int, chunks: int) -> IntArray:

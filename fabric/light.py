@@ -61,14 +61,16 @@ def bit_errors(optics: Optics, power_dbm: float) -> float:
     if optics.modulation is None:
         return 1.0
     q = _Q[optics.modulation] * 10 ** ((power_dbm - optics.sensitivity_dbm) / 10)
-    found = math.erfc(q / math.sqrt(2)) / 2
+    error_rate = math.erfc(q / math.sqrt(2)) / 2
     if optics.modulation == "pam4":
-        wrong = -math.expm1(_SYMBOL_BITS * math.log1p(-_PAM4 * found))
+        wrong = -math.expm1(_SYMBOL_BITS * math.log1p(-_PAM4 * error_rate))
         intact = math.fsum(
             math.comb(_SYMBOLS, k) * wrong**k * (1 - wrong) ** (_SYMBOLS - k) for k in range(_CORRECTED + 1)
         )
-        found = 1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
-    return found if found < _DARK else 1.0
+        error_rate = (
+            1.0 if intact <= 0 else -math.expm1(math.log(min(1.0, intact)) / (_SYMBOLS * _SYMBOL_BITS))
+        )
+    return error_rate if error_rate < _DARK else 1.0
 
 
 def received_dbm(launch_dbm: float, losses_db: Iterable[float]) -> float:
@@ -124,16 +126,16 @@ def _arriving(
     if port in seen:
         return None
     name, number = before
-    found = []
+    powers_dbm = []
     for (ingress, colour), (egress, loss_db) in wires(name).items():
         fits = colour is None or wavelength is None or colour == wavelength
         if egress != fibres.size[name] + number or not fits:
             continue
-        asked = wavelength if colour is None else colour
-        power = _arriving(fibres, wires, (name, ingress), asked, seen | {port})
+        incoming = wavelength if colour is None else colour
+        power = _arriving(fibres, wires, (name, ingress), incoming, seen | {port})
         if power is not None:
-            found.append(received_dbm(power, [loss_db, fibres.optics.fibre_db]))
-    return max(found, default=None)
+            powers_dbm.append(received_dbm(power, [loss_db, fibres.optics.fibre_db]))
+    return max(powers_dbm, default=None)
 
 
 def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[Spot, float]:
@@ -141,7 +143,7 @@ def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[
 
     Each has the share of bits that are wrong there, 1 if the receiver can read none.
     """
-    found = {}
+    error_rates = {}
     for (ingress, colour), (egress, loss_db) in wires(switch).items():
         if (switch, egress - fibres.size[switch]) in fibres.far:
             continue
@@ -150,8 +152,8 @@ def dimness(fibres: Fibres, wires: Callable[[str], Wires], switch: str) -> dict[
             continue
         received = received_dbm(power, [loss_db, fibres.optics.fibre_db])
         if errors := bit_errors(fibres.optics, received):
-            found[ingress, colour] = errors
-    return found
+            error_rates[ingress, colour] = errors
+    return error_rates
 
 
 def most_loss_db(optics: Optics, losses_db: Sequence[float]) -> float:

@@ -104,8 +104,12 @@ class Router:
         """The GPUs' numbers for dealing: by the place of their switch in the fabric, then by their own."""
         place = {name: index for index, name in enumerate(self._fabric.packet_switches)}
         dark = len(place)
-        at = {gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()}
-        return {gpu: number for number, gpu in enumerate(sorted(at, key=lambda gpu: at[gpu]))}
+        switch_place = {
+            gpu: min((place[h.out.node] for h in last), default=dark) for gpu, last in self._last.items()
+        }
+        return {
+            gpu: number for number, gpu in enumerate(sorted(switch_place, key=lambda gpu: switch_place[gpu]))
+        }
 
     def distances(self, destination: str) -> Mapping[str, int]:
         """Return the number of links to a GPU from every packet switch that reaches it."""
@@ -134,9 +138,9 @@ class Router:
         if (switch, doors) not in self._options:
             links = self.distances(destination)
             nearer = links.get(switch, 0) - 1
-            found = [hop for hop in self._between.get(switch, ()) if links.get(hop.into.node) == nearer]
-            found.sort(key=lambda hop: (hop.into.node, hop.out))
-            self._options[switch, doors] = tuple(found)
+            hops = [hop for hop in self._between.get(switch, ()) if links.get(hop.into.node) == nearer]
+            hops.sort(key=lambda hop: (hop.into.node, hop.out))
+            self._options[switch, doors] = tuple(hops)
         return self._options[switch, doors]
 
     def path(self, source: str, destination: str) -> tuple[Hop, ...]:

@@ -36,11 +36,11 @@ class PhasePlan:
     @property
     def of_rank(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the phases that each rank goes through, in order."""
-        found: list[list[int]] = [[] for _ in self.phase_of]
+        numbers: list[list[int]] = [[] for _ in self.phase_of]
         for number, phase in enumerate(self.phases):
             for rank in phase.ranks:
-                found[rank].append(number)
-        return tuple(map(tuple, found))
+                numbers[rank].append(number)
+        return tuple(map(tuple, numbers))
 
 
 class Turn(NamedTuple):

@@ -231,10 +231,10 @@ def _problem(
     for where_, ports in free_ports.items():
         capacity[where_] = len(ports)
     for index, name in enumerate(groups):
-        wanted, there_are = group.count(index), int(capacity[index].sum())
-        if wanted > there_are:
+        needed, there_are = group.count(index), int(capacity[index].sum())
+        if needed > there_are:
             dark = next(g for g, o, h in zip(items, group, home, strict=True) if o == index and h < 0)
-            raise ValueError(f"no free port for GPU {dark}: {name} reaches {there_are} for {wanted} GPUs")
+            raise ValueError(f"no free port for GPU {dark}: {name} reaches {there_are} for {needed} GPUs")
 
     rings = []
     first = 0
@@ -267,9 +267,9 @@ def _choose_ports(fabric: Fabric, problem: _Problem, place: IntArray) -> dict[st
 
 
 def _crossing_edges(ring: IntArray, place: IntArray) -> int:
-    at = place[ring]
+    switches = place[ring]
     # An edge of a dark item (-1) crosses, even to another dark one.
-    return 0 if len(ring) < 2 else int(np.count_nonzero((at != np.roll(at, -1)) | (at < 0)))
+    return 0 if len(ring) < 2 else int(np.count_nonzero((switches != np.roll(switches, -1)) | (switches < 0)))
 
 
 def _crossing(problem: _Problem, place: IntArray) -> float:
@@ -391,9 +391,9 @@ def _before(groups: IntArray) -> IntArray:
     """Return for each item how many earlier items of its group there are."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return found
+    counts = np.empty_like(order)
+    counts[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return counts
 
 
 def _cut(problem: _Problem, ring: IntArray, free: IntArray, by_stay: bool) -> list[tuple[int, IntArray]]:
@@ -439,8 +439,8 @@ def _relabel(problem: _Problem, place: IntArray) -> IntArray:
     loose = np.flatnonzero((problem.group >= 0) & (place >= 0))
     demand = _demand(problem, loose, place[loose])
     stay = np.zeros((count, count))
-    lit = loose[problem.home[loose] >= 0]
-    np.add.at(stay, (place[lit], problem.home[lit]), 1)
+    placed = loose[problem.home[loose] >= 0]
+    np.add.at(stay, (place[placed], problem.home[placed]), 1)
     fits = np.all(demand[:, :, None] <= problem.capacity[:, None, :], axis=0)
     for ring, _ in problem.rings:
         # A bin that touches a GPU which cannot move must stay beside it.
@@ -479,18 +479,18 @@ def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
             least = float(length[left].min())
             nearest = np.flatnonzero(length[left] == least)
             unused = nearest[of_column[left[nearest]] < 0]
-            at = unused[-1] if len(unused) else nearest[0]
-            column = int(left[at])
+            chosen = unused[-1] if len(unused) else nearest[0]
+            column = int(left[chosen])
             ends.append(column)
-            left[at] = left[-1]
+            left[chosen] = left[-1]
             left = left[:-1]
             if len(unused):
                 break
             row = int(of_column[column])
             reached.append(row)
         row_price[first] += least
-        others = np.array(reached[1:], dtype=np.int64)
-        row_price[others] += least - length[of_row[others]]
+        reached_rows = np.array(reached[1:], dtype=np.int64)
+        row_price[reached_rows] += least - length[of_row[reached_rows]]
         column_price[ends] -= least - length[ends]
         while column >= 0:
             row = int(path[column])
@@ -601,14 +601,14 @@ def _try_all(problem: _Problem, incumbent: IntArray) -> IntArray | None:
     reached = [np.flatnonzero(problem.capacity[group]).tolist() for group in problem.group[items]]
     if math.prod(map(len, reached)) > FEW_PLACEMENTS:
         return None
-    found = [incumbent]
+    candidates = [incumbent]
     for switches in itertools.product(*reached):
         place = np.where(problem.group < 0, problem.home, -1)
         place[items] = switches
         if np.all(_demand(problem, items, place[items]) <= problem.capacity):
             _fill(problem, place)
-            found.append(place)
-    return min(found, key=lambda place: _score(problem, place))
+            candidates.append(place)
+    return min(candidates, key=lambda place: _score(problem, place))
 
 
 class _Programme:
@@ -674,7 +674,7 @@ def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tupl
     for where, count in sorted(idle.items()):
         y[where] = programme.variable(count, integer=True)
     for (o, s), room in np.ndenumerate(problem.capacity):
-        terms = [(column, 1.0) for (i, at), column in x.items() if at == s and problem.group[i] == o]
+        terms = [(column, 1.0) for (i, switch), column in x.items() if switch == s and problem.group[i] == o]
         terms += [(y[o, s], 1.0)] if (o, s) in y else []
         if terms:
             programme.row(terms, 0, float(room))

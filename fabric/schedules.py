@@ -36,13 +36,13 @@ def ring(world_size: int) -> Steps:
     _at_least_one("a ring", n)
     sources = frozen(np.arange(n))
     destinations = frozen((sources + 1) % n)
-    one = frozen(np.ones(n))
+    counts = frozen(np.ones(n))
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(sources, destinations, (sources - step) % n, one, "reduce")
+            yield Step(sources, destinations, (sources - step) % n, counts, "reduce")
         for step in range(n - 1):
-            yield Step(sources, destinations, (sources + 1 - step) % n, one, "replace")
+            yield Step(sources, destinations, (sources + 1 - step) % n, counts, "replace")
 
     return Steps("ring", n, n, 2 * (n - 1), make)
 
@@ -87,12 +87,12 @@ def strides(size: int, count: int) -> tuple[int, ...]:
     from any rank to any other.
     """
     left = [p for p in range(1, size) if math.gcd(p, size) == 1]
-    found: list[int] = []
+    chosen: list[int] = []
     for k in range(min(count, len(left))):
-        wanted = k / count * math.log(size)
-        found.append(min(left, key=lambda p: abs(math.log(p) - wanted)))
-        left.remove(found[-1])
-    return tuple(found)
+        target = k / count * math.log(size)
+        chosen.append(min(left, key=lambda p: abs(math.log(p) - target)))
+        left.remove(chosen[-1])
+    return tuple(chosen)
 
 
 def coprime_rings(world_size: int, rings: int = 2) -> Steps:
@@ -107,13 +107,13 @@ def coprime_rings(world_size: int, rings: int = 2) -> Steps:
     ring_of, place = np.divmod(np.arange(len(by) * n), n)
     sources = frozen(place * by[ring_of] % n)
     destinations = frozen((place + 1) * by[ring_of] % n)
-    part, one = ring_of * n, frozen(np.ones(len(place)))
+    part, counts = ring_of * n, frozen(np.ones(len(place)))
 
     def make() -> Iterator[Step]:
         for step in range(n - 1):
-            yield Step(sources, destinations, part + (place - step) % n, one, "reduce")
+            yield Step(sources, destinations, part + (place - step) % n, counts, "reduce")
         for step in range(n - 1):
-            yield Step(sources, destinations, part + (place + 1 - step) % n, one, "replace")
+            yield Step(sources, destinations, part + (place + 1 - step) % n, counts, "replace")
 
     return Steps("coprime-rings", n, len(by) * n, 2 * (n - 1), make)
 
@@ -136,14 +136,14 @@ def halving_doubling(world_size: int) -> Steps:
     def halves() -> list[tuple[IntArray, IntArray, IntArray, IntArray]]:
         """Return (partner, first chunk kept, first chunk given, chunks of each) of the halving steps."""
         low = np.zeros(power, dtype=np.int64)
-        found = []
+        steps = []
         for k in range(depth):
             half = power >> (k + 1)
             upper = ranks >> k & 1
             kept, given = low + upper * half, low + (1 - upper) * half
-            found.append((frozen(ranks ^ (1 << k)), frozen(kept), frozen(given), frozen([half] * power)))
+            steps.append((frozen(ranks ^ (1 << k)), frozen(kept), frozen(given), frozen([half] * power)))
             low = kept
-        return found
+        return steps
 
     def make() -> Iterator[Step]:
         if len(extra):
@@ -229,7 +229,7 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
     place, team = ranks % m, ranks // m
     beside = frozen(team * m + (place + 1) % m)
     across = frozen((ranks + m) % n)
-    part, one = frozen(np.full(n, groups)), frozen(np.ones(n))
+    part, counts = frozen(np.full(n, groups)), frozen(np.ones(n))
 
     def make() -> Iterator[Step]:
         for step in range(m - 1):
@@ -237,9 +237,9 @@ def hierarchical_ring(world_size: int, group: int | None = None) -> Steps:
         # A rank now has the sum of its group in part place + 1; so have those of its place elsewhere.
         base = (place + 1) % m * groups
         for step in range(groups - 1):
-            yield Step(ranks, across, base + (team - step) % groups, one, "reduce")
+            yield Step(ranks, across, base + (team - step) % groups, counts, "reduce")
         for step in range(groups - 1):
-            yield Step(ranks, across, base + (team + 1 - step) % groups, one, "replace")
+            yield Step(ranks, across, base + (team + 1 - step) % groups, counts, "replace")
         for step in range(m - 1):
             yield Step(ranks, beside, (place + 1 - step) % m * groups, part, "replace")
 
@@ -359,15 +359,15 @@ class Collective:
 
 def parse_collective(name: str) -> Collective:
     """Return the collective of a name. Raises ValueError, listing the known names, for another name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         there = ", ".join([*STEPS, _WRHT, _OPTINC])
         raise ValueError(f"there is no collective {name!r}; there are {there}")
     wavelengths, group, reach, bits = (
-        int(found[key]) if found[key] else None for key in ("wavelengths", "group", "reach", "bits")
+        int(match[key]) if match[key] else None for key in ("wavelengths", "group", "reach", "bits")
     )
-    flags = bool(found["exchange"]), bool(found["striped"])
-    read = Collective(found["algorithm"], wavelengths, group, reach, bits, *flags)
+    flags = bool(match["exchange"]), bool(match["striped"])
+    read = Collective(match["algorithm"], wavelengths, group, reach, bits, *flags)
     grouped = read.algorithm in _GROUPED
     for option, fits in (
         ("wavelengths", grouped or read.striped or read.algorithm == _RINGS),
@@ -405,32 +405,34 @@ def steps_named(name: str, ranks: int) -> Steps:
     WRHT without a number of wavelengths is for one. Raises ValueError for another name, a striped one, and
     less than one rank.
     """
-    found = parse_collective(name)
-    if found.striped:
+    collective = parse_collective(name)
+    if collective.striped:
         raise ValueError(f"collective {name}: a transfer on several wavelengths at once is only simulated")
-    return unstriped_steps(found, ranks)
+    return unstriped_steps(collective, ranks)
 
 
-def unstriped_steps(found: Collective, ranks: int) -> Steps:
+def unstriped_steps(collective: Collective, ranks: int) -> Steps:
     """Return the steps of a collective before any striping.
 
     Raises ValueError for a collective of averagers, and for less than one rank.
     """
-    if found.averaged:
-        raise ValueError(f"collective {found}: averagers do it, so it has no steps between ranks")
-    if found.algorithm == _WRHT:
-        top: Literal["exchange", "collect"] = "exchange" if found.exchange else "collect"
-        return wrht(ranks, found.wavelengths or 1, found.group, top=top, reach=found.reach)
-    if found.algorithm in _GROUPED and (found.group or found.wavelengths):
+    if collective.averaged:
+        raise ValueError(f"collective {collective}: averagers do it, so it has no steps between ranks")
+    if collective.algorithm == _WRHT:
+        top: Literal["exchange", "collect"] = "exchange" if collective.exchange else "collect"
+        return wrht(ranks, collective.wavelengths or 1, collective.group, top=top, reach=collective.reach)
+    if collective.algorithm in _GROUPED and (collective.group or collective.wavelengths):
         make = (
-            hierarchical_ring if found.algorithm == "hierarchical-ring" else bidirectional_hierarchical_ring
+            hierarchical_ring
+            if collective.algorithm == "hierarchical-ring"
+            else bidirectional_hierarchical_ring
         )
-        return make(ranks, found.group or fitting_group(ranks, found.wavelengths or 1))
-    if found.bits is not None:
-        return ring_of_bits(ranks, found.bits)
-    if found.algorithm == _RINGS and found.wavelengths and not found.striped:
-        return coprime_rings(ranks, found.wavelengths)
-    return STEPS[found.algorithm](ranks)
+        return make(ranks, collective.group or fitting_group(ranks, collective.wavelengths or 1))
+    if collective.bits is not None:
+        return ring_of_bits(ranks, collective.bits)
+    if collective.algorithm == _RINGS and collective.wavelengths and not collective.striped:
+        return coprime_rings(ranks, collective.wavelengths)
+    return STEPS[collective.algorithm](ranks)
 
 
 def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
@@ -440,12 +442,15 @@ def fitted(name: str, ranks: int, wavelengths: int, reach: int | None) -> str:
     gets only ``reach`` segments (None: any number) and that is too few. A hierarchical ring has the groups
     that the wavelengths carry, and striped collectives fill them.
     """
-    found = parse_collective(name)
-    if found.wavelengths is None and (found.striped or found.algorithm in _GROUPED):
-        found = replace(found, wavelengths=wavelengths)
-    if found.algorithm == _WRHT and found.reach is None and reach:
+    collective = parse_collective(name)
+    if collective.wavelengths is None and (collective.striped or collective.algorithm in _GROUPED):
+        collective = replace(collective, wavelengths=wavelengths)
+    if collective.algorithm == _WRHT and collective.reach is None and reach:
         longest = plan(
-            ranks, found.wavelengths or 1, found.group, "exchange" if found.exchange else "collect"
+            ranks,
+            collective.wavelengths or 1,
+            collective.group,
+            "exchange" if collective.exchange else "collect",
         ).longest_segments
-        found = replace(found, reach=reach if reach < longest else None)
-    return str(found)
+        collective = replace(collective, reach=reach if reach < longest else None)
+    return str(collective)

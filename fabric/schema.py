@@ -133,10 +133,10 @@ def _driver(value: object) -> object:
 
 def _address(value: object) -> object:
     """``host:port``. What is wrong is not repeated: somebody may have written a password into it."""
-    found = (
+    match = (
         re.fullmatch(r"(?:\[[^\]\s@]+\]|[^:\s/@]+):([0-9]{1,5})", value) if isinstance(value, str) else None
     )
-    if found is None or not 0 < int(found[1]) < 1 << 16:
+    if match is None or not 0 < int(match[1]) < 1 << 16:
         raise ValueError("this is not host:port, such as '10.0.0.5:3083'")
     return value
 
@@ -209,8 +209,8 @@ class OpticalSwitchSpec(Strict):
         kind = DRIVERS.get(self.driver)
         if self.address is not None and kind is not None and kind.port is None:
             raise ValueError(f"address: {self.driver} has none; its switch connects to the controller")
-        said = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
-        for key in (key for key, value in said.items() if value is not None):
+        stated = {key: getattr(self, key) for key in ("username", "password_env", "password_file")}
+        for key in (key for key, value in stated.items() if value is not None):
             if self.address is None:
                 raise ValueError(f"{key}: goes with an address; an emulated switch has users of its own")
             if kind is not None and not kind.login:
@@ -233,16 +233,16 @@ class OpticalSwitchSpec(Strict):
 
     def access(self) -> dict[str, object]:
         """Return the keys and values of an inventory entry that are given here."""
-        said = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
-        return {key: value for key, value in said.items() if value is not None} | self.options
+        stated = {key: getattr(self, key) for key in ("address", "username", "password_env", "password_file")}
+        return {key: value for key, value in stated.items() if value is not None} | self.options
 
 
 def _layers(value: object) -> object:
     """``4-7`` as the first and the last layer."""
-    found = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"{value!r} are no layers; write the first and the last, such as '4-6'")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 class ImperfectSpec(Strict):
@@ -783,15 +783,15 @@ class FabricSpec(Strict):
     @property
     def trees(self) -> dict[str, Tree]:
         """Return the trees of the short forms, by key. Raises ValueError that begins with the key."""
-        found = {}
+        trees = {}
         shorts = {"fat_tree": self.fat_tree, "leaf_spine": self.leaf_spine, "averaging": self.averaging}
         for key, short in shorts.items():
             if short is not None:
                 try:
-                    found[key] = short.tree()
+                    trees[key] = short.tree()
                 except ValueError as error:
                     raise ValueError(f"{key}: {error}") from None
-        return found
+        return trees
 
 
 def _packet_switch(spec: FabricSpec, name: str, dpid: int, ports: int) -> PacketSwitch:
@@ -829,16 +829,16 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             if name in gpus:
                 raise ValueError(f"servers.{server}.gpus.{name}: {gpus[name].server} has that GPU too")
             gpus[name] = Gpu.numbered(name, server, model, len(gpus))
-    grids, rings, lit = {}, {}, dict[str, Plugged]()
+    grids, rings, plugged = {}, {}, dict[str, Plugged]()
     for name, g in spec.grids.items():
         grids[name] = grid = make_grid(name, g.rows, g.columns, g.wavelengths)
         made = plugged_grid(grid, g.gpu, g.rate, g.queue, g.tuning, g.wss.made(), len(gpus))
-        lit[f"grids.{name}"] = made
+        plugged[f"grids.{name}"] = made
         _add(gpus, f"grids.{name}", made.gpus)
     for name, r in spec.rings.items():
         rings[name] = ring = make_ring(name, r.nodes, r.wavelengths, r.reconfigure)
         made = plugged_ring(ring, r.gpu, r.rate, r.queue, r.wss.made(), len(gpus))
-        lit[f"rings.{name}"] = made
+        plugged[f"rings.{name}"] = made
         _add(gpus, f"rings.{name}", made.gpus)
     ports = [(name, entry.ports) for name, entry in spec.packet_switches.items()]
     trees = spec.trees
@@ -860,7 +860,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         )
         for name, entry in spec.optical_switches.items()
     }
-    wss = [switch for made in lit.values() for switch in made.switches]
+    wss = [switch for made in plugged.values() for switch in made.switches]
     servers = dict.fromkeys(gpu.server for gpu in gpus.values())
     names = [*servers, *gpus, *(name for name, _ in ports), *optical, *(switch.name for switch in wss)]
     names += averagers
@@ -869,7 +869,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
             raise ValueError(f"the name {name} is used by two nodes")
     optical |= {switch.name: switch for switch in wss}
 
-    onics = {onic.gpu: onic for made in lit.values() for onic in made.onics}
+    onics = {onic.gpu: onic for made in plugged.values() for onic in made.onics}
     # NIC port 1 is there where something is that it may lead to.
     limits = dict.fromkeys(gpus, (0, 1 if averagers else 0))
     limits |= {gpu: (0, onic.ports - 1) for gpu, onic in onics.items()}
@@ -879,7 +879,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     links: list[Link] = []
     cables: list[Link] = []
     used: dict[Port, str] = {}
-    groups = {where: made.links for where, made in lit.items()}
+    groups = {where: made.links for where, made in plugged.items()}
     groups |= {name: list(tree.links) for name, tree in trees.items()}
     for where, group in groups.items():
         for port in (port for link in group for port in (link.a, link.b)):
@@ -945,18 +945,19 @@ def _impaired(
     """The links with what is said of some by their ends. Raises ValueError."""
     if not entries:
         return list(links)
-    said: dict[frozenset[Port], Impairments] = {}
+    by_ends: dict[frozenset[Port], Impairments] = {}
     known = {frozenset((link.a, link.b)) for link in links}
     for index, entry in enumerate(entries):
         where = f"impaired[{index}].ends"
         ends = frozenset(_port(where, text, limits) for text in entry.ends)
         if ends not in known:
             raise ValueError(f"{where}: no link joins {' and '.join(entry.ends)}")
-        if ends in said:
+        if ends in by_ends:
             raise ValueError(f"{where}: {' and '.join(entry.ends)} are named twice")
-        said[ends] = entry.impairments()
+        by_ends[ends] = entry.impairments()
     return [
-        replace(link, impairments=said.get(frozenset((link.a, link.b)), link.impairments)) for link in links
+        replace(link, impairments=by_ends.get(frozenset((link.a, link.b)), link.impairments))
+        for link in links
     ]
 
 

@@ -183,11 +183,11 @@ def pairs_of(ranks: Sequence[str], steps: Steps) -> tuple[Pair, ...]:
     """
     if len(ranks) != steps.world_size:
         raise ValueError(f"{len(ranks)} nodes for a schedule of {steps.world_size} ranks")
-    found: dict[Pair, None] = {}
+    pairs: dict[Pair, None] = {}
     for step in steps:
         for source, destination in zip(step.sources.tolist(), step.destinations.tolist(), strict=True):
-            found[ranks[source], ranks[destination]] = None
-    return tuple(found)
+            pairs[ranks[source], ranks[destination]] = None
+    return tuple(pairs)
 
 
 def compact(steps: Steps) -> Steps:

@@ -73,13 +73,13 @@ class Fabric:
         if link is not None and link.other(ends[0]) == ends[1]:
             return link
         if ":" not in a and ":" not in b:
-            found = [link for link in self.links if {link.a.node, link.b.node} == {a, b}]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                listed = ", ".join(f"{link.a} {link.b}" for link in found)
+            links = [link for link in self.links if {link.a.node, link.b.node} == {a, b}]
+            if len(links) == 1:
+                return links[0]
+            if links:
+                listed = ", ".join(f"{link.a} {link.b}" for link in links)
                 raise ValueError(
-                    f"there are {len(found)} links between {a} and {b}: {listed}; name one by its ports"
+                    f"there are {len(links)} links between {a} and {b}: {listed}; name one by its ports"
                 )
             raise ValueError(f"there is no link between {a} and {b}")
         if link is None:
@@ -204,10 +204,10 @@ class ElectricalGraph:
     @cached_property
     def leaving(self) -> Mapping[str, Sequence[Edge]]:
         """The edges from each node that has any."""
-        found: dict[str, list[Edge]] = {}
+        edges: dict[str, list[Edge]] = {}
         for edge in self.edges:
-            found.setdefault(edge.out.node, []).append(edge)
-        return found
+            edges.setdefault(edge.out.node, []).append(edge)
+        return edges
 
     def heads(self, tail: str) -> list[str]:
         """Return the nodes that a node's edges lead to, each once."""
@@ -221,7 +221,7 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> Electrica
     runs in a loop.
     """
     gpus, switches = tuple(sorted(fabric.gpus)), tuple(sorted(fabric.packet_switches))
-    found: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
+    joined: dict[str, dict[str, list[Edge]]] = {name: {} for name in (*gpus, *switches)}
     by_ingress = _by_ingress(cross_connects)
     for port in fabric.electrical_ports:
         path = _trace(fabric, by_ingress, port)
@@ -231,8 +231,8 @@ def electrical_graph(fabric: Fabric, cross_connects: CrossConnects) -> Electrica
         if len(path) > 2 and not fabric.optics.reads(path_dbm(fabric, path)):
             continue
         rate_bps = min(fabric.link_at[p].rate_bps for p in path if p in fabric.link_at)
-        found[port.node].setdefault(end.node, []).append(Edge(port, end, rate_bps, path))
-    edges = tuple(edge for heads in found.values() for between in heads.values() for edge in between)
+        joined[port.node].setdefault(end.node, []).append(Edge(port, end, rate_bps, path))
+    edges = tuple(edge for heads in joined.values() for between in heads.values() for edge in between)
     return ElectricalGraph(gpus, switches, edges)
 
 
@@ -274,7 +274,7 @@ def circuit_cross_connects(
     whose light is divided by demand. Raises ValueError naming the ports when a circuit cannot be made or two
     circuits want one port.
     """
-    wanted: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}
+    groups: dict[str, set[CrossConnect]] = {name: set() for name in circuit_switches(fabric)}
     holder: dict[Port, str] = {}
     for a, b in circuits:
         near, far = optical_neighbour(fabric, a), optical_neighbour(fabric, b)
@@ -288,5 +288,5 @@ def circuit_cross_connects(
             holder[port] = f"{a}-{b}"
         switch = fabric.optical_switches[near.node]
         for here, there in ((near, far), (far, near)):
-            wanted[switch.name].add(CrossConnect(switch.ingress(here.number), switch.egress(there.number)))
-    return {name: frozenset(group) for name, group in wanted.items()}
+            groups[switch.name].add(CrossConnect(switch.ingress(here.number), switch.egress(there.number)))
+    return {name: frozenset(group) for name, group in groups.items()}

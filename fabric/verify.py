@@ -92,7 +92,7 @@ def _apply(step: Step, counts: IntArray, there: BoolArray) -> None:
         return
     places, times = np.unique(destinations * chunks + chunk, return_counts=True)
     if (times > 1).any():
-        rank, one = divmod(int(places[np.argmax(times)]), chunks)
-        raise ValueError(f"rank {rank} gets chunk {one} twice at once")
+        rank, piece = divmod(int(places[np.argmax(times)]), chunks)
+        raise ValueError(f"rank {rank} gets chunk {piece} twice at once")
     counts[destinations, chunk] = sent
     there[destinations, chunk] = True

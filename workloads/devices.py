@@ -75,8 +75,8 @@ def timed(workload: Workload, device: Device, element_bytes: int = 2) -> Workloa
     rate, memory = device.flops_per_s(element_bytes), device.memory_bytes_per_s
 
     def seconds(program: Program) -> FloatArray:
-        found = np.where(program.kind == Kind.MEMORY, program.bytes / memory, program.flops / rate)
-        return _filled(program, found)
+        time_s = np.where(program.kind == Kind.MEMORY, program.bytes / memory, program.flops / rate)
+        return _filled(program, time_s)
 
     return _with_seconds(workload, [seconds(program) for program in workload.programs])
 
@@ -88,10 +88,10 @@ def measured(workload: Workload, seconds: Mapping[str, float]) -> Workload:
     or without its number, "mlp backward"; of one rank's share of one micro-batch. Raises ValueError naming
     the first operation that is missing in the table.
     """
-    found = np.full(len(workload.names), np.nan)
+    by_name = np.full(len(workload.names), np.nan)
     for number, name in enumerate(workload.names):
-        found[number] = seconds.get(name, seconds.get(without_number(name), np.nan))
-    columns = [_filled(program, found[program.name]) for program in workload.programs]
+        by_name[number] = seconds.get(name, seconds.get(without_number(name), np.nan))
+    columns = [_filled(program, by_name[program.name]) for program in workload.programs]
     for program, column in zip(workload.programs, columns, strict=True):
         missing = np.flatnonzero(_takes_time(program) & np.isnan(column))
         if len(missing):
@@ -147,11 +147,11 @@ def scaled(workload: Workload, time: float, payload: float) -> Workload:
         size = np.where(sent, _scaled_bytes(program.bytes, payload), program.bytes)
         programs.append(replace(program, seconds=program.seconds * time, bytes=size))
     collectives = tuple(
-        one if one.sizes is None
-        else one._replace(
-            sizes=tuple(tuple(_scaled_bytes(np.array(row), payload).tolist()) for row in one.sizes)
+        collective if collective.sizes is None
+        else collective._replace(
+            sizes=tuple(tuple(_scaled_bytes(np.array(row), payload).tolist()) for row in collective.sizes)
         )
-        for one in workload.collectives
+        for collective in workload.collectives
     )  # fmt: skip
     return replace(workload, programs=tuple(programs), collectives=collectives)
 

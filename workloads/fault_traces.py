@@ -38,22 +38,22 @@ def outages(events: Iterable[tuple[float, str, bool]], servers: int) -> FaultTra
     numbers: dict[str, int] = {}
     depth: dict[int, int] = {}
     since: dict[int, float] = {}
-    found: list[tuple[int, float, float]] = []
+    downs: list[tuple[int, float, float]] = []
     last = 0.0
-    for at, name, begins in events:
+    for event_s, name, begins in events:
         server = numbers.setdefault(name, len(numbers))
-        last = max(last, at)
+        last = max(last, event_s)
         depth[server] = depth.get(server, 0) + (1 if begins else -1)
         if depth[server] < 0:
             raise ValueError(f"server {name}: a fault ends that never began")
         if begins and depth[server] == 1:
-            since[server] = at
+            since[server] = event_s
         elif not depth[server]:
-            found.append((server, since.pop(server), at))
-    found += [(server, at, last) for server, at in since.items()]
+            downs.append((server, since.pop(server), event_s))
+    downs += [(server, event_s, last) for server, event_s in since.items()]
     if len(numbers) > servers:
         raise ValueError(f"{len(numbers)} servers fail, and there are {servers}")
-    columns = np.array(sorted(found, key=lambda one: one[1:]), dtype=np.float64).reshape(-1, 3).T
+    columns = np.array(sorted(downs, key=lambda outage: outage[1:]), dtype=np.float64).reshape(-1, 3).T
     return FaultTrace(columns[0].astype(np.int64), columns[1], columns[2], servers, last)
 
 
@@ -94,11 +94,11 @@ def whole_slices(trace: FaultTrace, each: int) -> tuple[FloatArray, FloatArray]:
     down = [0] * count
     whole, last = count, 0.0
     columns = (times[order], np.tile(slices, 2)[order], change[order])
-    for at, one, step in zip(*(column.tolist() for column in columns), strict=True):
-        shares[whole] += at - last
-        last = at
-        before = down[one] == 0
-        down[one] += step
-        whole += (down[one] == 0) - before
+    for now_s, number, step in zip(*(column.tolist() for column in columns), strict=True):
+        shares[whole] += now_s - last
+        last = now_s
+        before = down[number] == 0
+        down[number] += step
+        whole += (down[number] == 0) - before
     shares[whole] += max(trace.span_s - last, 0.0)
     return np.arange(count + 1, dtype=np.float64), shares / shares.sum()

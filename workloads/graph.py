@@ -76,9 +76,9 @@ class Collective(NamedTuple):
         """Return the schedule for a group of so many ranks. Raises ValueError if there is none."""
         if self.own is None:
             return collective_steps(self.kind, self.algorithm, ranks, self.root)
-        found = self.own.steps()
-        check_ranks(found, ranks)
-        return found
+        steps = self.own.steps()
+        check_ranks(steps, ranks)
+        return steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,12 +142,12 @@ def calls(program: Program) -> IntArray:
     It is how many collectives come before it there, and -1 for other operations. So ranks know the same
     collective by the same number, whatever else their programs hold.
     """
-    found = np.full(len(program), -1, dtype=np.int64)
+    numbers = np.full(len(program), -1, dtype=np.int64)
     collective = program.kind == Kind.COLLECTIVE
     for slot in np.unique(program.slot[collective]).tolist():
         mine = np.flatnonzero(collective & (program.slot == slot))
-        found[mine] = np.arange(len(mine))
-    return frozen(found)
+        numbers[mine] = np.arange(len(mine))
+    return frozen(numbers)
 
 
 class Dependencies(NamedTuple):
@@ -176,8 +176,8 @@ def dependencies(workload: Workload, program: Program) -> Dependencies:
     offsets, after = program.after_offsets.tolist(), program.after.tolist()
     for k, stream in enumerate(program.stream.tolist()):
         before = {*after[offsets[k] : offsets[k + 1]], *([last[stream]] if stream in last else ())}
-        for one in before:
-            followers[one].append(k)
+        for earlier in before:
+            followers[earlier].append(k)
         counts.append(len(before))
         last[stream] = k
     first = [k for k, count in enumerate(counts) if not count]
@@ -261,7 +261,9 @@ class Writer:
 
     def _add(self, row: _Row, after: Iterable[Handle | None]) -> Handle:
         self.rows.append(row)
-        self.edges.append(tuple({one.number: None for one in after if one is not None}) if after else ())
+        self.edges.append(
+            tuple({handle.number: None for handle in after if handle is not None}) if after else ()
+        )
         return Handle(len(self.rows) - 1)
 
     def done(self) -> Program:
@@ -417,11 +419,11 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
                     raise ValueError(
                         f"rank {rank}: it calls communicator slot {slot} from more than one stream"
                     )
-                said = np.stack((program.collective[mine], program.bytes[mine])).tobytes()
-                made[number, slot] = (said, int(mine.sum()))
-            said, count = made[number, slot]
-            first = said if first is None else first
-            if said != first:
+                content = np.stack((program.collective[mine], program.bytes[mine])).tobytes()
+                made[number, slot] = (content, int(mine.sum()))
+            content, count = made[number, slot]
+            first = content if first is None else first
+            if content != first:
                 raise ValueError(
                     f"rank {rank}: its {count} collectives on communicator slot {slot} are not those of rank "
                     f"{callers[0][0]}"
@@ -450,24 +452,24 @@ def _check_messages(workload: Workload) -> None:
     ends: tuple[list[IntArray], list[IntArray]] = ([none], [none])
     # Ranks that are alike share what they send to each slot: it is gathered once for all of them.
     for (number, alike), ranks in _alike(workload).items():
-        for found, kind in zip(ends, (Kind.SEND, Kind.RECEIVE), strict=True):
+        for tables, kind in zip(ends, (Kind.SEND, Kind.RECEIVE), strict=True):
             sizes = _sizes(workload.programs[number], kind, alike)
             slots, tags = np.array(list(sizes), dtype=np.int64).reshape(-1, 2).T
-            which = [numbers.setdefault(said, len(numbers)) for said in sizes.values()]
+            which = [numbers.setdefault(size_runs, len(numbers)) for size_runs in sizes.values()]
             own, peers = np.array(ranks)[:, None], workload.peers[np.array(ranks)][:, slots]
             pair = (own, peers) if kind == Kind.SEND else (peers, own)
             columns = np.broadcast_arrays(*pair, tags, np.array(which, dtype=np.int64))
-            found.append(np.stack(columns, axis=-1).reshape(-1, 4))
-    sent, received = (np.concatenate(found)[np.lexsort(np.concatenate(found).T[::-1])] for found in ends)
+            tables.append(np.stack(columns, axis=-1).reshape(-1, 4))
+    sent, received = (np.concatenate(tables)[np.lexsort(np.concatenate(tables).T[::-1])] for tables in ends)
     if np.array_equal(sent, received):
         return
-    said = list(numbers)
-    outs, backs = ({(*end,): said[k] for *end, k in rows.tolist()} for rows in (sent, received))
+    size_runs = list(numbers)
+    outs, backs = ({(*end,): size_runs[k] for *end, k in rows.tolist()} for rows in (sent, received))
     for end in sorted(outs | backs):
-        one, other = outs.get(end, b""), backs.get(end, b"")
-        if one != other:
+        out, other = outs.get(end, b""), backs.get(end, b"")
+        if out != other:
             source, destination, tag = end
-            counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (one, other)]
+            counts = [len(sizes) // np.dtype(np.int64).itemsize for sizes in (out, other)]
             detail = (
                 f"{counts[0]} sends and {counts[1]} receives" if counts[0] != counts[1]
                 else "their sizes differ"
@@ -480,7 +482,7 @@ def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
 
     Two slots with one peer count as one, as what goes from one rank to another has one order.
     """
-    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     apart = tuple(range(workload.peers.shape[1]))
     doubled = (np.diff(np.sort(workload.peers, axis=1), axis=1) == 0).any(axis=1)
     for rank, number in enumerate(workload.program_of.tolist()):
@@ -490,8 +492,8 @@ def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
             alike = tuple(
                 first.setdefault(peer, slot) for slot, peer in enumerate(workload.peers[rank].tolist())
             )
-        found.setdefault((number, alike), []).append(rank)
-    return found
+        groups.setdefault((number, alike), []).append(rank)
+    return groups
 
 
 #: By slot and tag, the sizes of messages in the order of the program: int64, as bytes, which compare fast.

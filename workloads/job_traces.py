@@ -80,9 +80,9 @@ class JobTrace:
 
     def sorted(self) -> JobTrace:
         """Return the jobs by arrival, those that arrive together in their order; the first at 0."""
-        found = self.picked(np.argsort(self.arrival_s, kind="stable"))
-        first = found.arrival_s[0] if len(found) else 0.0
-        return replace(found, arrival_s=found.arrival_s - first)
+        ordered = self.picked(np.argsort(self.arrival_s, kind="stable"))
+        first = ordered.arrival_s[0] if len(ordered) else 0.0
+        return replace(ordered, arrival_s=ordered.arrival_s - first)
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -
     parts = []
     for copy in range(int(whole) + (rest > 1e-12)):
         shifted = trace.arrival_s + span * (copy * GOLDEN % 1.0)
-        one = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
-        parts.append(one if copy < whole else one.picked(rng.random(len(one)) < rest))
+        part = replace(trace, arrival_s=np.where(shifted > span, shifted - span, shifted))
+        parts.append(part if copy < whole else part.picked(rng.random(len(part)) < rest))
     kept = sum(map(len, parts))
     if not kept:
         raise ValueError(f"no job is left at a load of {load:g}")
@@ -185,9 +185,9 @@ def _copies(trace: JobTrace, gpus: int, load: float) -> float:
 def _laid_over(parts: Sequence[JobTrace], **counts: int) -> JobTrace:
     """The jobs of several traces in one."""
     return JobTrace(
-        np.concatenate([one.arrival_s for one in parts]), np.concatenate([one.gpus for one in parts]),
-        np.concatenate([one.duration_s for one in parts]),
-        tuple(shape for one in parts for shape in one.shapes),
+        np.concatenate([part.arrival_s for part in parts]), np.concatenate([part.gpus for part in parts]),
+        np.concatenate([part.duration_s for part in parts]),
+        tuple(shape for part in parts for shape in part.shapes),
         {**parts[0].counts, **{name: n for name, n in counts.items() if n}},
     )  # fmt: skip
 
@@ -216,8 +216,8 @@ def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobT
         begin = number * block_s
         first = begin % DAY_S + DAY_S * rng.integers(days) if span >= DAY_S else rng.random() * span
         inside = (trace.arrival_s - first) % round_s
-        one = replace(trace, arrival_s=begin + inside)
-        parts.append(one.picked((inside < block_s) & (one.arrival_s <= span)))
+        part = replace(trace, arrival_s=begin + inside)
+        parts.append(part.picked((inside < block_s) & (part.arrival_s <= span)))
     return _laid_over(parts).sorted()
 
 
@@ -235,12 +235,12 @@ def _drawn_to(
         most = 4 * (1 + math.ceil(_copies(trace, gpus, load)))
         left = load * gpus * trace.span_s
         while left > 0 and len(parts) < most:
-            one = resampled(trace, block_s, rng)
-            if one.work > left:
-                one = one.picked(rng.random(len(one)) < left / one.work)
+            part = resampled(trace, block_s, rng)
+            if part.work > left:
+                part = part.picked(rng.random(len(part)) < left / part.work)
                 left = 0.0
-            left -= one.work
-            parts.append(one)
+            left -= part.work
+            parts.append(part)
     if not any(map(len, parts)):
         raise ValueError("no job is left in the blocks that were drawn")
     return _laid_over(parts, resampled=sum(map(len, parts)))
@@ -315,15 +315,15 @@ def shares_of(trace: JobTrace, classes: Sequence[Sending]) -> tuple[FloatArray, 
 
     Raises ValueError for classes that are not in order, or leave sizes out.
     """
-    ends = [math.inf if one.gpus is None else one.gpus for one in classes]
+    ends = [math.inf if sending.gpus is None else sending.gpus for sending in classes]
     if not ends or ends != sorted(set(ends)) or ends[-1] != math.inf:
         raise ValueError("classes of jobs go from small to large, and the last has no size")
-    for one in classes:
-        if not 0 <= one.share < 1:
-            raise ValueError(f"share: {one.share:g}; it must be from 0 to below 1")
-        if one.pattern not in get_args(Pattern):
-            raise ValueError(f"pattern: no {one.pattern}; there are {', '.join(get_args(Pattern))}")
+    for sending in classes:
+        if not 0 <= sending.share < 1:
+            raise ValueError(f"share: {sending.share:g}; it must be from 0 to below 1")
+        if sending.pattern not in get_args(Pattern):
+            raise ValueError(f"pattern: no {sending.pattern}; there are {', '.join(get_args(Pattern))}")
     which = np.searchsorted(np.array(ends), trace.gpus)
-    shares = np.array([one.share for one in classes])[which]
-    rings = np.array([one.pattern == "ring" for one in classes])[which]
+    shares = np.array([sending.share for sending in classes])[which]
+    rings = np.array([sending.pattern == "ring" for sending in classes])[which]
     return np.where(trace.gpus > 1, shares, 0.0), rings

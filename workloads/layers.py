@@ -237,13 +237,21 @@ def _head(model: Transformer, s: int) -> Layer:
     )  # fmt: skip
 
 
-def _convolution(one: Convolution) -> Layer:
+def _convolution(convolution: Convolution) -> Layer:
     """Kept: its input, and what a batch normalisation behind it takes in."""
-    kernel = one.kernel**2 * one.inputs * one.outputs
-    output = one.outputs * one.pixels**2
-    kept = one.inputs * (one.pixels * one.stride) ** 2 + (output if one.extra == 2 else 0)
+    kernel = convolution.kernel**2 * convolution.inputs * convolution.outputs
+    output = convolution.outputs * convolution.pixels**2
+    kept = convolution.inputs * (convolution.pixels * convolution.stride) ** 2 + (
+        output if convolution.extra == 2 else 0
+    )
     return Layer(
-        one.name, one.block, kernel + one.extra * one.outputs, 0, 2.0 * kernel * one.pixels**2, output, kept
+        convolution.name,
+        convolution.block,
+        kernel + convolution.extra * convolution.outputs,
+        0,
+        2.0 * kernel * convolution.pixels**2,
+        output,
+        kept,
     )
 
 

@@ -97,8 +97,8 @@ def _communicators(book: Book, grid: IntArray, used: set[int], tables: bool) -> 
         Slot.EXPERT_PARAMETERS: expert_replicas,
         Slot.EMBEDDING: grid[[0, -1]].reshape(2, -1).T,
     }
-    found = np.full((grid.size, len(Slot)), -1)
+    communicators = np.full((grid.size, len(Slot)), -1)
     for slot, groups in rows.items():
         for group in groups if slot in used else ():
-            found[group, slot] = book.group(group.tolist())
-    return found
+            communicators[group, slot] = book.group(group.tolist())
+    return communicators

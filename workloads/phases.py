@@ -141,7 +141,7 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
     """
     programs = workload.programs
     waiting = [dependencies(workload, program) for program in programs]
-    kinds, seconds = ([getattr(one, name).tolist() for one in programs] for name in ("kind", "seconds"))
+    kinds, seconds = ([getattr(item, name).tolist() for item in programs] for name in ("kind", "seconds"))
     of = workload.program_of.tolist()
     waits = [list(waiting[number].counts) for number in of]
     meetings: dict[_Meeting, list[tuple[int, int]]] = {}
@@ -161,8 +161,8 @@ def _in_order(workload: Workload) -> Iterator[tuple[_Meeting, list[tuple[int, in
         if len(come) == ends:
             del meetings[meeting]
             yield meeting, come
-            for one in come:
-                heapq.heappush(due, (now_s, *one))
+            for item in come:
+                heapq.heappush(due, (now_s, *item))
 
     ready = [(operation, rank) for rank, number in enumerate(of) for operation in waiting[number].first]
     while ready or due:
@@ -189,15 +189,15 @@ def _expected(workload: Workload, rank: int) -> dict[int, tuple[_Meeting, int]]:
     program = workload.programs[int(workload.program_of[rank])]
     ordinals = calls(program).tolist()
     seen: dict[tuple[int, int, int], int] = {}
-    found = {}
+    meetings = {}
     columns = (program.kind, program.slot, program.collective, program.tag)
     for k, (kind, slot, what, tag) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         if kind == Kind.COLLECTIVE:
             group = int(workload.communicators[rank, slot])
-            found[k] = _Meeting(what, (group, slot), 0, ordinals[k]), len(workload.groups[group])
+            meetings[k] = _Meeting(what, (group, slot), 0, ordinals[k]), len(workload.groups[group])
         elif kind in (Kind.SEND, Kind.RECEIVE):
             peer = int(workload.peers[rank, slot])
             ends = (rank, peer) if kind == Kind.SEND else (peer, rank)
             number = seen[(*ends, tag)] = seen.get((*ends, tag), 0) + 1
-            found[k] = _Meeting(-1, ends, tag, number), 2
-    return found
+            meetings[k] = _Meeting(-1, ends, tag, number), 2
+    return meetings

@@ -104,11 +104,11 @@ def place(
         raise ValueError(f"{gpus} GPUs with a window of {window}: both must be 1 or more")
     free = [0.0] * gpus
     ends: list[float] = []
-    found: list[tuple[int, ...]] = []
+    placed: list[tuple[int, ...]] = []
     for operator, count, taken_s in zip(graph, pieces, seconds, strict=True):
         ready = max((ends[k] for k in operator.after), default=0.0)
-        beside = found[operator.beside] if operator.beside is not None else None
-        within = _within([gpu for k in operator.after for gpu in found[k]], gpus, window)
+        beside = placed[operator.beside] if operator.beside is not None else None
+        within = _within([gpu for k in operator.after for gpu in placed[k]], gpus, window)
         # Pieces of this operator count, so that those that take no time are not all on one GPU.
         queue = [(free[gpu], 0, gpu) for gpu in within]
         heapq.heapify(queue)
@@ -121,8 +121,8 @@ def place(
             heapq.heapreplace(queue, (free[gpu], held + 1, gpu))
             mine.append(gpu)
         ends.append(max((free[gpu] for gpu in mine), default=0.0))
-        found.append(tuple(mine))
-    return tuple(found)
+        placed.append(tuple(mine))
+    return tuple(placed)
 
 
 def _within(taken_from: Sequence[int], gpus: int, window: int) -> range:
@@ -130,8 +130,8 @@ def _within(taken_from: Sequence[int], gpus: int, window: int) -> range:
     if not taken_from:
         return range(gpus)
     start, end = min(taken_from), max(taken_from)
-    found = range(max(end - window + 1, 0), min(start + window, gpus))
-    return found or range(end, end + 1)
+    near = range(max(end - window + 1, 0), min(start + window, gpus))
+    return near or range(end, end + 1)
 
 
 def ways(source: int, destinations: Iterable[int], reach: int) -> list[tuple[int, int]]:
@@ -140,14 +140,14 @@ def ways(source: int, destinations: Iterable[int], reach: int) -> list[tuple[int
     No link is longer than ``reach``. They are in an order in which every GPU has the data before it hands
     them on.
     """
-    have, found = {source}, []
+    have, links = {source}, []
     for destination in sorted(destinations, key=lambda gpu: (abs(gpu - source), gpu)):
         away = reach if destination > source else -reach
         for link in itertools.pairwise([*range(source, destination, away), destination]):
             if link[1] not in have:
                 have.add(link[1])
-                found.append(link)
-    return found
+                links.append(link)
+    return links
 
 
 def placed_workload(
@@ -201,7 +201,7 @@ def placed_workload(
     groups = [book.group(column) if reduced else -1 for column in ranks.T.tolist()]
     name = f"{model.name} dp {dp} mp {mp} window {window}"
     workload = book.workload(
-        name, [one.writer.done() for one in positions], np.tile(np.arange(mp), dp),
+        name, [position.writer.done() for position in positions], np.tile(np.arange(mp), dp),
         np.tile(groups, dp)[:, None], np.repeat(ranks, mp, axis=0),
     )  # fmt: skip
     return timed(workload, device, element_bytes)
@@ -219,7 +219,7 @@ def _messages(
     for number, operator in enumerate(graph):
         for k in operator.after:
             users[k].append(number)
-    found = []
+    link_groups = []
     messages = 0
     for number, operator in enumerate(graph):
         taken = {user: Counter(gpus[user]) for user in users[number]}
@@ -227,8 +227,8 @@ def _messages(
         sizes = shares(operator.output_bytes, len(gpus[number]))
         for source, size in zip(gpus[number], sizes, strict=True):
             need: defaultdict[int, int] = defaultdict(int)
-            for user, at in taken.items():
-                for gpu, count in at.items():
+            for user, counts in taken.items():
+                for gpu, count in counts.items():
                     part = -(-size * count // len(gpus[user]))
                     need[gpu] = max(need[gpu], size if takes == "whole" else part)
             need.pop(source, None)
@@ -242,8 +242,8 @@ def _messages(
                 f"mp: GPUs of a replica exchange more than {MOST_MESSAGES} messages; take fewer, a narrower "
                 "window or a longer quantum"
             )
-        found.append(links)
-    return found
+        link_groups.append(links)
+    return link_groups
 
 
 class _Position:
@@ -301,28 +301,28 @@ def _write(
                 parts[tail].append(
                     message("mp gradients", of_gradients, (head, tail, size), [*own, *parts[head]])
                 )
-            at = positions[gpu]
-            done = at.compute(
+            position = positions[gpu]
+            done = position.compute(
                 f"{operator.name} backward", operator.backward_flops / len(gpus[number]), parts[gpu]
             )
             for k in operator.after:
                 ready[k, gpu] = done
-            at.buckets.add(gradients[number][piece], done)
-            at.parameters += parameters[piece]
-    for at in positions:
-        at.finish()
+            position.buckets.add(gradients[number][piece], done)
+            position.parameters += parameters[piece]
+    for position in positions:
+        position.finish()
 
 
 def _gradients(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], gradient_bytes: int
 ) -> list[list[int]]:
     """Bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
-    total, before, found = max(sum(operator.parameters for operator in graph), 1), 0, []
+    total, before, gradients = max(sum(operator.parameters for operator in graph), 1), 0, []
     for operator, placed in zip(graph, gpus, strict=True):
         mine = []
         for count in shares(operator.parameters, len(placed)):
             after = before + count
             mine.append(gradient_bytes * after // total - gradient_bytes * before // total)
             before = after
-        found.append(mine)
-    return found
+        gradients.append(mine)
+    return gradients

@@ -146,16 +146,16 @@ def chunk_layers(model: Model, parallel: Parallel, training: Training) -> list[t
     Chunks have equally many blocks; if they do not divide, the first chunks have one more. The first has the
     embedding and the last the output, with a copy of the embedding if that is tied.
     """
-    found = layers(padded(model, parallel.tp), training.sequence)
+    all_layers = layers(padded(model, parallel.tp), training.sequence)
     chunks = parallel.pp * training.virtual_stages
-    blocks = max(layer.block for layer in found) + 1
+    blocks = max(layer.block for layer in all_layers) + 1
     each, more = divmod(blocks, chunks)
     ends = [each * (k + 1) + min(k + 1, more) for k in range(chunks)]
     parts = [
-        tuple(layer for layer in found if start <= layer.block < end)
+        tuple(layer for layer in all_layers if start <= layer.block < end)
         for start, end in zip([0, *ends], ends, strict=False)
     ]
     if chunks > 1 and isinstance(model, Transformer) and model.tied:
         head = parts[-1][-1]
-        parts[-1] = (*parts[-1][:-1], replace(head, sharded=head.sharded + found[0].sharded))
+        parts[-1] = (*parts[-1][:-1], replace(head, sharded=head.sharded + all_layers[0].sharded))
     return parts

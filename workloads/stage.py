@@ -74,18 +74,18 @@ class Plan:
 
 def stage_program(book: Book, plan: Plan, stage: int, turns: Sequence[Turn]) -> Program:
     """Return the program of the ranks of ``stage``, which computes ``turns``."""
-    one = _Stage(plan, Writer(book), stage)
+    writing = _Stage(plan, Writer(book), stage)
     last = {turn.chunk: turn for turn in turns if not turn.forward}
     for turn in turns:
         if turn.forward:
-            one.forward(turn)
+            writing.forward(turn)
         else:
             # Gradients of ZeRO's stages 2 and 3 have no place where they could be summed up before.
-            one.backward(turn, reduce=turn is last[turn.chunk] or plan.training.zero >= 2)
+            writing.backward(turn, reduce=turn is last[turn.chunk] or plan.training.zero >= 2)
             if turn is last[turn.chunk]:
-                one.divide()
-    one.finish()
-    return one.writer.done()
+                writing.divide()
+    writing.finish()
+    return writing.writer.done()
 
 
 @dataclass

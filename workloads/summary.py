@@ -165,14 +165,14 @@ def purposes(workload: Workload, program: Program) -> list[str]:
     """Return the purpose of each operation of a program: "compute", "memory", or as in :func:`traffic`."""
     of_name = [_purpose(name) for name in workload.names]
     columns = (program.kind.tolist(), program.name.tolist(), program.collective.tolist())
-    found = []
+    names = []
     for kind, name, which in zip(*columns, strict=True):
         called = kind_named(workload, kind, which)
         if kind in (Kind.SEND, Kind.RECEIVE):
             called = MESSAGE
         local = kind in (Kind.COMPUTE, Kind.MEMORY)
-        found.append(called if local or of_name[name] < 0 else PURPOSES[of_name[name]])
-    return found
+        names.append(called if local or of_name[name] < 0 else PURPOSES[of_name[name]])
+    return names
 
 
 def kind_named(workload: Workload, kind: int, collective: int) -> str:

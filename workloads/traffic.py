@@ -43,10 +43,10 @@ def delivered(workload: Workload, iterations: int) -> IntArray:
     Chunks are whole float32 values there. Raises ValueError for sizes that are no whole number of these, and
     for an unknown kind or algorithm.
     """
-    found = iterations * _of_messages(workload)
+    total = iterations * _of_messages(workload)
     for iteration in range(iterations):
-        found += _of_slots(workload, _slots(workload), iteration)
-    return np.rint(found).astype(np.int64)
+        total += _of_slots(workload, _slots(workload), iteration)
+    return np.rint(total).astype(np.int64)
 
 
 def delivered_in_steps(steps: Steps, size: int) -> IntArray:
@@ -75,8 +75,8 @@ def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatA
 
 def _slots(workload: Workload) -> list[int]:
     """Communicator slots that some rank has collectives on."""
-    found = [program.slot[program.kind == Kind.COLLECTIVE] for program in workload.programs]
-    return np.unique(np.concatenate(found)).tolist()  # type: ignore[no-any-return]
+    slots = [program.slot[program.kind == Kind.COLLECTIVE] for program in workload.programs]
+    return np.unique(np.concatenate(slots)).tolist()  # type: ignore[no-any-return]
 
 
 def _only_all_reduces(workload: Workload, slot: int) -> bool:
@@ -90,15 +90,15 @@ def _only_all_reduces(workload: Workload, slot: int) -> bool:
 
 
 def _of_messages(workload: Workload) -> FloatArray:
-    found = np.zeros((workload.ranks, workload.ranks))
+    matrix = np.zeros((workload.ranks, workload.ranks))
     for number, program in enumerate(workload.programs):
         sends = program.kind == Kind.SEND
         # Ranks that are alike send the same to each slot.
         slots, which = np.unique(program.slot[sends], return_inverse=True)
         sizes = np.bincount(which, weights=program.bytes[sends], minlength=len(slots))
         ranks = np.flatnonzero(workload.program_of == number)[:, None]
-        np.add.at(found, (ranks, workload.peers[ranks, slots]), sizes)
-    return found
+        np.add.at(matrix, (ranks, workload.peers[ranks, slots]), sizes)
+    return matrix
 
 
 #: Bytes of a collective by ranks of its group, by number of the collective, ranks and size.
@@ -110,7 +110,7 @@ def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = 
 
     ``iteration``: its number; None for parts of bytes as they come, and unequal parts as in iteration 0.
     """
-    found = np.zeros((workload.ranks, workload.ranks))
+    matrix = np.zeros((workload.ranks, workload.ranks))
     shares: _Shares = {}
     for slot in slots:
         done = set()
@@ -120,8 +120,10 @@ def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = 
                 continue
             done.add(group)
             members = workload.groups[group]
-            found[np.ix_(members, members)] += _collectives(workload, program, slot, group, shares, iteration)
-    return found
+            matrix[np.ix_(members, members)] += _collectives(
+                workload, program, slot, group, shares, iteration
+            )
+    return matrix
 
 
 def _collectives(
@@ -130,27 +132,27 @@ def _collectives(
     """[group ranks, group ranks]: bytes of all collectives of one group on one communicator."""
     calls = np.flatnonzero((program.kind == Kind.COLLECTIVE) & (program.slot == slot))
     ranks = len(workload.groups[group])
-    found = np.zeros((ranks, ranks))
+    matrix = np.zeros((ranks, ranks))
     for which in np.unique(program.collective[calls]).tolist():
         what = workload.collectives[which]
         mine = calls[program.collective[calls] == which]
         if what.sizes is not None:
-            found += len(mine) * _sent(what, ranks, matrix_bounds(what.sizes))
+            matrix += len(mine) * _sent(what, ranks, matrix_bounds(what.sizes))
         elif what.split is not None and (what.split.skew or iteration is not None):
             for ordinal in np.searchsorted(calls, mine).tolist():
                 size = int(program.bytes[calls[ordinal]])
                 parts = split_bytes(what.split, ranks, size, (group, ordinal, iteration or 0))
-                found += _sent(what, ranks, matrix_bounds(parts.tolist()))
+                matrix += _sent(what, ranks, matrix_bounds(parts.tolist()))
         elif iteration is None:
             if (which, ranks, 1) not in shares:
                 shares[which, ranks, 1] = _sent(what, ranks)
-            found += shares[which, ranks, 1] * float(program.bytes[mine].sum())
+            matrix += shares[which, ranks, 1] * float(program.bytes[mine].sum())
         else:
             for size in program.bytes[mine].tolist():
                 if (which, ranks, size) not in shares:
                     shares[which, ranks, size] = _sent(what, ranks, _whole(what, ranks, size))
-                found += shares[which, ranks, size]
-    return found
+                matrix += shares[which, ranks, size]
+    return matrix
 
 
 def _whole(what: Collective, ranks: int, size: int) -> IntArray:
@@ -175,8 +177,8 @@ def _sent(what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = N
 
 
 def _between(steps: Steps, bounds: IntArray) -> FloatArray:
-    found = np.zeros((steps.world_size, steps.world_size))
+    matrix = np.zeros((steps.world_size, steps.world_size))
     for step in steps:
         size = bounds[step.first + step.count] - bounds[step.first]
-        np.add.at(found, (step.sources, step.destinations), size)
-    return found
+        np.add.at(matrix, (step.sources, step.destinations), size)
+    return matrix

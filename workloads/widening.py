@@ -109,17 +109,17 @@ def checked(workload: Workload, grid: Grid) -> Grid:
     for rank, slot in _used(workload):
         group = set(workload.groups[workload.communicators[rank, slot]].tolist())
         for purpose in _purposes(workload, rank, slot) & crossed.keys():
-            at = np.argwhere(places == rank)[0].tolist()
-            where = tuple(slice(None) if axis in crossed[purpose] else at[axis] for axis in range(4))
+            place = np.argwhere(places == rank)[0].tolist()
+            where = tuple(slice(None) if axis in crossed[purpose] else place[axis] for axis in range(4))
             if group != set(np.ravel(places[where]).tolist()):
                 raise ValueError(f"the group {sorted(group)} of {purpose} stands on no grid of {grid}")
     return grid
 
 
 def divided(
-    workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, wanted: int
+    workload: Workload, grid: Grid, beside: Workload, other: Grid, axis: str, target: int
 ) -> Workload:
-    """Return the workload with each rank's share of its operations as of ``wanted`` ranks along ``axis``.
+    """Return the workload with each rank's share of its operations as of ``target`` ranks along ``axis``.
 
     Its groups and ranks stay. ``beside``: a workload of the same training whose grid, ``other``, differs in
     that alone. Raises ValueError naming the first operation that is not the same in both.
@@ -131,23 +131,23 @@ def divided(
     theirs = np.arange(beside.ranks).reshape(other.pp, other.dp, other.ep, other.tp)
     programs = list(workload.programs)
     for number, rank in zip(*np.unique(workload.program_of, return_index=True), strict=True):
-        at = np.argwhere(places == rank)[0]
-        like = int(theirs[tuple(at % theirs.shape)])
+        place = np.argwhere(places == rank)[0]
+        like = int(theirs[tuple(place % theirs.shape)])
         mine, its = list(_told(workload, int(rank))), list(_told(beside, like))
         if len(mine) != len(its):
             raise ValueError(
                 f"{axis}: rank {rank} has {len(mine)} operations with {axis} {here}, "
                 f"and {len(its)} with {there}"
             )
-        for k, (one, two) in enumerate(zip(mine, its, strict=True)):
-            for field, ours, other_s in zip(_FIELDS, one, two, strict=True):
+        for k, (here_row, there_row) in enumerate(zip(mine, its, strict=True)):
+            for field, ours, other_s in zip(_FIELDS, here_row, there_row, strict=True):
                 if field not in _SHARED and ours != other_s:
                     raise ValueError(
-                        f"{axis}: rank {rank}, operation {k} ({one[1]}): {field} {ours} with {axis} {here}, "
-                        f"and {other_s} with {there}"
+                        f"{axis}: rank {rank}, operation {k} ({here_row[1]}): "
+                        f"{field} {ours} with {axis} {here}, and {other_s} with {there}"
                     )
         program, second = programs[number], beside.programs[beside.program_of[like]]
-        share = there * (here - wanted) / (wanted * (there - here))
+        share = there * (here - target) / (target * (there - here))
         new = {
             field: getattr(program, field) + (getattr(program, field) - getattr(second, field)) * share
             for field in ("seconds", "flops", "bytes")
@@ -156,7 +156,7 @@ def divided(
             if (figures < 0).any():
                 k = int((figures < 0).argmax())
                 raise ValueError(
-                    f"{axis}: operation {k} ({mine[k][1]}): its {field} would be below 0 with {axis} {wanted}"
+                    f"{axis}: operation {k} ({mine[k][1]}): its {field} would be below 0 with {axis} {target}"
                 )
         new["bytes"] = frozen(np.rint(new["bytes"]).astype(np.int64))
         programs[number] = replace(program, **new)
@@ -166,35 +166,37 @@ def divided(
 def grown(
     workload: Workload,
     grid: Grid,
-    wanted: Grid,
+    target: Grid,
     besides: Sequence[Workload] = (),
     sharded: Collection[str] = (),
 ) -> Workload:
-    """Return the workload of ``grid`` as one of ``wanted``.
+    """Return the workload of ``grid`` as one of ``target``.
 
     ``besides``: recordings of the same training of other sizes, each of which differs in one kind of
     parallelism; ``sharded`` as of :func:`widened`. Raises ValueError naming what the recordings do not show.
     """
-    if wanted.tp != grid.tp and wanted.ep != grid.ep:
+    if target.tp != grid.tp and target.ep != grid.ep:
         raise ValueError("tp and ep at once: widen the one, then the other, with recordings beside for each")
     for axis in ("tp", "ep", "dp"):
-        count = getattr(wanted, axis)
+        count = getattr(target, axis)
         if count == getattr(grid, axis):
             continue
         if count % getattr(grid, axis):
             raise ValueError(f"{axis}: {count} is no multiple of the {getattr(grid, axis)} of the recording")
-        grids = [(one, grid_of(one)) for one in besides]
-        found = [pair for pair in grids if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]]
-        if found:
-            workload = divided(workload, grid, *found[0], axis, count)
+        grids = [(recording, grid_of(recording)) for recording in besides]
+        fitting = [
+            pair for pair in grids if replace(pair[1], **{axis: getattr(grid, axis)}) == grid != pair[1]
+        ]
+        if fitting:
+            workload = divided(workload, grid, *fitting[0], axis, count)
         elif axis != "dp":
             raise ValueError(
                 f"{axis}: one recording does not say what its ranks divide among them; "
                 f"give one of {grid} but another {axis} beside it"
             )
-        workload = widened(workload, count, grid.axis(axis), () if found else sharded, axis)
+        workload = widened(workload, count, grid.axis(axis), () if fitting else sharded, axis)
         grid = replace(grid, **{axis: count})
-    return deepened(workload, grid.pp, wanted.pp)
+    return deepened(workload, grid.pp, target.pp)
 
 
 #: What of an operation may depend on how many ranks share it, or is otherwise told of ranks.
@@ -202,16 +204,16 @@ _SHARED = frozenset({"seconds", "FLOPs", "bytes", "ranks"})
 
 
 def widened(
-    workload: Workload, wanted: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
+    workload: Workload, target: int, replicas: Replicas, sharded: Collection[str] = (), axis: str = "dp"
 ) -> Workload:
-    """Return the workload with ``wanted`` replicas, a multiple of those that it has.
+    """Return the workload with ``target`` replicas, a multiple of those that it has.
 
     ``sharded``: names of computations and memory operations that replicas share out, as ZeRO's optimiser.
     ``axis``: what makes them; those of tp and ep are ranks that divide a model. Raises ValueError naming a
     group that crosses some replicas and not all, or a collective that is written for as many ranks as its
     group has now.
     """
-    dp, what = wanted, _WORDS[axis]
+    dp, what = target, _WORDS[axis]
     if dp < replicas.count or dp % replicas.count:
         raise ValueError(f"{dp} {what} are no multiple of the {replicas.count} of the recording")
     if replicas.count == 1 and dp > 1:
@@ -255,16 +257,16 @@ def widened(
     )
 
 
-def first_difference(one: Workload, other: Workload) -> str | None:
+def first_difference(workload: Workload, other: Workload) -> str | None:
     """Return the first difference of two workloads, in one line; None if all ranks do the same.
 
     Compared are each rank's operations in their order: kind, name, seconds, FLOPs, bytes, the operations
     before them, the stream, and the ranks that they meet.
     """
-    if one.ranks != other.ranks:
-        return f"{one.ranks} ranks, and {other.ranks}"
-    for rank in range(one.ranks):
-        mine, theirs = list(_told(one, rank)), list(_told(other, rank))
+    if workload.ranks != other.ranks:
+        return f"{workload.ranks} ranks, and {other.ranks}"
+    for rank in range(workload.ranks):
+        mine, theirs = list(_told(workload, rank)), list(_told(other, rank))
         if len(mine) != len(theirs):
             return f"rank {rank}: {len(mine)} operations, and {len(theirs)}"
         for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):

@@ -70,12 +70,12 @@ def cut_bound(pairs: Pairs, matrix: FloatArray, wavelengths: int) -> float:
     inside = own[b] + own[a] - total[a, b] - total[b, a]
     leave = np.concatenate([rows[b] - rows[a] - inside, columns[b] - columns[a] - inside])
     narrow = np.argpartition(leave, -_ARCS)[-_ARCS:] if len(leave) > _ARCS else np.arange(len(leave))
-    others, arc = np.divmod(narrow, len(a))
+    outside, arc = np.divmod(narrow, len(a))
     start, behind = a[arc, None], b[arc, None]
     destinations = (pairs.sources + pairs.hops) % nodes
     within = (pairs.sources >= start) & (pairs.sources < behind)
     reached = (destinations >= start) & (destinations < behind)
-    leaving = np.where(others[:, None] == 0, within & ~reached, reached & ~within)
+    leaving = np.where(outside[:, None] == 0, within & ~reached, reached & ~within)
     concerned = leaving.any(axis=0)
     demand, leaving = pairs.demand[concerned], leaving[:, concerned].astype(np.float64)
 

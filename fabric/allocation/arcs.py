@@ -175,9 +175,9 @@ class Divisions:
         if numbers is None:
             numbers = self._filled(part)
         self._found.keep(key, numbers)
-        found = np.zeros(len(demand), dtype=np.int64)
-        found[self._order[sends]] = np.tile(numbers, self._nodes // part.nodes)
-        return found
+        counts = np.zeros(len(demand), dtype=np.int64)
+        counts[self._order[sends]] = np.tile(numbers, self._nodes // part.nodes)
+        return counts
 
     def _filled(self, part: Pairs) -> IntArray:
         filling = _Filling(part, self._wavelengths)
@@ -247,10 +247,10 @@ class _Filling:
     def raise_least(self, bound: float) -> None:
         """Gives lightpaths until the pair with the least lightpaths / demand cannot have one more."""
         shorter = shorter_way_level(self.pairs, self.wavelengths)
-        wanted = lightpaths_for(shorter, self.pairs.demand).tolist()
+        needed = lightpaths_for(shorter, self.pairs.demand).tolist()
         for pair in sorted(range(self.nobody), key=lambda pair: -self.ways[pair][0][2]):
             way = self.ways[pair][0]
-            for _ in range(wanted[pair]):
+            for _ in range(needed[pair]):
                 colour = self._colour(way)
                 if colour is None:
                     break
@@ -298,15 +298,15 @@ class _Filling:
         free = self.free[fibre]
         # From a negative place on, so that the end of the list is followed by its start.
         first -= self.nodes
-        found = free[first]
+        colours = free[first]
         for segment in range(first + 1, first + length):
-            found &= free[segment]
-            if not found:
+            colours &= free[segment]
+            if not colours:
                 return None
-        if not found:
+        if not colours:
             return None
         before, behind = ~free[first - 1 + self.nodes], ~free[first + length]
-        best = (found & before & behind) or (found & (before | behind)) or found
+        best = (colours & before & behind) or (colours & (before | behind)) or colours
         return (best & -best).bit_length() - 1
 
     def _lay(self, pair: int, way: _Way, colour: int) -> None:
@@ -383,7 +383,7 @@ class _Filling:
 
         ``pain`` [pairs + 1]: what a segment of each costs.
         """
-        least, found = _NEVER, None
+        least, cheapest = _NEVER, None
         own, pain[pair] = pain[pair], _NEVER
         shortest = self.ways[pair][0][2]
         for way in self.ways[pair]:
@@ -395,21 +395,21 @@ class _Filling:
             cost = np.add.reduce(pain.take(inside), axis=0)
             colour = int(cost.argmin())
             if cost[colour] + detour < least:
-                least, found = float(cost[colour]) + detour, (way, colour)
+                least, cheapest = float(cost[colour]) + detour, (way, colour)
         pain[pair] = own
-        return found
+        return cheapest
 
 
 def _ways(pairs: Pairs) -> list[list[_Way]]:
     """The ways of each pair, the shorter one first; on a part of the ring only those no longer than it."""
     (cw, cw_length), (ccw, ccw_length) = pairs.ways(True), pairs.ways(False)
     rows = zip(cw.tolist(), cw_length.tolist(), ccw.tolist(), ccw_length.tolist(), strict=True)
-    found = []
+    pair_ways = []
     for first, length, other, other_length in rows:
         clockwise, counter = (0, first, length), (1, other, other_length)
         both = [clockwise, counter] if length <= other_length else [counter, clockwise]
-        found.append(both if both[1][2] <= pairs.nodes else both[:1])
-    return found
+        pair_ways.append(both if both[1][2] <= pairs.nodes else both[:1])
+    return pair_ways
 
 
 def _plan(filling: _Filling, nodes: int, z: float, bound: float) -> ArcPlan:

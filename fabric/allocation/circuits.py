@@ -197,13 +197,13 @@ def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
 def _alike(relative: FloatArray) -> FloatArray:
     """Round values up in groups: from the greatest on, those at most ``_ALIKE`` below it become it."""
     values, which = np.unique(-relative, return_inverse=True)
-    found = -values
+    levels = -values
     first = 0
-    while first < len(found):
-        last = int(np.searchsorted(values, -found[first] * (1 - _ALIKE), side="right"))
-        found[first:last] = found[first]
+    while first < len(levels):
+        last = int(np.searchsorted(values, -levels[first] * (1 - _ALIKE), side="right"))
+        levels[first:last] = levels[first]
         first = last
-    return found[which]
+    return levels[which]
 
 
 def _for_greatest_z(pairs: _Pairs) -> IntArray:

@@ -38,14 +38,17 @@ def sent_in_steps(steps: Steps, vector_bytes: float) -> FloatArray:
 
     ``vector_bytes``: of the vector of the collective.
     """
-    found = np.zeros((steps.world_size, steps.world_size))
+    sent_bytes = np.zeros((steps.world_size, steps.world_size))
     for step in steps:
-        np.add.at(found, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
-    return found
+        np.add.at(sent_bytes, (step.sources, step.destinations), step.count * vector_bytes / steps.chunks)
+    return sent_bytes
 
 
-def placed(found: npt.NDArray[Any], at: Sequence[int] | IntArray, gpus: int) -> FloatArray:
-    """Return the values [ranks, ranks] as [gpus, gpus], by numbers of all GPUs; rank i is on ``at[i]``."""
-    demand, numbers = np.zeros((gpus, gpus)), np.asarray(at, dtype=np.int64)
-    demand[numbers[:, None], numbers] = found
+def placed(values: npt.NDArray[Any], gpu_of_rank: Sequence[int] | IntArray, gpus: int) -> FloatArray:
+    """Return the values [ranks, ranks] as [gpus, gpus], by numbers of all GPUs.
+
+    Rank i is on GPU number ``gpu_of_rank[i]``.
+    """
+    demand, numbers = np.zeros((gpus, gpus)), np.asarray(gpu_of_rank, dtype=np.int64)
+    demand[numbers[:, None], numbers] = values
     return demand

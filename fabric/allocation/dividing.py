@@ -54,10 +54,10 @@ class PlanesDivider:
     """Circuits of parallel switches. Raises ValueError, too, naming the GPU that has more partners than there
     are switches; not where the switches are set again and again, as then somebody's turn comes later."""
 
-    def __init__(self, one: ParallelOcs) -> None:
-        self.rate_bps = one.circuit_bps
-        self._switches = one.switches
-        self._shot = single_shot if one.interval_s is None else patient_shot
+    def __init__(self, interconnect: ParallelOcs) -> None:
+        self.rate_bps = interconnect.circuit_bps
+        self._switches = interconnect.switches
+        self._shot = single_shot if interconnect.interval_s is None else patient_shot
 
     def counts(self, demand: FloatArray) -> IntArray:
         return self._shot(demand, self._switches).counts
@@ -76,9 +76,9 @@ class PlanesDivider:
 class RingDivider:
     """Lightpaths of a ring of wavelengths; a pair may go without any where they do not suffice for all."""
 
-    def __init__(self, one: DemandRing) -> None:
-        self.rate_bps = one.wavelength_bps
-        self._decisions = Decisions(one.wavelengths)
+    def __init__(self, ring: DemandRing) -> None:
+        self.rate_bps = ring.wavelength_bps
+        self._decisions = Decisions(ring.wavelengths)
 
     def counts(self, demand: FloatArray) -> IntArray:
         return self._decisions.decide(demand).counts()

@@ -37,22 +37,22 @@ def one_shot(
     left = check_demand(demand).copy()
     n = len(left)
     members = [group for group in groups if len(group) > 1]
-    found = np.full((degree, n), -1, dtype=np.int64)
+    table = np.full((degree, n), -1, dtype=np.int64)
     rings = _ring_ports(degree, group_bytes * sum(map(len, members)), float(left.sum()))
     for ranks in members:
         for port, stride in zip(range(rings), itertools.cycle(strides(len(ranks), rings)), strict=False):
-            found[port, ranks] = np.roll(ranks, -stride)
+            table[port, ranks] = np.roll(ranks, -stride)
     for port in range(rings, degree):
-        found[port] = _matching(left)
-        served = np.flatnonzero(found[port] >= 0)
-        left[served, found[port, served]] /= 2
+        table[port] = _matching(left)
+        served = np.flatnonzero(table[port] >= 0)
+        left[served, table[port, served]] /= 2
     takes_part = np.flatnonzero(left.sum(axis=0) + left.sum(axis=1))
     active = np.unique(np.concatenate([takes_part, *members]))
     if not len(active):
         active = np.arange(n)
-    if not hangs_together(found, active):
-        found[-1, active] = np.roll(active, -1)
-    return found
+    if not hangs_together(table, active):
+        table[-1, active] = np.roll(active, -1)
+    return table
 
 
 def circuits(ports: IntArray) -> IntArray:
@@ -62,8 +62,8 @@ def circuits(ports: IntArray) -> IntArray:
     """
     n = ports.shape[1]
     port, source = np.nonzero(ports >= 0)
-    found = np.bincount(source * n + ports[port, source], minlength=n * n)
-    return found.reshape(n, n).astype(np.int64)
+    counts = np.bincount(source * n + ports[port, source], minlength=n * n)
+    return counts.reshape(n, n).astype(np.int64)
 
 
 def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
@@ -75,11 +75,11 @@ def hangs_together(ports: IntArray, among: IntArray | None = None) -> bool:
     return len(np.unique(of if among is None else of[among])) == 1
 
 
-def _ring_ports(degree: int, in_rings: float, others: float) -> int:
+def _ring_ports(degree: int, in_rings: float, other_bytes: float) -> int:
     if not in_rings:
         return 0
-    share = round(degree * in_rings / (in_rings + others))
-    return min(max(share, 1), max(degree - (others > 0), 1))
+    share = round(degree * in_rings / (in_rings + other_bytes))
+    return min(max(share, 1), max(degree - (other_bytes > 0), 1))
 
 
 def _matching(left: npt.NDArray[np.float64]) -> IntArray:

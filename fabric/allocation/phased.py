@@ -11,8 +11,8 @@ from ringlight.fabric.phases import Phase
 from ringlight.fabric.planes.divided.lightpaths import Lightpath, Paths
 
 
-def phase_paths(divider: Divider, phase: Phase, at: Sequence[int]) -> Paths:
-    """Return the lightpaths of a phase, rank i on GPU number ``at[i]``.
+def phase_paths(divider: Divider, phase: Phase, gpu_of_rank: Sequence[int]) -> Paths:
+    """Return the lightpaths of a phase, rank i on GPU number ``gpu_of_rank[i]``.
 
     Raises ValueError naming the rank that sends to more others than it can have light to.
     """
@@ -21,7 +21,7 @@ def phase_paths(divider: Divider, phase: Phase, at: Sequence[int]) -> Paths:
     for (source, destination), size in phase.demand.items():
         demand[place[source], place[destination]] += size
     paths = divider.division(demand).paths
-    gpus = [at[rank] for rank in phase.ranks]
+    gpus = [gpu_of_rank[rank] for rank in phase.ranks]
     return {(gpus[source], gpus[destination]): own for (source, destination), own in paths.items()}
 
 
@@ -60,8 +60,8 @@ class Lit:
     @property
     def paths(self) -> Paths:
         """All that stands."""
-        found: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
+        lightpaths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
         for (source, port), destination in sorted(self._to.items()):
             pair = (source, destination)
-            found[pair] = (*found.get(pair, ()), Lightpath(port))
-        return found
+            lightpaths[pair] = (*lightpaths.get(pair, ()), Lightpath(port))
+        return lightpaths

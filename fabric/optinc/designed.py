@@ -192,8 +192,10 @@ def _carries(hidden: _Hidden, coding: Coding, values: list[Form], layers: int) -
 
 def _symbols(hidden: _Hidden, coding: Coding, values: list[Form]) -> list[Form]:
     """PAM4 symbols from digits of base b; what else there is, as it is."""
-    at = range(LEVELS, LEVELS**coding.group, LEVELS)
-    values, steps_of = hidden.add(values, [_Stairs(value, 1.0, at) for value in values[: coding.inputs]])
+    thresholds = range(LEVELS, LEVELS**coding.group, LEVELS)
+    values, steps_of = hidden.add(
+        values, [_Stairs(value, 1.0, thresholds) for value in values[: coding.inputs]]
+    )
     symbols: list[Form] = []
     for value, steps in zip(values, steps_of, strict=False):
         # floor(value / 4^i) is the sum of the steps at multiples of 4^i

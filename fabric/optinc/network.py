@@ -284,8 +284,8 @@ def _factors(
         raise ValueError("noise and mismatch need a generator to draw them from")
     if not signals.mismatch or random is None:
         return None
-    found: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(coding.servers)
-    return found
+    factors: NDArray[np.float64] = 1 + signals.mismatch * random.standard_normal(coding.servers)
+    return factors
 
 
 def _entering(
@@ -297,16 +297,16 @@ def _entering(
 ) -> NDArray[np.float64]:
     """The inputs A_k (n, K) as they enter, of combinations (n, K) in whole numbers."""
     if factors is None:
-        found = light(whole, coding)
+        inputs = light(whole, coding)
     else:
         assert random is not None
-        found = light(_parts_of_servers(whole, coding, random) @ factors, coding)
-    found = found * (1 + signals.scale)
+        inputs = light(_parts_of_servers(whole, coding, random) @ factors, coding)
+    inputs = inputs * (1 + signals.scale)
     if signals.transmitters and random is not None:
         # A group adds symbols that are worth 1, 4, 16 … levels; P adds the servers and divides by N.
         deviation = math.sqrt(sum(LEVELS ** (2 * place) for place in range(coding.group)) / coding.servers)
-        found = found + signals.transmitters * deviation * random.standard_normal(found.shape)
-    return found
+        inputs = inputs + signals.transmitters * deviation * random.standard_normal(inputs.shape)
+    return inputs
 
 
 def _parts_of_servers(
@@ -318,8 +318,8 @@ def _parts_of_servers(
     """
     most = (np.array(coding.input_values, np.int64) - 1) // coding.servers
     left, parts = whole, []
-    for others in reversed(range(coding.servers)):
-        lowest, highest = np.maximum(0, left - others * most), np.minimum(most, left)
+    for later in reversed(range(coding.servers)):
+        lowest, highest = np.maximum(0, left - later * most), np.minimum(most, left)
         parts.append(random.integers(lowest, highest, endpoint=True))
         left = left - parts[-1]
     return random.permuted(np.stack(parts, axis=-1), axis=-1)

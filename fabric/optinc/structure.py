@@ -110,7 +110,7 @@ def area_ratio(structure: Structure, *, biases: bool = False) -> float:
     With ``biases`` the interferometers for the light of biases count on both sides.
     """
     both = (structure, Structure(structure.coding, structure.sizes, frozenset()))
-    ours, whole = (mzis(one) + (bias_mzis(one) if biases else 0) for one in both)
+    ours, whole = (mzis(unit) + (bias_mzis(unit) if biases else 0) for unit in both)
     return ours / whole
 
 

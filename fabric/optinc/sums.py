@@ -58,14 +58,14 @@ def pack(numbers: NDArray[Any], width: int) -> Words:
     lane = _lane(width)
     in_word = _WORD_BITS // lane
     groups = group_count(numbers.size)
-    found = np.empty((groups, width), _WORD)
+    words = np.empty((groups, width), _WORD)
     for start in range(0, groups, _AT_ONCE):
-        part = found[start : start + _AT_ONCE]
+        part = words[start : start + _AT_ONCE]
         own = numbers[start * GROUP : (start + len(part)) * GROUP]
         folded = np.zeros(len(part) * GROUP, f"<u{lane // 8}")
         folded[: own.size] = own
         _put(_fold(folded, width).reshape(len(part), -1).T, in_word * width, part)
-    return found.ravel()
+    return words.ravel()
 
 
 def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
@@ -78,14 +78,14 @@ def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
         raise ValueError(f"{size} numbers of {width} bits are {groups * width} words, not {words.size}")
     lane = _lane(width)
     in_word = _WORD_BITS // lane
-    found = np.empty((groups, GROUP), f"u{lane // 8}")
+    numbers = np.empty((groups, GROUP), f"u{lane // 8}")
     for start in range(0, groups, _AT_ONCE):
-        part = found[start : start + _AT_ONCE]
+        part = numbers[start : start + _AT_ONCE]
         folded = _get(
             words[start * width : (start + len(part)) * width].reshape(len(part), -1), in_word * width
         )
         part[:] = _unfold(folded, width).reshape(part.shape)
-    return found.ravel()[:size]
+    return numbers.ravel()[:size]
 
 
 def _lane(width: int) -> int:
@@ -160,5 +160,5 @@ def add(into: Words, what: Words) -> None:
 
 def mean(sums: NDArray[Any], bits: int, ranks: int) -> NDArray[Any]:
     """Return floor(sum / ranks) as codes of ``bits``."""
-    found: NDArray[Any] = (sums // sums.dtype.type(ranks)).astype(code_type(bits))
-    return found
+    means: NDArray[Any] = (sums // sums.dtype.type(ranks)).astype(code_type(bits))
+    return means

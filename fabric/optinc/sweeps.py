@@ -60,14 +60,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(min(values), float(median(values)), max(values), len(values))
 
 
-def harmless(found: Sequence[tuple[float, Spread]]) -> float | None:
+def harmless(spreads: Sequence[tuple[float, Spread]]) -> float | None:
     """Return the hardest of the values up to which nothing is wrong with any seed.
 
     The values are given from the mildest on. The result has their unit, and is None if the mildest already
     does harm.
     """
     last = None
-    for value, shares in found:
+    for value, shares in spreads:
         if shares.maximum:
             break
         last = value
@@ -77,5 +77,5 @@ def harmless(found: Sequence[tuple[float, Spread]]) -> float | None:
 def _share(on: OnMeshes, coding: Coding, index: NDArray[Any], physics: Physics, seed: int) -> float:
     random = np.random.default_rng(seed)
     network = as_network(on, physics.meshes, random)
-    found = wrong_among(network, coding, index, signals=physics.signals, random=random)
-    return found.wrong / found.inputs
+    counted = wrong_among(network, coding, index, signals=physics.signals, random=random)
+    return counted.wrong / counted.inputs

@@ -152,7 +152,7 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
     if magic != _MAGIC:
         raise WireError(f"a message begins with {magic!r}, not {_MAGIC!r}")
     try:
-        found = Header(FrameKind(kind), Position(collective, frame), count)
+        head = Header(FrameKind(kind), Position(collective, frame), count)
     except ValueError:
         raise WireError(f"there is no message of kind {kind}") from None
     most = {
@@ -161,10 +161,10 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
         FrameKind.CODES: MOST_CODES,
         FrameKind.ANSWER: MOST_CODES,
         FrameKind.ERROR: _RANK.size + MOST_CAUSE,
-    }[found.kind]
+    }[head.kind]
     if count > most:
-        raise WireError(f"{found.kind.name} with a count of {count}: at most {most}")
-    return found
+        raise WireError(f"{head.kind.name} with a count of {count}: at most {most}")
+    return head
 
 
 def body_bytes(head: Header, form: Form) -> int:
@@ -172,11 +172,13 @@ def body_bytes(head: Header, form: Form) -> int:
     return form.bytes_of(head.count) if head.kind in (FrameKind.CODES, FrameKind.ANSWER) else head.count
 
 
-def hello(said: Hello) -> bytes:
+def hello(message: Hello) -> bytes:
     """Return the message HELLO."""
-    form = said.form
-    body = _HELLO.pack(VERSION, said.rank, said.servers, form.bits, form.parts % 256, said.block, said.frame)
-    return header(FrameKind.HELLO, said.needs, len(body)) + body
+    form = message.form
+    body = _HELLO.pack(
+        VERSION, message.rank, message.servers, form.bits, form.parts % 256, message.block, message.frame
+    )
+    return header(FrameKind.HELLO, message.needs, len(body)) + body
 
 
 def read_hello(head: Header, body: bytes) -> Hello:

@@ -54,6 +54,6 @@ def inject(codes: NDArray[Any], errors: Errors, bits: int, random: np.random.Gen
     """
     wrong = np.flatnonzero(random.random(codes.size) < errors.wrong)
     off = random.choice(list(errors.shares), size=wrong.size, p=list(errors.shares.values()))
-    found = codes.copy()
-    found.flat[wrong] = np.clip(codes.flat[wrong].astype(np.int64) + off, 0, 2**bits - 1)
-    return found
+    damaged = codes.copy()
+    damaged.flat[wrong] = np.clip(codes.flat[wrong].astype(np.int64) + off, 0, 2**bits - 1)
+    return damaged

@@ -27,8 +27,8 @@ def candidates(fabric: Fabric, ranks: Sequence[str] = ()) -> list[Plane]:
     """
     if ranks:
         return [plane for plane in lit_planes(fabric) if not set(ranks).isdisjoint(plane.nodes)]
-    lit = fabric.gpus.keys() <= fabric.onics.keys() or fabric.interconnect is not None
-    return lit_planes(fabric) if lit else []
+    all_lit = fabric.gpus.keys() <= fabric.onics.keys() or fabric.interconnect is not None
+    return lit_planes(fabric) if all_lit else []
 
 
 def plane_of(fabric: Fabric, ranks: Sequence[str] = (), collective: str = "") -> Plane:

@@ -94,16 +94,16 @@ class Header:
     """The first line: its word, its numbers by key."""
 
     word: str
-    said: Mapping[str, Sequence[int]]
+    values: Mapping[str, Sequence[int]]
 
     def number(self, *keys: str, default: int = 1) -> int:
         """Return the first number of the first of these keys that is there; else ``default``."""
-        return next((self.said[key][0] for key in keys if self.said.get(key)), default)
+        return next((self.values[key][0] for key in keys if self.values.get(key)), default)
 
     @property
     def is_simai(self) -> bool:
         """SimAI's header has what ASTRA-sim's has no word for."""
-        return bool({"ep", "pp", "ga", "all_gpus"} & self.said.keys())
+        return bool({"ep", "pp", "ga", "all_gpus"} & self.values.keys())
 
 
 def read(
@@ -171,17 +171,17 @@ def _header(number: int, words: list[str]) -> Header:
         raise _Mistake(
             number, f"{printable(word)} is no parallelism; there are {', '.join(POLICIES)}, {CUSTOMIZED}"
         )
-    said: dict[str, list[int]] = {}
+    values: dict[str, list[int]] = {}
     key = "DLRM_LAST_BOTTOM_LAYER" if word.startswith("HYBRID_DLRM") else ""
-    for one in rest:
-        if one.endswith(":") or one == "pp_comm":
-            key = one.removesuffix(":")
-            said[key] = []
+    for part in rest:
+        if part.endswith(":") or part == "pp_comm":
+            key = part.removesuffix(":")
+            values[key] = []
         elif key:
-            said.setdefault(key, []).append(_whole(number, printable(key), one, 1 << 50))
+            values.setdefault(key, []).append(_whole(number, printable(key), part, 1 << 50))
         else:
-            raise _Mistake(number, f"{printable(one)} belongs to nothing")
-    return Header(word, said)
+            raise _Mistake(number, f"{printable(part)} belongs to nothing")
+    return Header(word, values)
 
 
 def _whole(line: int, what: str, word: str, limit: int) -> int:
@@ -203,10 +203,10 @@ def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
     if policy is None:
         raise _Mistake(line, f"{printable(words[_FIELDS])} is no parallelism")
 
-    def phase(at: int) -> Phase:
-        seconds = _whole(line, "a time", words[at], 1 << 50) * unit_s
-        kind, group = _type(line, words[at + 1])
-        return Phase(seconds, kind, group, _whole(line, "a size", words[at + 2], 1 << 49))
+    def phase(first: int) -> Phase:
+        seconds = _whole(line, "a time", words[first], 1 << 50) * unit_s
+        kind, group = _type(line, words[first + 1])
+        return Phase(seconds, kind, group, _whole(line, "a size", words[first + 2], 1 << 49))
 
     delay_s = _whole(line, "the delay", words[11], 1 << 50) * unit_s
     return Layer(line, words[0], phase(2), phase(5), phase(8), delay_s, policy)
@@ -216,7 +216,7 @@ def _type(line: int, word: str) -> tuple[str, str]:
     """Kind and group of a type of communication."""
     if word == "NONE":
         return "", ""
-    ending = next((one for one in _ENDINGS if word.endswith(one)), "")
+    ending = next((suffix for suffix in _ENDINGS if word.endswith(suffix)), "")
     kind = _KINDS.get(word.removesuffix(ending))
     if kind is None:
         raise _Mistake(
@@ -406,7 +406,7 @@ def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
     for number in reversed(range(len(layers))):
         layer = layers[number]
         if number in asking:
-            begin = max((one for one in checkpoints if one <= number), default=None)
+            begin = max((checkpoint for checkpoint in checkpoints if checkpoint <= number), default=None)
             if begin is None:
                 raise _Mistake(1, f"layer {number} is to begin at a checkpoint, and there is none before it")
             for again in layers[begin:number]:
@@ -419,8 +419,8 @@ def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 def _listed(header: Header, key: str, layers: int) -> set[int]:
     """Layers that a header lists after their number."""
-    count, *listed = header.said.get(key) or [0]
-    if count != len(listed) or any(one >= layers for one in listed):
+    count, *listed = header.values.get(key) or [0]
+    if count != len(listed) or any(entry >= layers for entry in listed):
         raise _Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
     return set(listed)
 

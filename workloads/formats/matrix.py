@@ -69,8 +69,8 @@ def _row(path: Path, number: int, line: str) -> tuple[int, ...]:
 
 def write(workload: Workload, path: Path) -> None:
     """Writes :func:`workloads.traffic.traffic`, and reads it again. Raises ValueError."""
-    found = traffic(workload)
-    lines = [",".join(map(str, row)) for row in found.tolist()]
+    matrix = traffic(workload)
+    lines = [",".join(map(str, row)) for row in matrix.tolist()]
     write_bytes(path, ("\n".join(lines) + "\n").encode())
-    if not np.array_equal(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), found):
+    if not np.array_equal(np.loadtxt(path, dtype=np.int64, delimiter=",", ndmin=2), matrix):
         raise ValueError(f"{path}: what was written is not what is read from it")

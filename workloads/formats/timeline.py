@@ -83,12 +83,12 @@ def _events(spans: Iterable[Span]) -> Iterator[str]:
         yield f"{{{','.join(fields)}}}"
 
 
-def _about(what: str, pid: int, tid: int, said: str) -> str:
+def _about(what: str, pid: int, tid: int, arguments: str) -> str:
     """Return an event with the name of a process or a thread, or its place.
 
     Places are in the order in which they come.
     """
-    return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{said}}}}}'
+    return f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"{what}","args":{{{arguments}}}}}'
 
 
 @lru_cache(1 << 14)

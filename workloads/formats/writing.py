@@ -57,13 +57,15 @@ def _as_chakra(workload: Workload, path: Path) -> list[Path]:
 
 def _check_read(workload: Workload, read: Workload, path: Path) -> None:
     """Raises ValueError where two workloads differ in what they come to."""
-    wanted, found = summary(workload), summary(read)
+    written, reread = summary(workload), summary(read)
     for what in ("ranks", "operations", "kinds", "collectives"):
-        if getattr(wanted, what) != getattr(found, what):
+        if getattr(written, what) != getattr(reread, what):
             raise ValueError(f"{path}: what was written is not what is read from it: its {what} differ")
-    sent, received = ({key: part.sent for key, part in one.traffic.items()} for one in (wanted, found))
+    sent, received = (
+        {key: part.sent for key, part in digest.traffic.items()} for digest in (written, reread)
+    )
     if sent != received:
         raise ValueError(f"{path}: what was written is not what is read from it: its bytes differ")
-    times, again = (np.append(one.seconds, one.flops) for one in (wanted, found))
+    times, again = (np.append(digest.seconds, digest.flops) for digest in (written, reread))
     if not np.allclose(times, again, rtol=1e-9, atol=0, equal_nan=True):
         raise ValueError(f"{path}: what was written is not what is read from it: its times differ")

@@ -78,8 +78,8 @@ def note_of(file: bytes, text: str | bytes) -> Note:
         note = Note(**json.loads(text))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the note beside it: {error}") from None
-    if (found := hashlib.sha256(file).hexdigest()) != note.sha256:
-        raise ValueError(f"the note beside it is of another file: sha256 {note.sha256}, this is {found}")
+    if (digest := hashlib.sha256(file).hexdigest()) != note.sha256:
+        raise ValueError(f"the note beside it is of another file: sha256 {note.sha256}, this is {digest}")
     return note
 
 

@@ -61,7 +61,7 @@ def averagers(fabric: Fabric, ranks: Sequence[str]) -> AveragerPlane:
     if not ranks:
         raise Misfit("gpus", "which averager a job has depends on its GPUs; give ranks")
     try:
-        found = averaging_of(fabric, ranks)
+        averaging = averaging_of(fabric, ranks)
     except ValueError as error:
         raise Misfit("collective", error) from None
-    return AveragerPlane(fabric, (found.above or found.first[0]).name, found.servers, found)
+    return AveragerPlane(fabric, (averaging.above or averaging.first[0]).name, averaging.servers, averaging)

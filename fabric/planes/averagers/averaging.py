@@ -91,12 +91,12 @@ class Averaging:
         hops = self.hops
         whole = [hop.seconds(FRAME, share) for hop in hops]
         rest = [hop.seconds(last, share) if last or not frames else 0.0 for hop in hops]
-        found = sum(rest)
-        for at in range(len(hops) if frames else 0):
-            # The last whole frame is through hop ``at``; what is left goes on from there.
-            most = max(whole[: at + 1])
-            found = max(found, sum(whole[: at + 1]) + (frames - 1) * most + sum(rest[at:]))
-        return found + len(hops) * latency_s
+        total_s = sum(rest)
+        for number in range(len(hops) if frames else 0):
+            # The last whole frame is through hop ``number``; what is left goes on from there.
+            most = max(whole[: number + 1])
+            total_s = max(total_s, sum(whole[: number + 1]) + (frames - 1) * most + sum(rest[number:]))
+        return total_s + len(hops) * latency_s
 
 
 def scale_bytes(gradient_bytes: int) -> int:
@@ -119,16 +119,16 @@ def scale_steps(ranks: int) -> Steps:
 
     Each rank gets all exponents of its part of the blocks, then sends the largest to the others.
     """
-    others = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
-    sources, destinations = (frozen([pair[end] for pair in others]) for end in (0, 1))
-    ones = frozen(np.ones(len(others)))
+    pairs = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
+    sources, destinations = (frozen([pair[end] for pair in pairs]) for end in (0, 1))
+    ones = frozen(np.ones(len(pairs)))
 
     def make() -> Iterator[Step]:
-        if others:
+        if pairs:
             yield Step(sources, destinations, destinations, ones, "reduce")
             yield Step(sources, destinations, sources, ones, "replace")
 
-    return Steps("scales", ranks, ranks, 2 if others else 0, make)
+    return Steps("scales", ranks, ranks, 2 if pairs else 0, make)
 
 
 def coding(averager: Averager, above: Averager | None = None, below: Averager | None = None) -> Coding:
@@ -147,12 +147,12 @@ def structure_of(averager: Averager) -> Structure | None:
     Return None if none are known for its bits and ports. Raises ValueError for a layer that is not there, or
     that cannot be cut into squares.
     """
-    for found in CASES.values():
-        if found.coding == Coding(averager.bits, averager.ports):
+    for structure in CASES.values():
+        if structure.coding == Coding(averager.bits, averager.ports):
             if averager.approximated is None:
-                return found
+                return structure
             first, last = averager.approximated
-            return replace(found, approximated=frozenset(range(first, last + 1)))
+            return replace(structure, approximated=frozenset(range(first, last + 1)))
     return None
 
 
@@ -163,19 +163,23 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
     """
     if not fabric.averagers:
         raise ValueError("the fabric has no averagers")
-    at = {cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables}
+    averager_of = {
+        cable.a.node: averager for averager in fabric.averagers.values() for cable in averager.cables
+    }
     tops: dict[str, str] = {}
     for gpu in ranks:
-        if gpu not in at:
+        if gpu not in averager_of:
             raise ValueError(f"GPU {gpu} is plugged into no averager")
-        top = at[gpu]
-        tops[at.get(top.name, top).name] = gpu
+        top = averager_of[gpu]
+        tops[averager_of.get(top.name, top).name] = gpu
     if len(tops) > 1:
-        (one, first), (other, second) = list(tops.items())[:2]
-        raise ValueError(f"GPU {first} is on averager {one}, GPU {second} on {other}, and none is above both")
+        (lower, first), (other, second) = list(tops.items())[:2]
+        raise ValueError(
+            f"GPU {first} is on averager {lower}, GPU {second} on {other}, and none is above both"
+        )
     top = fabric.averagers[next(iter(tops))]
     below = tuple(fabric.averagers[name] for name in _below(top) if name in fabric.averagers)
-    servers = tuple(name for one in below or (top,) for name in _below(one))
+    servers = tuple(name for lower in below or (top,) for name in _below(lower))
     if set(servers) != set(ranks):
         lacking = next(gpu for gpu in servers if gpu not in ranks)
         raise ValueError(
@@ -186,7 +190,7 @@ def averaging_of(fabric: Fabric, ranks: Sequence[str]) -> Averaging:
 
 def not_ideal(fabric: Fabric) -> str | None:
     """Return the key of the first averager whose light is not ideal; None if there is none."""
-    names = (name for name, one in fabric.averagers.items() if not one.imperfect.ideal)
+    names = (name for name, averager in fabric.averagers.items() if not averager.imperfect.ideal)
     return next((f"averagers.{name}.imperfect" for name in names), None)
 
 

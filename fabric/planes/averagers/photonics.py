@@ -30,7 +30,7 @@ def network_of(averager: Averager) -> Network | None:
     structure = structure_of(averager)
     if averager.network == "exact" or structure is None:
         return None
-    (case,) = (name for name, found in CASES.items() if found.coding == structure.coding)
+    (case,) = (name for name, known in CASES.items() if known.coding == structure.coding)
     return _weights(averager.network, case) if structure == CASES[case] else None
 
 
@@ -55,7 +55,7 @@ def errors_of(averager: Averager) -> Wrong | None:
 
 @lru_cache(maxsize=512)
 def _errors(name: str, structure: Structure, light: Imperfect) -> Wrong:
-    (case,) = (name for name, found in CASES.items() if found == structure)
+    (case,) = (name for name, known in CASES.items() if known == structure)
     network, coding = _weights(name, case), structure.coding
     random = np.random.default_rng(light.seed)
     if light.ideal:
@@ -80,15 +80,15 @@ def meshes_of(averager: Averager) -> OnMeshes | None:
     structure = structure_of(averager)
     if structure is None or network_of(averager) is None:
         return None
-    (case,) = (name for name, found in CASES.items() if found == structure)
+    (case,) = (name for name, known in CASES.items() if known == structure)
     return _meshes(averager.network, case)
 
 
 def trained_meshes(fabric: Fabric) -> Iterator[OnMeshes]:
     """Yield the meshes of each averager whose network has trained weights."""
     for averager in fabric.averagers.values():
-        if averager.network == "trained" and (found := meshes_of(averager)) is not None:
-            yield found
+        if averager.network == "trained" and (meshes := meshes_of(averager)) is not None:
+            yield meshes
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def carried(averaging: Averaging, gradient_bytes: int) -> Carried:
     """
     codes = gradient_bytes // 4
     frames = -(-codes // FRAME)
-    found = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
+    hop_bytes = [HEADER_BYTES * frames + hop.form.bytes_of(codes) for hop in averaging.hops]
     scales = scales_sent(gradient_bytes, len(averaging.servers))
-    if len(found) == 2:
-        return Carried(found[0], None, None, scales)
-    return Carried(found[0], found[1], found[2], scales)
+    if len(hop_bytes) == 2:
+        return Carried(hop_bytes[0], None, None, scales)
+    return Carried(hop_bytes[0], hop_bytes[1], hop_bytes[2], scales)

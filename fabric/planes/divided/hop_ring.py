@@ -111,16 +111,16 @@ class HopFibres(Planes):
     def passes(
         self, switches: Mapping[str, OpticalSwitch], paths: Paths
     ) -> dict[str, frozenset[CrossConnect]]:
-        wanted: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
+        groups: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
         for (source, destination), own in paths.items():
             for path in own:
                 ahead = (destination - source) % self.ring.gpus
                 hops = ahead if path.port == CLOCKWISE else self.ring.gpus - ahead
                 near, far = (switches[self.switches[place]] for place in (source, destination))
                 out, into = self.ring.fibre(path.port, hops), self.ring.fibre(1 - path.port, hops)
-                wanted[near.name].add(CrossConnect(near.ingress(path.port + 1), near.egress(out)))
-                wanted[far.name].add(CrossConnect(far.ingress(into), far.egress(2 - path.port)))
-        return {name: frozenset(group) for name, group in wanted.items()}
+                groups[near.name].add(CrossConnect(near.ingress(path.port + 1), near.egress(out)))
+                groups[far.name].add(CrossConnect(far.ingress(into), far.egress(2 - path.port)))
+        return {name: frozenset(group) for name, group in groups.items()}
 
 
 def hop_ring_fabric(ring: HopRing, gpus: Sequence[Gpu]) -> Fabric:

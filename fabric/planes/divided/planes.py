@@ -74,10 +74,10 @@ class Planes:
         self, switches: Mapping[str, OpticalSwitch], paths: Paths
     ) -> dict[str, frozenset[CrossConnect]]:
         """Return the cross-connects of every switch for these lightpaths, and no others."""
-        wanted: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
+        groups: dict[str, set[CrossConnect]] = {name: set() for name in self.switches}
         for (source, destination), own in paths.items():
             for path in own:
                 switch = switches[self.switches[path.port]]
                 ends = switch.ingress(source + 1), switch.egress(destination + 1)
-                wanted[switch.name].add(CrossConnect(*ends))
-        return {name: frozenset(group) for name, group in wanted.items()}
+                groups[switch.name].add(CrossConnect(*ends))
+        return {name: frozenset(group) for name, group in groups.items()}

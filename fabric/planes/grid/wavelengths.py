@@ -50,29 +50,29 @@ def colour_pairs(pairs: Iterable[Pair]) -> dict[Pair, int]:
     free at both ends. If there is none, the pairs on an alternating path from its receiver change colours
     (the proof of König's theorem). Time O(pairs * nodes). A pair given twice counts once.
     """
-    wanted = tuple(dict.fromkeys(pairs))
-    senders, receivers = (Counter(pair[end] for pair in wanted) for end in (0, 1))
+    distinct = tuple(dict.fromkeys(pairs))
+    senders, receivers = (Counter(pair[end] for pair in distinct) for end in (0, 1))
     colours = range(max([*senders.values(), *receivers.values()], default=0))
     peer: tuple[dict[tuple[str, int], str], dict[tuple[str, int], str]] = ({}, {})
-    for sender, receiver in wanted:
+    for sender, receiver in distinct:
         free = [[k for k in colours if (n, k) not in peer[end]] for end, n in ((0, sender), (1, receiver))]
         common = next((k for k in free[0] if k in free[1]), None)
         if common is None:
             common, other = free[0][0], free[1][0]
             # The path takes colour ``common`` from the receiver, then ``other``, in turn; it ends, and never
             # at the sender, which has no pair of colour ``common`` to come by.
-            path, end, at = [], 1, receiver
+            path, end, node = [], 1, receiver
             for colour in itertools.cycle((common, other)):
-                found = peer[end].get((at, colour))
-                if found is None:
+                partner = peer[end].get((node, colour))
+                if partner is None:
                     break
-                path.append((end, at, found, colour))
-                end, at = 1 - end, found
-            for end, at, found, colour in path:
-                del peer[end][at, colour], peer[1 - end][found, colour]
-            for end, at, found, colour in path:
+                path.append((end, node, partner, colour))
+                end, node = 1 - end, partner
+            for end, node, partner, colour in path:
+                del peer[end][node, colour], peer[1 - end][partner, colour]
+            for end, node, partner, colour in path:
                 swapped = other if colour == common else common
-                peer[end][at, swapped], peer[1 - end][found, swapped] = found, at
+                peer[end][node, swapped], peer[1 - end][partner, swapped] = partner, node
         peer[0][sender, common], peer[1][receiver, common] = receiver, sender
     return {(sender, receiver): colour for (sender, colour), receiver in peer[0].items()}
 
@@ -89,35 +89,35 @@ def wavelength_map(
     """
     rows: dict[int, dict[int, str]] = {}
     columns: dict[int, dict[int, str]] = {}
-    at = {node: divmod(index, grid.columns) for index, node in enumerate(grid.nodes)}
+    places = {node: divmod(index, grid.columns) for index, node in enumerate(grid.nodes)}
     for node in nodes:
-        if node not in at:
+        if node not in places:
             raise ValueError(f"grid {grid.name} has no node {node}")
-        row, column = at[node]
+        row, column = places[node]
         if column in rows.setdefault(row, {}):
             raise ValueError(f"node {node} is named twice")
         rows[row][column] = node
         columns.setdefault(column, {})[row] = node
-    found: dict[str, dict[str, Reach]] = {node: {} for node in nodes}
+    reaches: dict[str, dict[str, Reach]] = {node: {} for node in nodes}
     if not is_latin(grid):
-        return _coloured(grid, at, found, pairs)
+        return _coloured(grid, places, reaches, pairs)
     by_line = {"row": rows, "column": columns}
     wavelengths = grid.wavelengths
     for port, name in enumerate(lines(grid)):
         ways = [Reach(port, wavelength) for wavelength in range(wavelengths)]
         for line in by_line[name].values():
             for i, a in line.items():
-                of_a = found[a]
+                of_a = reaches[a]
                 for j, b in line.items():
                     if i != j:
                         of_a[b] = ways[(j - i) % wavelengths]
-    return found
+    return reaches
 
 
 def _coloured(
     grid: Grid,
-    at: Mapping[str, tuple[int, int]],
-    found: dict[str, dict[str, Reach]],
+    places: Mapping[str, tuple[int, int]],
+    reaches: dict[str, dict[str, Reach]],
     pairs: Collection[Pair] | None,
 ) -> dict[str, dict[str, Reach]]:
     if pairs is None:
@@ -129,13 +129,13 @@ def _coloured(
     by_switch: dict[tuple[str, int], list[Pair]] = {}
     for a, b in pairs:
         for node in (a, b):
-            if node not in found:
+            if node not in reaches:
                 raise ValueError(f"node {node} is not one of the job's")
-        line = _line(at[a], at[b])
+        line = _line(places[a], places[b])
         if line is None:
             raise ValueError(f"{a} and {b} share neither row nor column")
         # Both ways: an agent grants light only to those that its own map has.
-        by_switch.setdefault((line, at[a][0 if line == "row" else 1]), []).extend([(a, b), (b, a)])
+        by_switch.setdefault((line, places[a][0 if line == "row" else 1]), []).extend([(a, b), (b, a)])
     for (line, index), mine in by_switch.items():
         coloured = colour_pairs(mine)
         needed = 1 + max(coloured.values())
@@ -145,8 +145,8 @@ def _coloured(
                 f"partner of a node; there are {grid.wavelengths}"
             )
         for (a, b), wavelength in coloured.items():
-            found[a][b] = Reach(port_of[line], wavelength)
-    return found
+            reaches[a][b] = Reach(port_of[line], wavelength)
+    return reaches
 
 
 def _line(a: tuple[int, int], b: tuple[int, int]) -> str | None:
@@ -175,16 +175,16 @@ def cross_connects(grid: Grid, fabric: Fabric, ways: Ways) -> dict[str, frozense
     have, and if :func:`check_power` does.
     """
     check_power(fabric, grid)
-    wanted: dict[str, set[CrossConnect]] = {}
+    groups: dict[str, set[CrossConnect]] = {}
     faceplates = {node: sockets(grid, node) for node in ways}
     for a, peers in ways.items():
         for b, way in peers.items():
             near, far = faceplates[a][way.port], faceplates[b][way.port]
             switch = fabric.optical_switches[near.node]
-            wanted.setdefault(near.node, set()).add(
+            groups.setdefault(near.node, set()).add(
                 CrossConnect(switch.ingress(near.number), switch.egress(far.number), way.wavelength)
             )
-    return {name: frozenset(group) for name, group in wanted.items()}
+    return {name: frozenset(group) for name, group in groups.items()}
 
 
 def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ...]:
@@ -195,8 +195,8 @@ def choose_nodes(grid: Grid, free: Collection[str], count: int) -> tuple[str, ..
     """
     if count < 1:
         raise ValueError(f"a job needs at least one node, not {count}")
-    wanted = frozenset(free)
-    usable = [node in wanted for node in grid.nodes]
+    free_nodes = frozenset(free)
+    usable = [node in free_nodes for node in grid.nodes]
     if sum(usable) < count:
         raise ValueError(f"grid {grid.name} has {sum(usable)} free nodes of {len(usable)}, not {count}")
     sides = [

@@ -155,16 +155,16 @@ def assign(step: Step, nodes: int, wavelengths: int, number: int = 0) -> Step:
     A tie goes clockwise. Lightpaths are served in order of their start, longest last among equals (first
     fit). Raises ValueError naming the step and transfer when the wavelengths do not suffice.
     """
-    _, one, of_pair = np.unique(_pairs(step, nodes), return_index=True, return_inverse=True)
-    if len(one) < len(step):
-        alone = replace(step, sources=step.sources[one], destinations=step.destinations[one])
-        found = assign(alone, nodes, wavelengths, number)
-        assert found.wavelengths is not None
-        assert found.clockwise is not None
+    _, first_index, of_pair = np.unique(_pairs(step, nodes), return_index=True, return_inverse=True)
+    if len(first_index) < len(step):
+        alone = replace(step, sources=step.sources[first_index], destinations=step.destinations[first_index])
+        assigned = assign(alone, nodes, wavelengths, number)
+        assert assigned.wavelengths is not None
+        assert assigned.clockwise is not None
         return replace(
             step,
-            wavelengths=frozen(found.wavelengths[of_pair]),
-            clockwise=frozen_bool(found.clockwise[of_pair]),
+            wavelengths=frozen(assigned.wavelengths[of_pair]),
+            clockwise=frozen_bool(assigned.clockwise[of_pair]),
         )
     forward = (step.destinations - step.sources) % nodes
     clockwise = 2 * forward <= nodes
@@ -237,7 +237,7 @@ def at_places(steps: Steps, places: Sequence[int]) -> Steps:
     """
     if list(places) == list(range(steps.world_size)):
         return steps
-    at = np.array(places, dtype=np.int64)
+    place_of_rank = np.array(places, dtype=np.int64)
 
     def make() -> Iterator[Step]:
         # Steps that are alike share their arrays afterwards, too.
@@ -246,8 +246,8 @@ def at_places(steps: Steps, places: Sequence[int]) -> Steps:
         for step in steps:
             if id(step) not in made:
                 ends = [
-                    moved.setdefault(id(one), (one, frozen(at[one])))[1]
-                    for one in (step.sources, step.destinations)
+                    moved.setdefault(id(ranks), (ranks, frozen(place_of_rank[ranks])))[1]
+                    for ranks in (step.sources, step.destinations)
                 ]
                 made[id(step)] = (step, Step(ends[0], ends[1], step.first, step.count, step.op))
             yield made[id(step)][1]
@@ -308,12 +308,12 @@ def collective_on_ring(name: str, nodes: int, wavelengths: int, places: Sequence
     empty, rank i is node i. Raises ValueError for another name, and while iterating if the wavelengths do not
     suffice.
     """
-    found = parse_collective(name)
-    made = compact(unstriped_steps(found, nodes))
+    collective = parse_collective(name)
+    made = compact(unstriped_steps(collective, nodes))
     steps = at_places(made, places) if places else made
-    if found.striped:
+    if collective.striped:
         return striped(steps, wavelengths)
-    return steps if found.algorithm == "wrht" and steps is made else on_ring(steps, wavelengths)
+    return steps if collective.algorithm == "wrht" and steps is made else on_ring(steps, wavelengths)
 
 
 def reach(fabric: Fabric, ring: WdmRing) -> int | None:
@@ -341,7 +341,7 @@ def cross_connects(
     check_wavelengths(step, nodes, ring.wavelengths, number)
     assert step.wavelengths is not None
     assert step.clockwise is not None
-    wanted: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
+    groups: dict[str, set[CrossConnect]] = {name: set() for name in ring.switches}
     rows = zip(
         step.sources.tolist(), step.destinations.tolist(), step.wavelengths.tolist(),
         step.clockwise.tolist(), strict=True,
@@ -349,13 +349,13 @@ def cross_connects(
     for source, destination, wavelength, clockwise in rows:
         add = ADD_CLOCKWISE if clockwise else ADD_COUNTER
         come, go, way = (WEST, EAST, 1) if clockwise else (EAST, WEST, -1)
-        for at in _around(source, destination, way, nodes):
-            name = ring.switches[at]
+        for place in _around(source, destination, way, nodes):
+            name = ring.switches[place]
             switch = fabric.optical_switches[name]
-            ingress = add if at == source else come
-            egress = add if at == destination else go
-            wanted[name].add(CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength))
-    return {name: frozenset(group) for name, group in wanted.items()}
+            ingress = add if place == source else come
+            egress = add if place == destination else go
+            groups[name].add(CrossConnect(switch.ingress(ingress), switch.egress(egress), wavelength))
+    return {name: frozenset(group) for name, group in groups.items()}
 
 
 def _around(source: int, destination: int, way: int, nodes: int) -> Sequence[int]:
@@ -442,16 +442,16 @@ def plan_ring(fabric: Fabric, ring: WdmRing, steps: Steps, ranks: Sequence[str] 
                 )
             now.add((sender, receiver))
         pairs.append(frozenset(now))
-    lit = {switch: [step[switch] for step in needed] for switch in ring.switches}
+    by_switch = {switch: [step[switch] for step in needed] for switch in ring.switches}
     if ring.reconfigure == "changed-only":
-        lit = {switch: _retained(own) for switch, own in lit.items()}
+        by_switch = {switch: _retained(own) for switch, own in by_switch.items()}
     return RingPlan(
         ring.name,
         nodes,
         ring.switches,
         transmit,
         tuple(
-            RingStep(now, {switch: lit[switch][number] for switch in ring.switches})
+            RingStep(now, {switch: by_switch[switch][number] for switch in ring.switches})
             for number, now in enumerate(pairs)
         ),
         ring.reconfigure,
@@ -464,12 +464,12 @@ def _retained(needed: Sequence[frozenset[CrossConnect]]) -> list[frozenset[Cross
     After the last step comes the first. So the first round only finds out with what the first step starts.
     """
     held: frozenset[CrossConnect] = frozenset()
-    found = []
+    rounds = []
     for group in [*needed, *needed]:
         changes = plan_changes(held, group, Mode.UPDATE)
         held = changes.keep | changes.add
-        found.append(held)
-    return found[len(needed) :]
+        rounds.append(held)
+    return rounds[len(needed) :]
 
 
 def set_up_steps(plan: RingPlan) -> tuple[bool, ...]:

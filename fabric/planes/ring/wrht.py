@@ -176,7 +176,7 @@ def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
     a node less, and its half serves A and B themselves; with an even number A and B take one fibre's whole
     turn on a further wavelength, the clockwise and the other in turn.
     """
-    found: list[Lightpath] = []
+    paths: list[Lightpath] = []
     used = 0
     half_free: int | None = None
     # From the innermost pair outwards: the order in which wavelengths are handed out.
@@ -195,19 +195,19 @@ def exchange_lightpaths(nodes: Sequence[int]) -> list[Lightpath]:
             for side, start, end in ((near, a, b), (far, b, a)):
                 if index < len(side):
                     x = side[index]
-                    found += [Lightpath(start, x, lane, True), Lightpath(x, end, lane, True)]
-                    found += [Lightpath(end, x, lane, False), Lightpath(x, start, lane, False)]
+                    paths += [Lightpath(start, x, lane, True), Lightpath(x, end, lane, True)]
+                    paths += [Lightpath(end, x, lane, False), Lightpath(x, start, lane, False)]
         used += max(len(near), len(far))
         if k % 2:
             # ``near`` has one node less than ``far``: its half of the last wavelength is free.
-            found += [Lightpath(a, b, used - 1, True), Lightpath(b, a, used - 1, False)]
+            paths += [Lightpath(a, b, used - 1, True), Lightpath(b, a, used - 1, False)]
         elif half_free is None:
-            found += [Lightpath(a, b, used, True), Lightpath(b, a, used, True)]
+            paths += [Lightpath(a, b, used, True), Lightpath(b, a, used, True)]
             half_free, used = used, used + 1
         else:
-            found += [Lightpath(a, b, half_free, False), Lightpath(b, a, half_free, False)]
+            paths += [Lightpath(a, b, half_free, False), Lightpath(b, a, half_free, False)]
             half_free = None
-    return found
+    return paths
 
 
 def wrht(

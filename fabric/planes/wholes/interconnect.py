@@ -108,20 +108,20 @@ def of_blocks(lattice: Lattice) -> Cluster:
     return Cluster((math.prod(lattice.sides),), (), (), lattice=lattice)
 
 
-def slowed(one: Kind, time: float, rate: float) -> Kind:
+def slowed(kind: Kind, time: float, rate: float) -> Kind:
     """Return the interconnect as emulated: times multiplied by ``time``, rates divided by ``rate``."""
-    assert is_dataclass(one)
-    assert not isinstance(one, type)
+    assert is_dataclass(kind)
+    assert not isinstance(kind, type)
     changed: dict[str, Any] = {}
-    for field in fields(one):
-        value = getattr(one, field.name)
+    for field in fields(kind):
+        value = getattr(kind, field.name)
         if is_dataclass(value):
             changed[field.name] = slowed(value, time, rate)
         elif value is not None and field.name.endswith("_bps"):
             changed[field.name] = value / rate
         elif value is not None and field.name.endswith("_s"):
             changed[field.name] = value * time
-    return replace(one, **changed)
+    return replace(kind, **changed)
 
 
 def of_circuits(gpus: int, switches: int) -> Counts:

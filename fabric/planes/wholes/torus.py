@@ -33,11 +33,11 @@ class Torus:
     @cached_property
     def port(self) -> tuple[tuple[int, int], ...]:
         """Forward and backward port of each dimension."""
-        found, first = [], 0
+        pairs, first = [], 0
         for side in self.sides:
-            found.append((first, first + (side > 2)))
-            first = found[-1][1] + 1
-        return tuple(found)
+            pairs.append((first, first + (side > 2)))
+            first = pairs[-1][1] + 1
+        return tuple(pairs)
 
     @property
     def ports(self) -> int:
@@ -64,9 +64,9 @@ class Torus:
         """Return the GPU at the other end of a GPU's port."""
         dimension = next(d for d, pair in enumerate(self.port) if port in pair)
         side, stride = self.sides[dimension], self.strides[dimension]
-        at = gpu // stride % side
+        position = gpu // stride % side
         onwards = 1 if port == self.port[dimension][0] else -1
-        return gpu + ((at + onwards) % side - at) * stride
+        return gpu + ((position + onwards) % side - position) * stride
 
 
 @dataclass(frozen=True)
@@ -107,20 +107,20 @@ def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntAr
     """
     import numpy as np
 
-    at = sources.copy()
+    place = sources.copy()
     owners, gpus, ports = [], [], []
     for side, stride, (forwards, backwards) in zip(torus.sides, torus.strides, torus.port, strict=True):
-        here, there = at // stride % side, destinations // stride % side
+        here, there = place // stride % side, destinations // stride % side
         ahead = (there - here) % side
         back = (2 * ahead > side) | ((2 * ahead == side) & (here % 2 == 1))
         length = np.where(back, side - ahead, ahead)
-        owner = np.repeat(np.arange(len(at)), length)
+        owner = np.repeat(np.arange(len(place)), length)
         done = np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
         passed = (here[owner] + np.where(back[owner], -done, done)) % side
         owners.append(owner)
-        gpus.append(at[owner] + (passed - here[owner]) * stride)
+        gpus.append(place[owner] + (passed - here[owner]) * stride)
         ports.append(np.where(back[owner], backwards, forwards))
-        at = at + (there - here) * stride
+        place = place + (there - here) * stride
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(sources)))))

@@ -93,14 +93,15 @@ def read(
 
 def _groups_of(path: Path, text: str, ranks: int) -> dict[str, Ranks]:
     try:
-        said = parse_json(text)
+        stated = parse_json(text)
     except (json.JSONDecodeError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ValueError(f"{path}{line}: this is no JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(stated, dict):
         raise ValueError(f"{path}: it must be groups by their names")
     return {
-        name: members_of(f"{path}: group {printable(name)}", members, ranks) for name, members in said.items()
+        name: members_of(f"{path}: group {printable(name)}", members, ranks)
+        for name, members in stated.items()
     }
 
 
@@ -198,15 +199,15 @@ class _Reader:
                 raise ValueError(f"{path}, byte {start}: node {number}: there is another one of this id")
             ids[number] = None
             kind, tag = node.type, 0
-            wanted = [raw for raw in node.attr if raw.startswith(WANTED) or raw[:1] != NAME_FIRST]
+            attributes = [raw for raw in node.attr if raw.startswith(WANTED) or raw[:1] != NAME_FIRST]
             try:
                 if kind in _MESSAGES:
-                    wanted, tag = tagged(wanted)
-                said = (kind, node.duration_micros, *wanted)
-                does = known.get(said)
+                    attributes, tag = tagged(attributes)
+                key = (kind, node.duration_micros, *attributes)
+                does = known.get(key)
                 if does is None:
-                    columns.whats.append(self._what(node, wanted, columns, groups))
-                    does = known[said] = len(columns.whats) - 1
+                    columns.whats.append(self._what(node, attributes, columns, groups))
+                    does = known[key] = len(columns.whats) - 1
                     if kind == _METADATA:
                         known.clear()  # the names of its groups may mean other ones from here on
             except (ValueError, OverflowError) as error:
@@ -216,8 +217,8 @@ class _Reader:
             columns.tag.append(tag)
             columns.name.append(name_of(node.name))
             deps = node.data_deps[:]
-            if others := node.ctrl_deps:
-                deps += others[:]
+            if control_deps := node.ctrl_deps:
+                deps += control_deps[:]
             after.extend(deps)
             columns.counts.append(len(deps))
         if not ids:
@@ -226,42 +227,42 @@ class _Reader:
         return self._trace(path, columns)
 
     def _what(self, node: Any, attributes: list[bytes], columns: _Columns, groups: dict[str, Ranks]) -> _What:
-        said = dict(map(attribute_of, attributes))
-        found: dict[str, Any]
+        values = dict(map(attribute_of, attributes))
+        fields: dict[str, Any]
         kind, lane = node.type, ""
         match kind:
             case NodeType.COMM_SEND | NodeType.COMM_RECV:
-                found = message_of(kind == NodeType.COMM_SEND, said, self._ranks)
+                fields = message_of(kind == NodeType.COMM_SEND, values, self._ranks)
             case NodeType.COMP | NodeType.METADATA:
                 if kind == _METADATA:
                     groups.update(process_groups(node.inputs.values, self._ranks))
-                found = dict(zip(("seconds", "flops"), work_of(node.duration_micros, said), strict=True))
-                lane = "cpu" if said.get("is_cpu_op") else "compute"
-                if lane == "compute" and type(said.get("stream")) is int:
-                    lane = f"stream {said['stream']}"
+                fields = dict(zip(("seconds", "flops"), work_of(node.duration_micros, values), strict=True))
+                lane = "cpu" if values.get("is_cpu_op") else "compute"
+                if lane == "compute" and type(values.get("stream")) is int:
+                    lane = f"stream {values['stream']}"
             case NodeType.COMM_COLL:
-                key = _Communicator(self._group(said, groups), whole(said, "communicator", 0))
-                collective, size = collective_of(said, self._count(key.of))
+                key = _Communicator(self._group(values, groups), whole(values, "communicator", 0))
+                collective, size = collective_of(values, self._count(key.of))
                 what, group = (
                     self._book.collective(collective),
                     columns.groups.setdefault(key, len(columns.groups)),
                 )
-                found = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
+                fields = {"kind": Kind.COLLECTIVE, "bytes": size, "what": what, "group": group}
             case NodeType.MEM_LOAD | NodeType.MEM_STORE:
-                found, lane = {"kind": Kind.MEMORY, "bytes": whole(said, "tensor_size", 0)}, "memory"
-                if "seconds" in said:
-                    found["seconds"] = number_of(said, "seconds")
+                fields, lane = {"kind": Kind.MEMORY, "bytes": whole(values, "tensor_size", 0)}, "memory"
+                if "seconds" in values:
+                    fields["seconds"] = number_of(values, "seconds")
             case other:
                 raise ValueError(f"{other} is no type of a node")
-        if type(said.get("stream")) is str:
-            lane = said["stream"]
-        if found.get("bytes", 0) >= 1 << 62:
+        if type(values.get("stream")) is str:
+            lane = values["stream"]
+        if fields.get("bytes", 0) >= 1 << 62:
             raise OverflowError
-        return _What(**found, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
+        return _What(**fields, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
 
-    def _group(self, said: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
+    def _group(self, values: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
         """The group of a collective: its ranks, or the dimensions of the network along which it goes."""
-        attribute, name = group_of(said)
+        attribute, name = group_of(values)
         if name in groups:
             self.named |= name in self._stated
             return groups[name]
@@ -270,10 +271,10 @@ class _Reader:
                 f"nothing says which ranks {attribute} {printable(name)} has; give a file of process groups "
                 "(--groups FILE, in a scenario groups)"
             )
-        dims = said.get("involved_dim")
+        dims = values.get("involved_dim")
         if dims is None or (isinstance(dims, list) and all(dims)):
             return self._world
-        if not isinstance(dims, list) or not all(type(one) is bool for one in dims):
+        if not isinstance(dims, list) or not all(type(flag) is bool for flag in dims):
             raise ValueError("involved_dim must be a list of booleans")
         if not self._shape:
             raise ValueError(
@@ -294,21 +295,21 @@ class _Reader:
     def _trace(self, path: Path, columns: _Columns) -> _Trace:
         """The columns as arrays, in an order in which each operation comes after earlier ones only."""
         ids = np.fromiter(columns.ids, dtype=np.uint64, count=len(columns.ids))
-        wanted = np.frombuffer(columns.after, dtype=np.uint64)
+        targets = np.frombuffer(columns.after, dtype=np.uint64)
         by_id = np.argsort(ids, kind="stable")
-        at = np.searchsorted(ids, wanted, sorter=by_id)
-        found = by_id[np.minimum(at, len(ids) - 1)]
+        place_of_id = np.searchsorted(ids, targets, sorter=by_id)
+        before = by_id[np.minimum(place_of_id, len(ids) - 1)]
         owner = np.repeat(np.arange(len(ids)), np.frombuffer(columns.counts, dtype=np.int64))
-        unknown = np.flatnonzero(ids[found] != wanted)
+        unknown = np.flatnonzero(ids[before] != targets)
         if len(unknown):
-            node, dep = ids[owner[unknown[0]]], wanted[unknown[0]]
+            node, dep = ids[owner[unknown[0]]], targets[unknown[0]]
             raise ValueError(f"{path}: node {node}: it depends on node {dep}, which is not there")
         order = np.arange(len(ids))
-        if len(owner) and (found >= owner).any():
-            order = _sorted(path, ids, owner, found)
+        if len(owner) and (before >= owner).any():
+            order = _sorted(path, ids, owner, before)
             place = np.empty_like(order)
             place[order] = np.arange(len(order))
-            owner, found = place[owner], place[found]
+            owner, before = place[owner], place[before]
 
         does = np.frombuffer(columns.does, dtype=np.int64)[order]
 
@@ -329,7 +330,7 @@ class _Reader:
             tag=np.frombuffer(columns.tag, dtype=np.int64)[order],
             lane=column("lane"),
             owner=owner,
-            after=found,
+            after=before,
             groups=list(columns.groups),
             lanes=list(columns.lanes),
         )
@@ -355,7 +356,7 @@ class _Reader:
                     f"rank {rank} has a collective of a group in which it is not: that of {len(missing)} "
                     f"ranks from {missing[0]}"
                 )
-            communicators.append([(slots.of(one), self._book.group(one.of)) for one in groups])
+            communicators.append([(slots.of(group), self._book.group(group.of)) for group in groups])
         programs: dict[bytes, int] = {}
         made: list[Program] = []
         program_of, peers = [], []
@@ -379,11 +380,11 @@ class _Reader:
         for extent, taken in zip(self._shape, key, strict=True):
             place, here = divmod(place, extent)
             if taken:
-                members = [one + k * stride for k in range(extent) for one in members]
+                members = [member + k * stride for k in range(extent) for member in members]
             else:
                 base += here * stride
             stride *= extent
-        return tuple(base + one for one in members)
+        return tuple(base + member for member in members)
 
     def _program(self, rank: int, trace: _Trace, slot_of_group: list[int]) -> tuple[Program, list[int]]:
         """The program of one rank, and its peers in the order of their slots."""
@@ -423,10 +424,10 @@ class _Reader:
                 stream[mine] = self._book.stream(name)
                 continue
             both = trace.kind[mine] * (int(slot.max()) + 1) + slot[mine]
-            for one in np.unique(both).tolist():
-                kind, at = divmod(one, int(slot.max()) + 1)
+            for combined in np.unique(both).tolist():
+                kind, number = divmod(combined, int(slot.max()) + 1)
                 words = {Kind.COLLECTIVE: "group", Kind.SEND: "send", Kind.RECEIVE: "receive"}
-                stream[mine[both == one]] = self._book.stream(f"{words[Kind(kind)]} {at}")
+                stream[mine[both == combined]] = self._book.stream(f"{words[Kind(kind)]} {number}")
         return stream
 
 
@@ -445,22 +446,22 @@ def _no_collector() -> Iterator[None]:
 
 def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of each message of a file."""
-    at, end = 0, len(data)
-    while at < end:
-        start, size, shift = at, 0, 0
+    offset, end = 0, len(data)
+    while offset < end:
+        start, size, shift = offset, 0, 0
         while True:
-            if at == end or shift > 28:
+            if offset == end or shift > 28:
                 raise ValueError(f"{path}, byte {start}: this is no length of a message")
-            byte = data[at]
-            at += 1
+            byte = data[offset]
+            offset += 1
             size |= (byte & 127) << shift
             if byte < 128:
                 break
             shift += 7
-        if size > end - at:
-            raise ValueError(f"{path}, byte {start}: a message of {size} bytes, and {end - at} are left")
-        yield start, data[at : at + size]
-        at += size
+        if size > end - offset:
+            raise ValueError(f"{path}, byte {start}: a message of {size} bytes, and {end - offset} are left")
+        yield start, data[offset : offset + size]
+        offset += size
 
 
 def _sorted(path: Path, ids: Ids, owner: IntArray, after: IntArray) -> IntArray:

@@ -42,8 +42,8 @@ class Place(NamedTuple):
 class Action:
     """A step of a thread block, on ``count`` chunks from ``source`` and ``target`` on.
 
-    ``after``: thread block and number of the step of this GPU that must have ended. ``at``: our own step that
-    it sends in, None in files of others.
+    ``after``: thread block and number of the step of this GPU that must have ended. ``our_step``: our
+    own step in which it is sent, None in files of others.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Action:
     target: Place
     count: int
     after: tuple[int, int] | None
-    at: int | None
+    our_step: int | None
     line: int
 
 
@@ -119,8 +119,8 @@ class _Parser:
         try:
             self._expat.Parse(data, True)
         except expat.ExpatError as error:
-            said = expat.ErrorString(error.code)
-            raise ValueError(f"{self._file}, line {error.lineno}: {said}") from None
+            message = expat.ErrorString(error.code)
+            raise ValueError(f"{self._file}, line {error.lineno}: {message}") from None
         if self._program is None:
             self._wrong("there is no algo")
         _check(self._program)
@@ -151,23 +151,23 @@ class _Parser:
         default: int | None = None,
     ) -> int:
         """An attribute that is a whole number between two."""
-        said = attributes.get(key)
-        if said is None:
+        text = attributes.get(key)
+        if text is None:
             if default is None:
                 self._wrong(f"{self._open[-1]} has no {key}")
             return default
-        if not _NUMBER.fullmatch(said) or not least <= int(said) <= most:
+        if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
             self._wrong(
-                f"{self._open[-1]} has {key} {said[:40]!r}, not a whole number from {least} to {most}"
+                f"{self._open[-1]} has {key} {text[:40]!r}, not a whole number from {least} to {most}"
             )
-        return int(said)
+        return int(text)
 
     def _one_of(self, attributes: dict[str, str], key: str, there: tuple[str, ...]) -> str:
-        said = attributes.get(key)
-        if said not in there:
-            said_so = "no" if said is None else repr(said[:40])
+        word = attributes.get(key)
+        if word not in there:
+            said_so = "no" if word is None else repr(word[:40])
             self._wrong(f"{self._open[-1]} has {said_so} {key}; there are {', '.join(there)}")
-        return said
+        return word
 
     def _algo(self, attributes: dict[str, str]) -> None:
         name = attributes.get("name", "msccl")
@@ -230,10 +230,10 @@ class _Parser:
         tb, step = (self._number(attributes, key, -1, default=-1) for key in ("depid", "deps"))
         if (tb < 0) != (step < 0):
             self._wrong("depid and deps are both -1 or none of them")
-        at = self._number(attributes, "at") if "at" in attributes else None
+        our_step = self._number(attributes, "at") if "at" in attributes else None
         after = (tb, step) if tb >= 0 else None
         line = self._expat.CurrentLineNumber
-        block.actions.append(Action(number, kind, source, target, count, after, at, line))
+        block.actions.append(Action(number, kind, source, target, count, after, our_step, line))
 
     def _place(self, attributes: dict[str, str], word: str) -> Place:
         buffer = self._one_of(attributes, f"{word}buf", BUFFERS)

@@ -44,12 +44,12 @@ class Order:
 
         Return the line of a step that may use the cell before this changes it, or after; else None.
         """
-        others = self._read.pop(cell, [])
+        uses = self._read.pop(cell, [])
         if cell in self._written:
-            others.append(self._written[cell])
+            uses.append(self._written[cell])
         self._written[cell] = (self._now, self._line)
-        return self._not_before(others)
+        return self._not_before(uses)
 
-    def _not_before(self, others: list[tuple[int, int]]) -> int | None:
-        lines = (line for step, line in others if step != self._now and not self._past >> step & 1)
+    def _not_before(self, uses: list[tuple[int, int]]) -> int | None:
+        lines = (line for step, line in uses if step != self._now and not self._past >> step & 1)
         return next(lines, None)

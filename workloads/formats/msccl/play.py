@@ -33,14 +33,14 @@ class Value(NamedTuple):
 class Piece(NamedTuple):
     """A chunk in a message, the ``bit``-th of its chunk; ``of`` and ``through`` as in :class:`Value`.
 
-    ``at``: the step that the file says, -1 for none.
+    ``our_step``: the step that the file names, -1 for none.
     """
 
     source: int
     destination: int
     chunk: int
     of: int
-    at: int
+    our_step: int
     message: int
     bit: int
     through: int
@@ -177,9 +177,9 @@ class _Play:
             values.append(value)
         return values
 
-    def _sums(self, mine: list[Value], others: list[Value], action: Action) -> list[Value]:
+    def _sums(self, mine: list[Value], summands: list[Value], action: Action) -> list[Value]:
         sums = []
-        for a, b in zip(mine, others, strict=True):
+        for a, b in zip(mine, summands, strict=True):
             if a.chunk != b.chunk:
                 self._program.wrong(action.line, f"it adds chunk {b.chunk} to chunk {a.chunk}")
             if twice := a.of & b.of:
@@ -199,9 +199,9 @@ class _Play:
             chunk, bit = value.chunk, self._pieces_of[value.chunk]
             self._pieces_of[chunk] += 1
             brought.append(Value(chunk, value.of, value.through | 1 << bit, len(self._played.pieces)))
-            at = -1 if action.at is None else action.at
+            step = -1 if action.our_step is None else action.our_step
             way = (rank, block.send)
-            piece = Piece(*way, chunk, value.of, at, self._messages, bit, value.through)
+            piece = Piece(*way, chunk, value.of, step, self._messages, bit, value.through)
             self._played.pieces.append(piece)
             self._played.added.append(False)
         self._messages += 1
