@@ -165,7 +165,7 @@ class Lattice:
 
 
 def _boxes(cells: int, dimensions: int) -> list[tuple[int, ...]]:
-    """All boxes of so many cells."""
+    """Return all boxes of so many cells."""
     if dimensions == 1:
         return [(cells,)]
     sides = [side for side in range(1, cells + 1) if cells % side == 0]
@@ -237,7 +237,7 @@ class Cluster:
 
 
 def _edges(ring: Sequence[int]) -> list[tuple[int, int]]:
-    """The edges of a ring that lead from one part to another."""
+    """Return the edges of a ring that lead from one part to another."""
     return [(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
 
 
@@ -353,7 +353,7 @@ def cluster_of(fabric: Fabric) -> Cluster:
 
 
 def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]]) -> dict[str, int]:
-    """The part that each packet switch is in, of which those of the leaves are known."""
+    """Return the part that each packet switch is in. The parts of the leaves are known."""
     part_of = dict(joined)
     ends = [end for x, y, _ in between for end in ((x, y), (y, x))]
     while more := {b: part_of[a] for a, b in ends if a in part_of and b not in part_of}:
@@ -362,8 +362,11 @@ def _part_of(joined: Mapping[str, int], between: Sequence[tuple[str, str, float]
 
 
 def _circuits(fabric: Fabric, rate: float, part: Mapping[str, int]) -> tuple[int, float, tuple[int, ...]]:
-    """Ports of each part on the optical switch that joins them, the rate of a circuit, and the circuits of
-    each pair that are lit at first. Raises ValueError for parts that are not alike or on several switches."""
+    """Return the ports of each part on the optical switch, the rate of a circuit, and the lit circuits.
+
+    The optical switch is the one that joins the parts. The rate is in GPUs' rates, and lit are the circuits
+    of each pair at first. Raises ValueError for parts that are not alike or on several switches.
+    """
     far_end = {a: b for pair in fabric.circuits for a, b in (pair, pair[::-1])}
     ports: dict[Port, Link] = {}
     for link in fabric.links:
@@ -408,8 +411,11 @@ def _tiers(leaves: Sequence[str], between: Sequence[tuple[str, str, float]]) -> 
 def _levels(
     leaves: Sequence[str], tier: Mapping[str, int], between: Sequence[tuple[str, str, float]]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[float, ...], ...], tuple[int, ...]]:
-    """Parts that are joined by switches of the lowest tiers alone, as long as there are several; and those
-    that no packet switch joins, by leaf, none where all are joined."""
+    """Return the levels of parts, the capacity of each part, and the parts that no packet switch joins.
+
+    A level's parts are joined by switches of the lowest tiers alone, as long as there are several. The parts
+    that no packet switch joins are by leaf; none if all are joined.
+    """
     found_parts, found_capacity = [], []
     apart: tuple[int, ...] = ()
     for level in range(max(tier.values(), default=0) + 1):

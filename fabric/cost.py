@@ -146,7 +146,7 @@ class Latencies:
 
 
 def _latency_s(each_s: float, delays_s: Mapping[Port, float], path: Iterable[Hop]) -> float:
-    """Latency of a transfer that takes a path."""
+    """Return the latency in seconds of a transfer that takes a path."""
     return each_s + sum(delays_s.get(hop.out, 0.0) for hop in path) if delays_s else each_s
 
 
@@ -235,10 +235,11 @@ def predict(
 
 
 def _ring_s(job: RingJob, rates_bps: Sequence[float], each_s: float, delay_s: Sequence[float]) -> float:
-    """Seconds of a ring's 2(n-1) steps over edges of these rates and delays; exact where all are alike.
+    """Return the seconds of a ring's 2(n-1) steps over edges of these rates and delays.
 
-    Ranks pass on parts of chunks. So an edge that is full all the time has its latency once, and where edges
-    wait for each other each step takes a latency and a part of a chunk.
+    The time is exact if all edges are equal. Ranks pass on parts of chunks. So an edge that is full all the
+    time has its latency once, and if edges wait for each other each step takes a latency and a part of a
+    chunk.
     """
     steps = 2 * (len(job.ranks) - 1)
     if not steps:
@@ -298,7 +299,7 @@ def steps_time(
 
 
 def _longest_s(chunks: Mapping[Hop, int], chunk_bits: float) -> float:
-    """Seconds of the hop that needs longest for its chunks."""
+    """Return the seconds of the hop that needs longest for its chunks."""
     return max((chunk_bits * count / hop.rate_bps for hop, count in chunks.items()), default=0.0)
 
 

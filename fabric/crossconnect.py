@@ -120,7 +120,7 @@ def check_matching(cross_connects: Iterable[CrossConnect]) -> frozenset[CrossCon
 
 
 def _clashes(a: CrossConnect, b: CrossConnect) -> int | None:
-    """The port that two different cross-connects cannot share, or None."""
+    """Return the port that two different cross-connects cannot share, or None."""
     if a.wavelength is not None and b.wavelength is not None and a.wavelength != b.wavelength:
         return None
     if a.ingress == b.ingress:

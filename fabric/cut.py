@@ -83,8 +83,10 @@ def cut(fabric: Fabric, hosts: int) -> Cut:
 
 
 def _units(fabric: Fabric) -> list[tuple[str, ...]]:
-    """Nodes that stay together, each once, in the fabric's order: a GPU is with the first packet switch that
-    it reaches by a cable or a lit circuit, else alone."""
+    """Return the groups of nodes that stay together, each node once, in the fabric's order.
+
+    A GPU is with the first packet switch that it reaches by a cable or a lit circuit, else alone.
+    """
     neighbours: nx.Graph[str] = nx.Graph()
     for link in fabric.links:
         neighbours.add_edge(link.a.node, link.b.node)
@@ -104,7 +106,7 @@ def _units(fabric: Fabric) -> list[tuple[str, ...]]:
 
 
 def _in_order(weights: Sequence[int], hosts: int) -> dict[int, int]:
-    """The host of each unit with GPUs: neighbours in the fabric's order are together."""
+    """Return the host of each unit with GPUs: neighbours in the fabric's order are together."""
     total, before = sum(weights), 0
     place = {}
     for unit, weight in enumerate(weights):
@@ -115,7 +117,10 @@ def _in_order(weights: Sequence[int], hosts: int) -> dict[int, int]:
 
 
 def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
-    """The same with loads as even as possible: the heaviest first, each to the host with the least so far."""
+    """Return the host of each unit with GPUs, with loads as even as possible.
+
+    The heaviest unit is first, and each goes to the host with the least so far.
+    """
     load = [0] * hosts
     place = {}
     for unit in sorted((unit for unit, weight in enumerate(weights) if weight), key=lambda u: -weights[u]):
@@ -125,7 +130,10 @@ def _heavy_first(weights: Sequence[int], hosts: int) -> dict[int, int]:
 
 
 def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int, int]) -> dict[int, int]:
-    """The host of every unit, from a start for those with GPUs, once no move or exchange improves it."""
+    """Return the host of every unit, once no move or exchange improves it.
+
+    ``start``: hosts of the units with GPUs from which the search starts.
+    """
     place = dict(start)
     load = [sum(weights[unit] for unit in place if place[unit] == host) for host in range(hosts)]
     if not all(load):
@@ -135,22 +143,24 @@ def _settled(near: Near, weights: Sequence[int], hosts: int, start: Mapping[int,
     room = max(load)
     # Those that join most to what has its place come first.
     while left := [unit for unit in range(len(weights)) if unit not in place]:
-        gains = {(unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)}
-        unit, host = max(gains, key=lambda key: gains[key])
+        rates_bps = {
+            (unit, host): _towards(near, place, unit, host) for unit in left for host in range(hosts)
+        }
+        unit, host = max(rates_bps, key=lambda key: rates_bps[key])
         place[unit] = host
     _improve(near, place, weights, load, room)
     return place
 
 
 def _crossing(near: Near, place: Mapping[int, int]) -> float:
-    """Rate of all fibres between hosts."""
+    """Return the rate of all fibres between hosts, bits per second."""
     return (
         sum(rate for unit in place for other, rate in near[unit].items() if place[other] != place[unit]) / 2
     )
 
 
 def _towards(near: Near, place: Mapping[int, int], unit: int, host: int) -> float:
-    """Rate of a unit's fibres to what is on a host."""
+    """Return the rate of a unit's fibres to units on a host, bits per second."""
     return sum(rate for other, rate in near[unit].items() if place.get(other) == host)
 
 
@@ -182,7 +192,7 @@ def _better(
         for host in range(len(load))
     }
     for (unit, host), gained in gain.items():
-        # What one gains would be lost in rounding: less than a bit a second is nothing.
+        # What one rates_bps would be lost in rounding: less than a bit a second is nothing.
         if gained > 1 and load[host] + weights[unit] <= room and load[place[unit]] > weights[unit]:
             yield [(unit, host)]
     for a, b in combinations(place, 2):

@@ -71,12 +71,12 @@ class Frames:
 
 
 def choose_frames(fabric: Fabric, time_scale: float, payload_scale: float) -> Frames:
-    """The largest frames of which every queue of a packet switch holds ``QUEUE_FRAMES``.
+    """Return the largest frames of which every queue of a packet switch holds ``QUEUE_FRAMES``.
 
     ``time_scale``: emulated seconds per real one; ``payload_scale``: real bytes per emulated one. A link
-    without a packet switch does not count: its sender waits for its own queue and loses nothing there.
-    A link on which even the smallest frames would need a queue of more than ``LONGEST_QUEUE_S``, and longer
-    than its own, is the ``problem`` of what is returned.
+    without a packet switch does not count: its sender waits for its own queue and loses nothing there. A link
+    on which even the smallest frames would need a queue of more than ``LONGEST_QUEUE_S``, and longer than its
+    own, is the ``problem`` of the result.
     """
     switches = fabric.packet_switches.keys()
     queues = {

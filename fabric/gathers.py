@@ -98,14 +98,14 @@ def doubling(n: int) -> Steps:
 
 
 def _around(sources: IntArray, destinations: IntArray, n: int) -> Step:
-    """A step that sends every chunk but the receiver's own."""
+    """Return a step that sends every chunk but the receiver's own."""
     first = np.stack((np.zeros_like(destinations), destinations + 1), axis=1)
     count = np.stack((destinations, n - 1 - destinations), axis=1)
     return _in_two_runs(sources, destinations, first, count)
 
 
 def _in_two_runs(sources: IntArray, destinations: IntArray, first: IntArray, count: IntArray) -> Step:
-    """Transfers of two runs of chunks each, [transfers, 2], of which one may be empty."""
+    """Return a step of transfers of two runs of chunks each, [transfers, 2], of which one may be empty."""
     some = count > 0
     ends = (frozen(np.repeat(ranks, 2)[some.ravel()]) for ranks in (sources, destinations))
     return Step(next(ends), next(ends), frozen(first[some]), frozen(count[some]), "replace")

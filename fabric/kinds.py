@@ -140,7 +140,7 @@ def needs(kind: str, ranks: int, chunks: int, root: int = 0) -> BoolArray:
 
 
 def _rows(ranks: int, owner: IntArray) -> BoolArray:
-    """Rows of bits that place each chunk at its owner only."""
+    """Return rows of bits that place each chunk at its owner only."""
     owned: BoolArray = np.arange(ranks)[:, None] == owner
     return owned
 

@@ -99,7 +99,10 @@ class Turns:
         return turn, ready
 
     def _free(self, rank: int, number: int) -> list[Turn]:
-        """A rank is free for its ``number``-th turn; that, if all are free for it."""
+        """Record that a rank is free for its ``number``-th turn.
+
+        Return the turn, if all its ranks are free for it, else [].
+        """
         turn = self._turn(rank, number)
         if turn is None:
             return []

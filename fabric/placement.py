@@ -254,7 +254,7 @@ def _problem(
 
 
 def _choose_ports(fabric: Fabric, problem: _Problem, place: IntArray) -> dict[str, Port]:
-    """The new port of every item that changes its switch."""
+    """Return the new port of every item that changes its switch."""
     movers: dict[str, tuple[int, int]] = {}
     staying: set[Port] = set()
     for gpu, o, old, new in zip(problem.items, problem.group, problem.home, place, strict=True):
@@ -277,18 +277,18 @@ def _crossing(problem: _Problem, place: IntArray) -> float:
 
 
 def _comparable(problem: _Problem, crossing_bytes: float) -> float:
-    """Crossing bytes in units of the lightest edge, without the digits in which equal sums may differ."""
+    """Return crossing bytes in units of the lightest edge, without digits in which equal sums may differ."""
     return round(crossing_bytes / problem.unit, 4)
 
 
 def _score(problem: _Problem, place: IntArray) -> Score:
-    """(crossing, moves): what is minimised, in this order."""
+    """Return (crossing, moves): what is minimised, in this order."""
     moves = int(np.count_nonzero(place != problem.home))
     return _comparable(problem, _crossing(problem, place)), moves
 
 
 def _crossing_bound(problem: _Problem) -> float:
-    """Crossing bytes below which no placement can go, each job looked at alone.
+    """Return the crossing bytes below which no placement can go, each job considered alone.
 
     A ring on k > 1 switches has at least k crossing edges, and k is at least the number of switches whose
     capacities together hold the job.
@@ -306,7 +306,7 @@ def _crossing_bound(problem: _Problem) -> float:
 
 
 def _solve(problem: _Problem) -> tuple[IntArray, bool]:
-    """The best placement found, and whether it is proven optimal."""
+    """Return the best placement found, and whether it is proven optimal."""
     bound = _comparable(problem, _crossing_bound(problem))
     if not np.any(problem.home < 0) and _score(problem, problem.home)[0] <= bound:
         return problem.home.copy(), True
@@ -344,14 +344,17 @@ def _search(problem: _Problem) -> IntArray:
 
 
 def _stay(problem: _Problem) -> IntArray:
-    """The present placement, dark items put where there is room."""
+    """Return the present placement, with dark items put where there is room."""
     place = problem.home.copy()
     _fill(problem, place)
     return place
 
 
 def _demand(problem: _Problem, items: IntArray, switches: IntArray) -> IntArray:
-    """Ports that the movable ones of these items need on these switches; same shape as ``capacity``."""
+    """Return the ports that the movable ones of these items need on these switches.
+
+    The shape is that of ``capacity``.
+    """
     demand = np.zeros_like(problem.capacity)
     loose = problem.group[items] >= 0
     np.add.at(demand, (problem.group[items][loose], switches[loose]), 1)
@@ -359,7 +362,7 @@ def _demand(problem: _Problem, items: IntArray, switches: IntArray) -> IntArray:
 
 
 def _pack(problem: _Problem, order: list[int], by_stay: bool) -> IntArray:
-    """A placement made ring by ring; ``by_stay`` prefers few moves to tight packing."""
+    """Return a placement made ring by ring; ``by_stay`` prefers few moves to tight packing."""
     free = problem.capacity.copy()
     place = np.where(problem.group < 0, problem.home, -1)
     for job in order:
@@ -382,7 +385,7 @@ def _pack(problem: _Problem, order: list[int], by_stay: bool) -> IntArray:
 
 
 def _ports_for(problem: _Problem, items: IntArray) -> IntArray:
-    """Ports of each optical switch that the movable ones of these items need, all on one switch."""
+    """Return the ports of each optical switch that the movable items need, all on one switch."""
     groups = problem.group[items]
     return np.bincount(groups[groups >= 0], minlength=len(problem.capacity))
 
@@ -397,7 +400,10 @@ def _before(groups: IntArray) -> IntArray:
 
 
 def _cut(problem: _Problem, ring: IntArray, free: IntArray, by_stay: bool) -> list[tuple[int, IntArray]]:
-    """Arcs of the ring from its first item on, each as long as some switch can hold. Uses ``free`` up."""
+    """Return arcs of the ring from its first item on, each as long as some switch can hold.
+
+    Use ``free`` up.
+    """
     arcs = []
     count = len(problem.switches)
     group_of, home = problem.group[ring], problem.home[ring]
@@ -434,7 +440,7 @@ def _cut(problem: _Problem, ring: IntArray, free: IntArray, by_stay: bool) -> li
 
 
 def _relabel(problem: _Problem, place: IntArray) -> IntArray:
-    """The same bins on other switches, so that the fewest ring items move (Hungarian method)."""
+    """Return the same bins on other switches, so that the fewest ring items move (Hungarian method)."""
     count = len(problem.switches)
     loose = np.flatnonzero((problem.group >= 0) & (place >= 0))
     demand = _demand(problem, loose, place[loose])
@@ -455,7 +461,7 @@ def _relabel(problem: _Problem, place: IntArray) -> IntArray:
 
 
 def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
-    """A column for each row of a square matrix, each column once, so that the sum is least."""
+    """Return a column for each row of a square matrix, each column once, so that the sum is least."""
     rows = np.arange(len(cost))
     if len(rows) <= FEW_SWITCHES:
         ways = np.array(list(itertools.permutations(rows.tolist())), dtype=np.int64)
@@ -500,7 +506,7 @@ def _matching(cost: npt.NDArray[np.float64]) -> IntArray:
 
 
 def _fill(problem: _Problem, place: IntArray) -> None:
-    """Puts items without a place (-1) where there is room: at home if possible, else on the first switch."""
+    """Put items without a place (-1) where there is room: at home if possible, else on the first switch."""
     placed = np.flatnonzero(place >= 0)
     free = problem.capacity - _demand(problem, placed, place[placed])
     homeless = []
@@ -517,7 +523,7 @@ def _fill(problem: _Problem, place: IntArray) -> None:
 
 
 def _refine(problem: _Problem, start: IntArray) -> IntArray:
-    """Local search: moves and swaps of single items while they lower (crossing bytes, moves)."""
+    """Move and swap single items while that lowers (crossing bytes, moves). Return the placement."""
     # Whoever has no neighbour is beside an item that is nowhere.
     nobody = len(problem.items)
     place: list[int] = [*start.tolist(), -1]
@@ -595,7 +601,10 @@ def _refine(problem: _Problem, start: IntArray) -> IntArray:
 
 
 def _try_all(problem: _Problem, incumbent: IntArray) -> IntArray | None:
-    """The best placement where there are few; ``incumbent`` among equals. None where there are many."""
+    """Return the best placement if there are few, ``incumbent`` among equals.
+
+    Return None if there are many.
+    """
     rings = np.concatenate([ring for ring, _ in problem.rings])
     items = rings[problem.group[rings] >= 0]
     reached = [np.flatnonzero(problem.capacity[group]).tolist() for group in problem.group[items]]
@@ -653,11 +662,11 @@ class _Programme:
 
 
 def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tuple[IntArray, bool]:
-    """The best placement, and whether that is proven; never worse than ``incumbent``.
+    """Return the best placement, never worse than ``incumbent``, and whether that is proven.
 
     x[i, s]: ring item i goes to switch s. y[o, s]: idle items of optical switch o that stay on s (which of
-    them is of no matter; the rest find room, for there are as many ports as items). w[e, s] >= x[u, s] -
-    x[v, s]: the sum over s is 1 where edge e = (u, v) crosses and 0 where it does not.
+    them is of no matter; the rest find room, for there are as many ports as items). w[e, s] >= x[u, s] - x[v,
+    s]: the sum over s is 1 where edge e = (u, v) crosses and 0 where it does not.
     """
     programme = _Programme()
     x: dict[tuple[int, int], int] = {}
@@ -710,7 +719,7 @@ def _solve_exactly(problem: _Problem, incumbent: IntArray, bound: float) -> tupl
     moves |= dict.fromkeys(y.values(), -1.0)
 
     def improve(best: IntArray, cost: dict[int, float]) -> tuple[IntArray, bool]:
-        """The better of ``best`` and the solver's placement, and whether the latter is proven minimal.
+        """Return the better of ``best`` and the solver's placement, and whether the latter is proven minimal.
 
         HiGHS has been known to return an infeasible solution as optimal, so it is checked.
         """

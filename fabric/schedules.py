@@ -293,7 +293,7 @@ def bidirectional_hierarchical_ring(world_size: int, group: int | None = None) -
 
 
 def _whole(sources: npt.ArrayLike, destinations: npt.ArrayLike, op: Op) -> Step:
-    """Every transfer carries the vector's only chunk."""
+    """Return a step in which every transfer carries the vector's only chunk."""
     to = frozen(destinations)
     return Step(frozen(sources), to, frozen(np.zeros(len(to))), frozen(np.ones(len(to))), op)
 

@@ -80,7 +80,10 @@ class ServerSpec(Strict):
 
 
 def _of_switches(value: object) -> object:
-    """``ringlight``, ``none``, ``app`` or ``tcp:HOST:PORT``."""
+    """Return the value, if it is ``ringlight``, ``none``, ``app`` or ``tcp:HOST:PORT``.
+
+    Raises ValueError for another value.
+    """
     if value in (OURS, "none", "app"):
         return value
     if not isinstance(value, str) or not value.startswith("tcp:"):
@@ -132,7 +135,10 @@ def _driver(value: object) -> object:
 
 
 def _address(value: object) -> object:
-    """``host:port``. What is wrong is not repeated: somebody may have written a password into it."""
+    """Return the value, if it is ``host:port``.
+
+    Raises ValueError for another value, without repeating it: it may have a password in it.
+    """
     match = (
         re.fullmatch(r"(?:\[[^\]\s@]+\]|[^:\s/@]+):([0-9]{1,5})", value) if isinstance(value, str) else None
     )
@@ -238,7 +244,7 @@ class OpticalSwitchSpec(Strict):
 
 
 def _layers(value: object) -> object:
-    """``4-7`` as the first and the last layer."""
+    """Return ``4-7`` as the first and the last layer."""
     match = re.fullmatch(r"(\d+)-(\d+)", value) if isinstance(value, str) else None
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"{value!r} are no layers; write the first and the last, such as '4-6'")
@@ -589,7 +595,10 @@ class DemandRingSpec(_InterconnectSpec):
 
 
 def _each_way(rate_bps: float, wavelength_bps: float) -> int:
-    """Wavelengths in each of a ring's two directions. Raises ValueError where that is no number of them."""
+    """Return the wavelengths in each of a ring's two directions.
+
+    Raises ValueError if they are no whole number.
+    """
     each_way = rate_bps / wavelength_bps / 2
     if abs(each_way - round(each_way)) > 1e-9 * each_way or each_way < 1:
         raise ValueError(
@@ -795,7 +804,7 @@ class FabricSpec(Strict):
 
 
 def _packet_switch(spec: FabricSpec, name: str, dpid: int, ports: int) -> PacketSwitch:
-    """Raises ValueError."""
+    """Return a packet switch. Raises ValueError if its controller does not fit ``moved_flows``."""
     entry = spec.packet_switches.get(name) or PacketSwitchSpec(ports=ports)
     controller = entry.controller or spec.controller
     has_flows = controller not in (OURS, "none")
@@ -942,7 +951,10 @@ def build_fabric(spec: FabricSpec) -> Fabric:
 def _impaired(
     links: Sequence[Link], entries: Sequence[ImpairedSpec], limits: dict[str, tuple[int, int]]
 ) -> list[Link]:
-    """The links with what is said of some by their ends. Raises ValueError."""
+    """Return the links with the impairments that are given for some by their ends.
+
+    Raises ValueError for ends that no link joins, or that are named twice.
+    """
     if not entries:
         return list(links)
     by_ends: dict[frozenset[Port], Impairments] = {}
@@ -962,7 +974,7 @@ def _impaired(
 
 
 def _cable(where: str, link: Link, averagers: Collection[str], gpus: Collection[str]) -> Link:
-    """The link as an averager has it. Raises ValueError for what an averager is not plugged into."""
+    """Return the link as an averager has it. Raises ValueError for what an averager is not plugged into."""
     for cable in (link, replace(link, a=link.b, b=link.a)):
         a, b = cable.a, cable.b
         if b.node in averagers and b.number > 0:
@@ -998,9 +1010,9 @@ def under(where: str, problem: object) -> str:
 
 
 def _with_short_form(spec: FabricSpec) -> tuple[dict[str, AveragerSpec], list[tuple[str, LinkSpec]]]:
-    """Averagers and links of the file with their places in it, those of ``averaging`` first.
+    """Return averagers and links of the file with their places in it, those of ``averaging`` first.
 
-    Raises ValueError as :meth:`AveragingSpec.written`, and for an averager that is there twice.
+    Raises ValueError if :meth:`AveragingSpec.written` does, and for an averager that is there twice.
     """
     links = [(f"links[{index}]", link) for index, link in enumerate(spec.links)]
     if spec.averaging is None:

@@ -167,7 +167,7 @@ def frozen_bool(values: npt.ArrayLike) -> BoolArray:
 
 
 def check_ranks(steps: Steps, ranks: int) -> None:
-    """Raises ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
+    """Raise ValueError when the schedule is not one for ``ranks`` ranks, or below 1."""
     if steps.world_size != ranks:
         raise ValueError(f"{steps.name}: a schedule of {steps.world_size} ranks for {ranks} ranks")
 

@@ -76,7 +76,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _halves(value: Any, where: str) -> Iterator[str]:
-    """Dotted paths of the texts that cannot be encoded; of a key, the path of what has it."""
+    """Yield dotted paths of the texts that cannot be encoded; of a key, the path of what has it."""
     match value:
         case str():
             if not is_text(value):

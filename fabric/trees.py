@@ -97,7 +97,7 @@ def _linked(
     gpus: Sequence[str], switches: Iterable[str], nics: Iterable[tuple[str, str]],
     uplinks: Iterable[tuple[str, str]], rate_bps: float, uplink_bps: float, queue_s: float,
 ) -> Tree:  # fmt: skip
-    """A tree whose switches' ports are taken one after the other, in the order of the links."""
+    """Return a tree whose switches' ports are taken one after the other, in the order of the links."""
     ports = dict.fromkeys(switches, 0)
 
     def port(node: str) -> Port:

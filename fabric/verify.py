@@ -16,7 +16,7 @@ CHECK_LIMIT = 1 << 24
 
 
 def checkable(kind: str, ranks: int, chunks: int) -> None:
-    """Raises ValueError where a schedule of so many ranks and chunks is too large for :func:`verify`."""
+    """Raise ValueError if a schedule of so many ranks and chunks is too large for :func:`verify`."""
     contributors = ranks if kind in ("all-reduce", "reduce-scatter", "reduce") else 1
     if ranks * chunks * contributors > CHECK_LIMIT:
         raise ValueError(f"{ranks} GPUs and {chunks} chunks are more than can be checked")
@@ -57,7 +57,10 @@ def verify(kind: str, steps: Steps, root: int = 0) -> Steps:
 
 
 def _own(before: BoolArray) -> IntArray:
-    """Counts at the start, [ranks, chunks, contributor]: the k-th is the chunk's k-th rank that holds it."""
+    """Return counts at the start, [ranks, chunks, contributor].
+
+    The k-th contributor is the chunk's k-th rank that holds it.
+    """
     place = np.cumsum(before, axis=0) - 1
     contributors = max(1, int(before.sum(axis=0).max(initial=0)))
     counts = np.zeros((*before.shape, contributors), dtype=np.int64)
@@ -67,7 +70,7 @@ def _own(before: BoolArray) -> IntArray:
 
 
 def _apply(step: Step, counts: IntArray, there: BoolArray) -> None:
-    """Do a step, on counts and on what is defined. Raises ValueError for what cannot be done."""
+    """Apply a step to the counts and to what is defined. Raises ValueError for what cannot be done."""
     n, chunks = there.shape
     arrays = (step.sources, step.destinations, step.first, step.count)
     if len({len(a) for a in arrays}) > 1:

@@ -83,7 +83,7 @@ def deepened(workload: Workload, stages: int, target: int) -> Workload:
 
 
 def _steps(workload: Workload, rank: int, inner: int) -> list[tuple[int, bool, bool]]:
-    """Messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
+    """Return messages of a rank in order: operation, whether it comes in, whether it is of a forward pass."""
     program = workload.programs[int(workload.program_of[rank])]
     steps = []
     for k in np.flatnonzero((program.kind == Kind.SEND) | (program.kind == Kind.RECEIVE)).tolist():
@@ -97,9 +97,9 @@ def _steps(workload: Workload, rank: int, inner: int) -> list[tuple[int, bool, b
 
 
 def _turns(workload: Workload, rank: int, inner: int) -> list[Cut]:
-    """The turns of a rank, in order.
+    """Return the turns of a rank, in order.
 
-    A turn begins where it hears something and ends where it sends. The first stage hears nothing before a
+    A turn begins where the rank receives and ends where it sends. The first stage receives nothing before a
     forward pass: all of these are as long as the first. The last sends nothing behind one, and need not be
     cut: its order does not depend on how many stages there are.
     """
@@ -124,7 +124,7 @@ def _turns(workload: Workload, rank: int, inner: int) -> list[Cut]:
 
 
 def _count(workload: Workload, rank: int) -> int:
-    """Micro-batches: the forward passes of a stage."""
+    """Return the number of micro-batches: the forward passes of a stage."""
     program = workload.programs[int(workload.program_of[rank])]
     # As many messages of either kind, and half of them each way; the ends have one neighbour.
     slots = program.slot[np.isin(program.kind, (Kind.SEND, Kind.RECEIVE))]
@@ -132,7 +132,7 @@ def _count(workload: Workload, rank: int) -> int:
 
 
 def _schedule(workload: Workload, stages: int, inner: int) -> str:
-    """The schedule that the recorded stages follow."""
+    """Return the schedule that the recorded stages follow."""
     names = {"gpipe", "1f1b"}
     for stage in range(stages - 1):
         turns = _turns(workload, stage * inner, inner)
@@ -149,7 +149,7 @@ def _schedule(workload: Workload, stages: int, inner: int) -> str:
 
 
 def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: list[Turn]) -> Program:
-    """The program of a rank, its passes in another order."""
+    """Return the program of a rank, its passes in another order."""
     program = workload.programs[int(workload.program_of[rank])]
     if rank // inner == stages - 1:
         return program
@@ -179,7 +179,7 @@ def _reordered(workload: Workload, rank: int, stages: int, inner: int, order: li
 
 
 def _check_alike(workload: Workload, stages: int, inner: int) -> None:
-    """Raises ValueError where the stages between the first and the last differ."""
+    """Raise ValueError if the stages between the first and the last differ."""
     for stage in range(2, stages - 1):
         first, other = (
             [_sizes(workload, place * inner + rank, inner) for rank in range(inner)] for place in (1, stage)
@@ -198,7 +198,7 @@ def _sizes(workload: Workload, rank: int, inner: int) -> list[tuple[bool, int, b
 
 
 def _group(group: IntArray, like: int, stage: int, stages: int, deeper: int, inner: int) -> tuple[int, ...]:
-    """The ranks of a recorded group, as the group of ``stage``."""
+    """Return the ranks of a recorded group, as the group of ``stage``."""
     of = group // inner
     met = set(of.tolist())
     if met == {like}:
@@ -227,7 +227,7 @@ def _blocks(workload: Workload, inner: int) -> int:
 
 
 def _renamed(program: Program, names: list[str], more: int) -> Program:
-    """A program whose blocks are numbered ``more`` on."""
+    """Return a program whose blocks are numbered ``more`` on."""
     if not more:
         return program
     known = {name: number for number, name in enumerate(names)}

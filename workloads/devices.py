@@ -165,7 +165,7 @@ def _takes_time(program: Program) -> BoolArray:
 
 
 def _filled(program: Program, seconds: FloatArray) -> FloatArray:
-    """Seconds of a program, from ``seconds`` where it states none and takes time."""
+    """Return the seconds of a program, from ``seconds`` if an operation takes time and has none."""
     return np.where(_takes_time(program) & np.isnan(program.seconds), seconds, program.seconds)
 
 

@@ -431,7 +431,7 @@ def _check_calls(workload: Workload, calls: dict[tuple[int, int], list[tuple[int
 
 
 def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None:
-    """The bytes from rank to rank of a collective are for as many ranks as its group has."""
+    """Check that a collective's bytes from rank to rank are for as many ranks as its group has."""
     program = workload.programs[number]
     mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
     ranks = len(workload.groups[group])
@@ -445,7 +445,7 @@ def _check_sizes(workload: Workload, group: int, slot: int, number: int) -> None
 
 
 def _check_messages(workload: Workload) -> None:
-    """Every send has its receive, of the same size."""
+    """Check that every send has its receive, of the same size."""
     numbers: dict[bytes, int] = {}
     # Rows of source, destination, tag and which sizes.
     none = np.empty((0, 4), dtype=np.int64)
@@ -478,7 +478,7 @@ def _check_messages(workload: Workload) -> None:
 
 
 def _alike(workload: Workload) -> dict[tuple[int, tuple[int, ...]], list[int]]:
-    """Ranks by their program and by which of their slots have one peer.
+    """Return ranks by their program and by which of their slots have one peer.
 
     Two slots with one peer count as one, as what goes from one rank to another has one order.
     """
@@ -501,7 +501,10 @@ _Sizes = dict[tuple[int, int], bytes]
 
 
 def _sizes(program: Program, kind: Kind, alike: Sequence[int]) -> _Sizes:
-    """Bytes of a program's messages of a kind by slot and tag. ``alike``: which slot each slot counts as."""
+    """Return bytes of a program's messages of a kind by slot and tag.
+
+    ``alike``: which slot each slot counts as.
+    """
     mine = np.flatnonzero(program.kind == kind)
     slots, tags = np.array(alike, dtype=np.int64)[program.slot[mine]], program.tag[mine]
     order = np.lexsort((tags, slots))  # which is stable

@@ -156,7 +156,10 @@ def fitted(trace: JobTrace, gpus: int, how: Fit, seed: int) -> JobTrace:
 
 
 def _loaded(trace: JobTrace, gpus: int, load: float, rng: np.random.Generator) -> JobTrace:
-    """Whole copies, each shifted round the span, and of the last a random part."""
+    """Return whole copies of the trace, each shifted round the span, and of the last a random part.
+
+    Raises ValueError if no job is left.
+    """
     span = trace.span_s
     whole, rest = divmod(_copies(trace, gpus, load), 1.0)
     parts = []
@@ -183,7 +186,7 @@ def _copies(trace: JobTrace, gpus: int, load: float) -> float:
 
 
 def _laid_over(parts: Sequence[JobTrace], **counts: int) -> JobTrace:
-    """The jobs of several traces in one."""
+    """Return the jobs of several traces in one."""
     return JobTrace(
         np.concatenate([part.arrival_s for part in parts]), np.concatenate([part.gpus for part in parts]),
         np.concatenate([part.duration_s for part in parts]),
@@ -224,8 +227,10 @@ def resampled(trace: JobTrace, block_s: float, rng: np.random.Generator) -> JobT
 def _drawn_to(
     trace: JobTrace, gpus: int, load: float | None, block_s: float, rng: np.random.Generator
 ) -> JobTrace:
-    """One trace drawn from blocks, or for a load as many as reach it, laid over each other; of the last a
-    random part."""
+    """Return a trace drawn from blocks, or for a load as many as reach it, laid over each other.
+
+    Of the last trace a random part is taken. Raises ValueError if no job is left.
+    """
     trace = trace.sorted()
     parts: list[JobTrace] = []
     if load is None:

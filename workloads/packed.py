@@ -100,7 +100,7 @@ def unpack(data: bytes, limit: int = LIMIT) -> Workload:
 
 
 def _arrays(workload: Workload) -> list[Array]:
-    """All arrays of a workload in the order in which they are written."""
+    """Return all arrays of a workload in the order in which they are written."""
     lengths = np.array([len(group) for group in workload.groups], dtype=np.int64)
     members = np.concatenate([*workload.groups, np.zeros(0, dtype=np.int64)])
     arrays: list[Array] = [workload.program_of, lengths, members, workload.communicators, workload.peers]
@@ -116,7 +116,7 @@ def _arrays(workload: Workload) -> list[Array]:
 
 
 def _small(array: Array) -> Array:
-    """The values flattened, in the smallest type that holds them."""
+    """Return the values flattened, in the smallest type that holds them."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "f":
         return flat.astype("<f8", copy=False)
@@ -150,12 +150,12 @@ def _said(collective: Collective) -> list[Any]:
 
 
 def _transfers(own: WrittenSteps) -> Array:
-    """All transfers of a schedule, [transfers, 4]."""
+    """Return all transfers of a schedule, [transfers, 4]."""
     return np.array([row for _, rows in own.rows for row in rows], dtype=np.int64).reshape(-1, 4)
 
 
 def _own(kind: str, root: int, entry: list[Any], transfers: Array) -> WrittenSteps:
-    """A schedule of the user's, checked as one that was read from a file. Raises ValueError."""
+    """Return a schedule of the user's, checked as one that was read from a file. Raises ValueError."""
     if len(entry) != len(WrittenSteps.__dataclass_fields__):
         raise ValueError("a packed workload: a schedule is not described by what it should be")
     name, world_size, chunks, step_by_step, steps = entry
@@ -215,7 +215,7 @@ class _Stream:
         return b"".join(parts)
 
     def end(self) -> None:
-        """Raises ValueError when something is left over, or the check sum is wrong."""
+        """Raise ValueError when something is left over, or the check sum is wrong."""
         try:
             rest = self._inflate.decompress(self._data, 1)
         except zlib.error:
@@ -292,14 +292,17 @@ def _names(text: bytes, count: int) -> tuple[str, ...]:
 
 
 def _matrix(values: Array, size: int) -> tuple[tuple[int, ...], ...]:
-    """The bytes that each of ``size`` ranks sends to each."""
+    """Return the bytes that each of ``size`` ranks sends to each."""
     if (values < 0).any():
         raise ValueError("a packed workload: bytes from rank to rank are below 0")
     return tuple(tuple(row) for row in values.reshape(size, size).tolist())
 
 
 def _check_indices(workload: Workload) -> None:
-    """Every number that names a place in another list names one; ``check`` takes that for granted."""
+    """Check that every number that names a place in another list names one.
+
+    ``check`` takes that for granted.
+    """
     ranks = workload.ranks
 
     def within(what: str, values: Array, low: int, end: int) -> None:

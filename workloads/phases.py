@@ -56,7 +56,7 @@ class _Writing:
         self._known: dict[tuple[int, int, int], _Pairs] = {}
 
     def add(self, meeting: _Meeting, ends: list[tuple[int, int]]) -> None:
-        """``ends``: the ranks that meet and the operation of each."""
+        """Add a meeting. ``ends``: the ranks that meet and the operation of each."""
         pairs = self._pairs(meeting, *ends[0])
         ranks = tuple(sorted({rank for pair in pairs for rank in pair}))
         if not ranks:

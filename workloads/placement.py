@@ -126,7 +126,10 @@ def place(
 
 
 def _within(taken_from: Sequence[int], gpus: int, window: int) -> range:
-    """GPUs closer than ``window`` to all of ``taken_from``; the last of these where there are none."""
+    """Return the GPUs closer than ``window`` to all of ``taken_from``.
+
+    If there are none, return the last of ``taken_from``; if ``taken_from`` is empty, return all GPUs.
+    """
     if not taken_from:
         return range(gpus)
     start, end = min(taken_from), max(taken_from)
@@ -214,7 +217,7 @@ _Links = list[list[tuple[int, int, int]]]
 def _messages(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], reach: int, takes: Takes
 ) -> list[_Links]:
-    """Messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
+    """Return messages by operator. Raises ValueError for more messages than ``MOST_MESSAGES``."""
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, operator in enumerate(graph):
         for k in operator.after:
@@ -271,7 +274,7 @@ def _write(
     positions: Sequence[_Position], graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]],
     messages: Sequence[_Links], gradient_bytes: int,
 ) -> None:  # fmt: skip
-    """One iteration. All programs follow one order of all pieces, so nobody waits in a circle."""
+    """Write one iteration. All programs follow one order of all pieces, so no rank waits in a circle."""
     arrived: defaultdict[tuple[int, int], list[Handle]] = defaultdict(list)  # by operator and GPU
 
     activations, of_gradients = int(Tag.ACTIVATIONS), int(Tag.GRADIENTS)
@@ -316,7 +319,7 @@ def _write(
 def _gradients(
     graph: Sequence[Operator], gpus: Sequence[tuple[int, ...]], gradient_bytes: int
 ) -> list[list[int]]:
-    """Bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
+    """Return bytes of each piece's gradients, by its share of all parameters; together ``gradient_bytes``."""
     total, before, gradients = max(sum(operator.parameters for operator in graph), 1), 0, []
     for operator, placed in zip(graph, gpus, strict=True):
         mine = []

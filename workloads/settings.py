@@ -83,7 +83,7 @@ _COUNTS = (
 
 
 def check_settings(model: Model, parallel: Parallel, training: Training) -> None:
-    """Raises ValueError naming the setting that the model or another one does not allow."""
+    """Raise ValueError naming the setting that the model or another setting does not allow."""
     for name in ("dp", "tp", "pp", "ep"):
         if getattr(parallel, name) < 1:
             raise ValueError(f"{name}: {getattr(parallel, name)} must be 1 or more")

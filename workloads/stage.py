@@ -172,7 +172,7 @@ class _Stage:
                 )  # fmt: skip
 
     def _updated_bytes(self) -> int:
-        """Bytes that the optimiser reads and writes for the parameters that a rank updates."""
+        """Return the bytes that the optimiser reads and writes for the parameters that a rank updates."""
         mine = [self.plan.at_rank(layer) for part in self._chunks() for layer in part]
         owners = [buckets.ranks if self.plan.training.zero else 1 for buckets in self.buckets]
         held = (sum(dense for dense, _ in mine), sum(experts for _, experts in mine))
@@ -236,7 +236,7 @@ class _Stage:
         return waits
 
     def _gather_parameters(self, layer: Layer) -> None:
-        """ZeRO's stage 3: the layer's parameters are fetched while the layer before it computes."""
+        """Fetch the layer's parameters (ZeRO's stage 3) while the layer before it computes."""
         if self.plan.training.zero < 3:
             return
         behind = self.computed[:1] if len(self.computed) > 1 else []
@@ -255,7 +255,10 @@ class _Stage:
                 )
 
     def _message_bytes(self, layers: Sequence[Layer]) -> int:
-        """Bytes that a rank hands on behind ``layers``: its share of the activations, or all of them."""
+        """Return the bytes that a rank hands on behind ``layers``.
+
+        These are its share of the activations, or all of them.
+        """
         return self.plan.bytes(layers[-1]) // self.plan.share
 
     def _send(self, name: str, peer: Peer, tag: Tag, layers: Sequence[Layer]) -> None:
@@ -269,7 +272,7 @@ class _Stage:
 
 
 def _units(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Layers grouped by what is recomputed together: those of one block; all others alone."""
+    """Return layers grouped by what is recomputed together: those of one block; all others alone."""
     units: list[list[Layer]] = []
     for layer in layers:
         same = units and layer.recomputed and units[-1][-1].recomputed and units[-1][-1].block == layer.block

@@ -145,7 +145,7 @@ def _parts(workload: Workload) -> Iterator[_Part]:
 
 
 def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArray, Fraction]:
-    """``size`` (n - 1) / n by each rank, n being the ranks of its group."""
+    """Return ``size`` (n - 1) / n by each rank, n being the ranks of its group."""
     n = np.array([len(group) for group in workload.groups])[groups]
     counted = zip(*(part.tolist() for part in np.unique(n, return_counts=True)), strict=True)
     return size * (n - 1) / n, sum(
@@ -154,7 +154,7 @@ def _divided(workload: Workload, groups: IntArray, size: int) -> tuple[FloatArra
 
 
 def _given(workload: Workload, what: Collective, ranks: IntArray, groups: IntArray) -> FloatArray:
-    """Bytes that each rank sends to others in an all-to-all-v with stated sizes."""
+    """Return the bytes that each rank sends to others in an all-to-all-v with stated sizes."""
     between = np.array(what.sizes, dtype=np.float64)
     away = between.sum(axis=1) - np.diag(between)
     pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
@@ -181,6 +181,6 @@ def kind_named(workload: Workload, kind: int, collective: int) -> str:
 
 
 def _purpose(name: str) -> int:
-    """Index of the purpose that an operation's name begins with, -1 for none of them."""
+    """Return the index of the purpose that an operation's name begins with, -1 for none of them."""
     first = name.partition(" ")[0]
     return PURPOSES.index(first) if first in PURPOSES else -1

@@ -74,7 +74,7 @@ def all_reduce_groups(workload: Workload) -> tuple[list[IntArray], float, FloatA
 
 
 def _slots(workload: Workload) -> list[int]:
-    """Communicator slots that some rank has collectives on."""
+    """Return communicator slots on which some rank has collectives."""
     slots = [program.slot[program.kind == Kind.COLLECTIVE] for program in workload.programs]
     return np.unique(np.concatenate(slots)).tolist()  # type: ignore[no-any-return]
 
@@ -106,7 +106,7 @@ _Shares = dict[tuple[int, int, int], FloatArray]
 
 
 def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = None) -> FloatArray:
-    """[ranks, ranks]: bytes of all collectives on these communicator slots in one iteration.
+    """Return the bytes of all collectives on these communicator slots in one iteration: [ranks, ranks].
 
     ``iteration``: its number; None for parts of bytes as they come, and unequal parts as in iteration 0.
     """
@@ -129,7 +129,7 @@ def _of_slots(workload: Workload, slots: Sequence[int], iteration: int | None = 
 def _collectives(
     workload: Workload, program: Program, slot: int, group: int, shares: _Shares, iteration: int | None
 ) -> FloatArray:
-    """[group ranks, group ranks]: bytes of all collectives of one group on one communicator."""
+    """Return the bytes of all collectives of one group on one communicator: [group ranks, group ranks]."""
     calls = np.flatnonzero((program.kind == Kind.COLLECTIVE) & (program.slot == slot))
     ranks = len(workload.groups[group])
     matrix = np.zeros((ranks, ranks))
@@ -161,7 +161,7 @@ def _whole(what: Collective, ranks: int, size: int) -> IntArray:
 
 
 def _bounds_in_whole(chunks: int, size: int) -> IntArray:
-    """Bounds in bytes of the chunks of a vector of ``size`` bytes, in whole elements."""
+    """Return the bounds in bytes of the chunks of a vector of ``size`` bytes, in whole elements."""
     if size % ELEMENT_BYTES:
         raise ValueError(f"{size} bytes are no whole number of float32")
     ends = [end for _, end in chunk_bounds(size // ELEMENT_BYTES, chunks)]
@@ -169,7 +169,7 @@ def _bounds_in_whole(chunks: int, size: int) -> IntArray:
 
 
 def _sent(what: Collective, ranks: int, bounds: npt.NDArray[np.int64] | None = None) -> FloatArray:
-    """[ranks, ranks]: bytes that a collective's schedule sends; without ``bounds``, of 1 byte."""
+    """Return the bytes that a collective's schedule sends, [ranks, ranks]; without ``bounds``, of 1 byte."""
     steps = what.steps(ranks)
     if bounds is None:
         return sent_in_steps(steps, vector_bytes(what.kind, ranks, 1))

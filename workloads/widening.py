@@ -280,7 +280,7 @@ _FIELDS = ("kind", "name", "stream", "seconds", "FLOPs", "bytes", "collective", 
 
 
 def _told(workload: Workload, rank: int) -> Iterator[tuple[Any, ...]]:
-    """The operations of a rank as ``_FIELDS``, slots replaced by the ranks that they stand for."""
+    """Yield the operations of a rank as ``_FIELDS``, slots replaced by the ranks that they stand for."""
     program = workload.programs[workload.program_of[rank]]
     for k in range(len(program)):
         kind, slot = Kind(program.kind[k]), int(program.slot[k])
@@ -317,7 +317,7 @@ def _shared_out(workload: Workload, program: Program, sharded: Collection[str], 
 
 
 def _mapped(new: IntArray, old: IntArray) -> IntArray:
-    """``new[old]``, where ``old`` is not -1."""
+    """Return ``new[old]``, and -1 where ``old`` is -1."""
     return np.where(old < 0, -1, np.append(new, -1)[old])
 
 
@@ -336,7 +336,7 @@ _WORDS = {"dp": "replicas", "tp": "tensor-parallel ranks", "ep": "expert-paralle
 
 
 def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
-    """Raises ValueError where traffic does not fit the replicas, or cannot grow with them."""
+    """Raise ValueError if traffic does not fit the replicas, or cannot grow with them."""
     own = replicas.of(np.arange(workload.ranks))
     crossing = (workload.peers >= 0) & (own[workload.peers] != own[:, None])
     if crossing.any():
@@ -364,7 +364,7 @@ def _check_grid(workload: Workload, replicas: Replicas, axis: str) -> None:
 
 
 def _used(workload: Workload) -> Iterator[tuple[int, int]]:
-    """A rank of each program and group, with each communicator slot that it uses."""
+    """Yield a rank of each program and group, with each communicator slot that it uses."""
     seen: set[tuple[int, int, int]] = set()
     for rank, number in enumerate(workload.program_of.tolist()):
         program = workload.programs[number]
@@ -380,7 +380,7 @@ def _between_replicas(workload: Workload, rank: int, slot: int) -> bool:
 
 
 def _purposes(workload: Workload, rank: int, slot: int) -> set[str]:
-    """First words of the names of what a rank does on a communicator."""
+    """Return the first words of the names of what a rank does on a communicator."""
     program = workload.programs[workload.program_of[rank]]
     mine = (program.kind == Kind.COLLECTIVE) & (program.slot == slot)
     return {workload.names[which].partition(" ")[0] for which in np.unique(program.name[mine]).tolist()}

@@ -110,7 +110,7 @@ def shorter_way_level(pairs: Pairs, wavelengths: int) -> float:
 
 
 def _greatest(fits: Callable[[IntArray], bool], demand: FloatArray, high: float) -> float:
-    """The greatest z up to ``high`` whose numbers of lightpaths fit."""
+    """Return the greatest z up to ``high`` whose numbers of lightpaths fit."""
     # The greatest demand is 1, so the least z but 0 is 1: a lightpath for each.
     if not fits(np.ones(len(demand), dtype=np.int64)):
         return 0.0

@@ -191,10 +191,11 @@ class Divisions:
 
 
 def _repeating(pairs: Pairs, nodes: int) -> Pairs:
-    """The pairs of the shortest part that the demand repeats round the ring, and that is long enough.
+    """Return the pairs of the shortest part that the demand repeats round the ring.
 
-    A plan for the part, on a ring of its own, laid down again and again, shares no segment twice: lightpaths
-    of one colour that follow each other in it do so in the ring.
+    The part must be long enough; if there is none, return all pairs. A plan for the part, on a ring of its
+    own, laid down again and again, shares no segment twice: lightpaths of one colour that follow each other
+    in it do so in the ring.
     """
     longest = int(np.minimum(pairs.hops, nodes - pairs.hops).max(initial=1))
     for part in range(_PART * longest, nodes // 2 + 1):
@@ -245,7 +246,7 @@ class _Filling:
         return min(map(self.level, range(self.nobody)), default=np.inf)
 
     def raise_least(self, bound: float) -> None:
-        """Gives lightpaths until the pair with the least lightpaths / demand cannot have one more."""
+        """Give lightpaths until the pair with the least lightpaths / demand cannot have one more."""
         shorter = shorter_way_level(self.pairs, self.wavelengths)
         needed = lightpaths_for(shorter, self.pairs.demand).tolist()
         for pair in sorted(range(self.nobody), key=lambda pair: -self.ways[pair][0][2]):
@@ -274,7 +275,7 @@ class _Filling:
                 heapq.heappush(queue, self._entry(other))
 
     def give_what_is_left(self) -> None:
-        """Gives every colour that is still free on a pair's whole way: in rounds, the least served first."""
+        """Give every colour that is still free on a pair's whole way: in rounds, the least served first."""
         hungry = list(range(self.nobody))
         while hungry:
             hungry.sort(key=self.level)
@@ -293,7 +294,10 @@ class _Filling:
         return False
 
     def _colour(self, way: _Way) -> int | None:
-        """A colour that is free on the whole way; best one that is taken just before and just after it."""
+        """Return a colour that is free on the whole way, or None.
+
+        The best is one that is taken just before and just after the way.
+        """
         fibre, first, length = way
         free = self.free[fibre]
         # From a negative place on, so that the end of the list is followed by its start.
@@ -334,11 +338,12 @@ class _Filling:
             owner[first + nodes :] = pair
 
     def _make_room(self, pair: int, level: float) -> set[int]:
-        """One lightpath more for the pair, so that nobody else falls to ``level``; who has more or less now.
+        """Give the pair one lightpath more, so that no other pair falls to ``level``.
 
-        Those in the way leave; who would fall to ``level`` looks for another place, in turn. Each move makes
-        the mover dearer to drive away, so that the search does not go round in a circle. Empty, and nothing
-        changed, when it has not ended after so many moves.
+        Return the pairs that have more or less lightpaths now. Lightpaths in the way leave; a pair that would
+        fall to ``level`` looks for another place, in turn. Each move makes the mover dearer to drive away, so
+        that the search does not go round in a circle. If it has not ended after so many moves, nothing is
+        changed and the result is empty.
         """
         done: list[tuple[bool, int, _Way, int]] = []
         waiting = [pair]
@@ -401,7 +406,10 @@ class _Filling:
 
 
 def _ways(pairs: Pairs) -> list[list[_Way]]:
-    """The ways of each pair, the shorter one first; on a part of the ring only those no longer than it."""
+    """Return the ways of each pair, the shorter one first.
+
+    On a part of the ring these are only ways no longer than the part.
+    """
     (cw, cw_length), (ccw, ccw_length) = pairs.ways(True), pairs.ways(False)
     rows = zip(cw.tolist(), cw_length.tolist(), ccw.tolist(), ccw_length.tolist(), strict=True)
     pair_ways = []
@@ -413,7 +421,7 @@ def _ways(pairs: Pairs) -> list[list[_Way]]:
 
 
 def _plan(filling: _Filling, nodes: int, z: float, bound: float) -> ArcPlan:
-    """The plan of the whole ring, the part's laid down again and again."""
+    """Return the plan of the whole ring, the part's laid down again and again."""
     part = filling.nodes
     taken = filling.owner[:, :part]
     fibre, segment, colour = np.nonzero(taken != filling.nobody)

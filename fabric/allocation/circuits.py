@@ -78,7 +78,7 @@ class _Pairs:
         return self.sums(np.ones_like(self.sources))
 
     def check_degree(self, names: Sequence[str] | None = None) -> None:
-        """Raises ValueError naming the GPU that has more partners than there are switches."""
+        """Raise ValueError naming the GPU that has more partners than there are switches."""
         join = "1 switch joins" if self.switches == 1 else f"{self.switches} switches join"
         for degree, verb in zip(self.partners(), ("sends to", "receives from"), strict=True):
             gpu = int(degree.argmax())
@@ -106,7 +106,11 @@ class _Pairs:
 
 
 def check_degree(demand: npt.ArrayLike, switches: int, names: Sequence[str] | None = None) -> None:
-    """Raises ValueError as ``single_shot``; GPUs are called by ``names``, where there are any."""
+    """Check that no GPU has more partners than there are switches.
+
+    ``names``: names of the GPUs in messages; if None, their numbers. Raises ValueError for a demand that
+    ``check_demand`` rejects, for fewer than 1 switch, and naming the GPU.
+    """
     _Pairs.of(demand, switches).check_degree(names)
 
 
@@ -165,8 +169,10 @@ _ALIKE = 1e-3
 
 
 def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
-    """Circuits of each pair as ``single_shot``, and what no z exceeds. Nobody has more partners than
-    ports."""
+    """Return the circuits of each pair as ``single_shot``, and an upper bound of z.
+
+    No GPU may have more partners than ports.
+    """
     if not len(pairs.relative):
         return np.zeros(0, dtype=np.int64), float("inf")
     alike = _alike(pairs.relative)
@@ -195,7 +201,10 @@ def _fair(pairs: _Pairs) -> tuple[IntArray, float]:
 
 
 def _alike(relative: FloatArray) -> FloatArray:
-    """Round values up in groups: from the greatest on, those at most ``_ALIKE`` below it become it."""
+    """Return the values rounded up in groups, from the greatest on.
+
+    Values at most ``_ALIKE`` below the greatest of a group become that value.
+    """
     values, which = np.unique(-relative, return_inverse=True)
     levels = -values
     first = 0
@@ -207,7 +216,7 @@ def _alike(relative: FloatArray) -> FloatArray:
 
 
 def _for_greatest_z(pairs: _Pairs) -> IntArray:
-    """The least circuits of each pair with which z is the greatest, at least one."""
+    """Return the least circuits of each pair with which z is the greatest, at least one."""
     relative = pairs.relative
 
     def needed(z: float) -> IntArray:
@@ -234,7 +243,7 @@ def _for_greatest_z(pairs: _Pairs) -> IntArray:
 
 
 def _use_up(pairs: _Pairs, counts: IntArray, ports_out: FloatArray, ports_in: FloatArray) -> None:
-    """Adds a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
+    """Add a circuit wherever both ports are free, to the pair with the most demand per circuit first."""
     free = np.flatnonzero((ports_out[pairs.sources] > 0) & (ports_in[pairs.destinations] > 0))
     waiting = [(counts[pair] / pairs.relative[pair], pair) for pair in free.tolist()]
     heapq.heapify(waiting)
@@ -272,9 +281,9 @@ def permutations(counts: IntArray, switches: int) -> IntArray:
 
 
 def _matchings(table: IntArray) -> list[IntArray]:
-    """Perfect matchings that a table [n, k] is made of: row i has the k ends of the circuits of GPU i.
+    """Return the perfect matchings that a table [n, k] is made of.
 
-    Every destination is k times an end (modulo n).
+    Row i has the k ends of the circuits of GPU i. Every destination is k times an end (modulo n).
     """
     gpus, degree = table.shape
     if degree == 1:
@@ -288,7 +297,7 @@ def _matchings(table: IntArray) -> list[IntArray]:
 
 
 def _matching(table: IntArray) -> BoolArray:
-    """One circuit of each row, that together end at every destination (Alon, 2003).
+    """Return one circuit of each row, that together end at every destination (Alon, 2003).
 
     Each circuit is copied so often that a power of two, at least the number of circuits, is just not exceeded
     at a GPU; copies of a circuit to itself fill up what is missing. The copies are halved until one is left
@@ -314,10 +323,11 @@ def _matching(table: IntArray) -> BoolArray:
 
 
 def _every_other(sources: IntArray, ends: IntArray) -> BoolArray:
-    """Half of the circuits, so that each source and each end, which have an even number, have half of theirs.
+    """Return half of the circuits, so that each source and each end have half of theirs.
 
-    Circuits are paired at their source and at their end. Both pairings together make closed walks in which
-    the two take turns; the half is every other circuit of each walk.
+    Each source and each end has an even number of circuits. Circuits are paired at their source and at their
+    end. Both pairings together make closed walks in which the two take turns; the half is every other circuit
+    of each walk.
     """
     at_source, at_end = _paired(sources), _paired(ends)
     two_on = at_end[at_source]
@@ -334,7 +344,7 @@ def _every_other(sources: IntArray, ends: IntArray) -> BoolArray:
 
 
 def _paired(keys: IntArray) -> IntArray:
-    """Partners of the same key, each the other one's; each key occurs an even number of times."""
+    """Return partners of the same key, each the other one's; each key occurs an even number of times."""
     order = np.argsort(keys, kind="stable")
     partner = np.empty_like(order)
     partner[order] = order[np.arange(len(keys)) ^ 1]

@@ -83,7 +83,7 @@ def _ring_ports(degree: int, in_rings: float, other_bytes: float) -> int:
 
 
 def _matching(left: npt.NDArray[np.float64]) -> IntArray:
-    """[n]: to whom each GPU, -1 to nobody, so that the most bytes are served."""
+    """Return the GPU to which each GPU is joined, [n], -1 for none, so that the most bytes are served."""
     from scipy.optimize import linear_sum_assignment
 
     source, destination = linear_sum_assignment(left, maximize=True)

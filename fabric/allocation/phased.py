@@ -59,7 +59,7 @@ class Lit:
 
     @property
     def paths(self) -> Paths:
-        """All that stands."""
+        """Return all circuits that are set."""
         lightpaths: dict[tuple[int, int], tuple[Lightpath, ...]] = {}
         for (source, port), destination in sorted(self._to.items()):
             pair = (source, destination)

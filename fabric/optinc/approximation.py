@@ -59,7 +59,7 @@ def approximated(weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_layers(network: Network, layers: Collection[int]) -> None:
-    """Raises ValueError naming a layer, numbered from 1, that the network does not have."""
+    """Raise ValueError naming a layer, numbered from 1, that the network does not have."""
     for layer in sorted(layers):
         if not 1 <= layer <= len(network.weights):
             raise ValueError(f"layer {layer}: the network has {len(network.weights)}")

@@ -158,7 +158,7 @@ def _pieces(size: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def _spread(of_blocks: NDArray[np.float64], start: int, end: int, block: int) -> NDArray[np.float64]:
-    """Spread each block's value over the values of the block, from ``start``, where a block begins."""
+    """Return each block's value for every value of the block, from ``start``, where a block begins."""
     return np.repeat(of_blocks[start // block : block_count(end, block)], block)[: end - start]
 
 

@@ -129,7 +129,7 @@ class _Hidden:
 
 
 def _forms(structure: Structure) -> list[Matrix]:
-    """For each layer the used units' weights of the used units before, and the biases as last column."""
+    """Return for each layer the used units' weights of the used units before, and biases as last column."""
     coding = structure.coding
     if coding.leaving not in (1, coding.servers * coding.arriving):
         raise ValueError(
@@ -152,7 +152,10 @@ def _forms(structure: Structure) -> list[Matrix]:
 
 
 def _floors(hidden: _Hidden, coding: Coding) -> list[Form]:
-    """The numbers e_k, the last one without its carry; and f_K, where decimals leave."""
+    """Add the layers of floor and return the numbers e_k, the last one without its carry.
+
+    If decimals leave, f_K is last.
+    """
     inputs, base = coding.inputs, LEVELS**coding.group
     waiting = list(np.eye(inputs, inputs + 1))
     numbers: list[Form] = []
@@ -175,7 +178,10 @@ def _floors(hidden: _Hidden, coding: Coding) -> list[Form]:
 
 
 def _carries(hidden: _Hidden, coding: Coding, values: list[Form], layers: int) -> list[Form]:
-    """Digits of base b from whole numbers, in so many layers at most; what else there is, as it is."""
+    """Add the layers of the carries, at most so many, and return digits of base b from whole numbers.
+
+    Other values are returned as they are.
+    """
     base = LEVELS**coding.group
     too_large = np.arange(coding.inputs - 2, 0, -1)
     for batch in np.array_split(too_large, min(layers, len(too_large))) if len(too_large) else ():
@@ -191,7 +197,10 @@ def _carries(hidden: _Hidden, coding: Coding, values: list[Form], layers: int) -
 
 
 def _symbols(hidden: _Hidden, coding: Coding, values: list[Form]) -> list[Form]:
-    """PAM4 symbols from digits of base b; what else there is, as it is."""
+    """Add the layer of the symbols and return PAM4 symbols from digits of base b.
+
+    Other values are returned as they are.
+    """
     thresholds = range(LEVELS, LEVELS**coding.group, LEVELS)
     values, steps_of = hidden.add(
         values, [_Stairs(value, 1.0, thresholds) for value in values[: coding.inputs]]

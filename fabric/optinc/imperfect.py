@@ -127,7 +127,7 @@ def _squares(weight: NDArray[Any]) -> Squares:
 def _matrix(
     layer: Squares | Full, imperfections: Imperfections, random: np.random.Generator | None
 ) -> FloatArray:
-    """A layer's matrix (outputs, inputs), real part."""
+    """Return a layer's matrix (outputs, inputs), real part."""
     if isinstance(layer, Full):
         first, second = (_rebuilt(mesh, imperfections, random) for mesh in (layer.first, layer.second))
         ways = len(layer.scale)
@@ -154,7 +154,7 @@ def _rebuilt(
 def _attenuated(
     scale: FloatArray, imperfections: Imperfections, random: np.random.Generator | None
 ) -> FloatArray:
-    """Sigma's diagonal. Its column's loss is the same for all, and made good."""
+    """Return Sigma's diagonal. Its column's loss is the same for all, and made good."""
     largest = scale.max()
     if not largest:
         return scale

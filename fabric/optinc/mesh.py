@@ -130,7 +130,10 @@ def disturbed(mesh: Mesh, sigma: float, random: np.random.Generator) -> Mesh:
 
 
 def _from_right(left: NDArray[Any], row: int, column: int) -> tuple[int, float, complex]:
-    """Takes T off on the right, left := left T*, so that left[row, column] is 0; (mode, theta, e^(i phi))."""
+    """Take T off on the right, left := left T*, so that left[row, column] is 0.
+
+    Return (mode, theta, e^(i phi)).
+    """
     a, b = complex(left[row, column]), complex(left[row, column + 1])
     length = math.hypot(abs(a), abs(b))
     turn = _unit(a) / _unit(b)
@@ -143,7 +146,10 @@ def _from_right(left: NDArray[Any], row: int, column: int) -> tuple[int, float, 
 
 
 def _from_left(left: NDArray[Any], row: int, column: int) -> tuple[int, float, complex]:
-    """The same on the left, left := T left, on the rows row - 1 and row."""
+    """Take T off on the left, left := T left, on the rows row - 1 and row.
+
+    Return (mode, theta, e^(i phi)).
+    """
     a, b = complex(left[row - 1, column]), complex(left[row, column])
     length = math.hypot(abs(a), abs(b))
     turn = -_unit(b) / _unit(a)
@@ -156,7 +162,7 @@ def _from_left(left: NDArray[Any], row: int, column: int) -> tuple[int, float, c
 
 
 def _unit(value: complex) -> complex:
-    """The direction of a number; that of 0 is 1."""
+    """Return the direction of a number; that of 0 is 1."""
     size = abs(value)
     return value / size if size else 1.0 + 0j
 
@@ -166,7 +172,10 @@ def _of_type(value: complex, matrix: NDArray[Any]) -> complex:
 
 
 def _placed(modes: int, order: list[tuple[int, float, complex]], outputs: list[complex]) -> Mesh:
-    """Interferometers in the order in which light passes them, each in the first column free for it."""
+    """Return the mesh of interferometers in the order in which light passes them.
+
+    Each is in the first column that is free for it.
+    """
     theta, phi = np.zeros((2, modes, modes // 2))
     free = [0] * modes
     for mode, angle, turn in order:

@@ -239,7 +239,7 @@ def _answered(
     factors: NDArray[np.float64] | None,
     random: np.random.Generator | None,
 ) -> tuple[NDArray[np.int64], float]:
-    """Answers to some combinations, and the largest distance of an output as in :class:`Table`."""
+    """Return answers to some combinations, and the largest distance of an output as in :class:`Table`."""
     ends = (coding.inputs, coding.symbols)
     if (network.sizes[0], network.sizes[-1]) != ends:
         raise ValueError(
@@ -272,7 +272,7 @@ def _keep(
 
 
 def _parts(coding: Coding) -> NDArray[np.float64]:
-    """Steps in one level of each output."""
+    """Return the steps in one level of each output."""
     return np.array([1] * (coding.symbols - 1) + [coding.leaving], np.float64)
 
 
@@ -295,7 +295,7 @@ def _entering(
     factors: NDArray[np.float64] | None,
     random: np.random.Generator | None,
 ) -> NDArray[np.float64]:
-    """The inputs A_k (n, K) as they enter, of combinations (n, K) in whole numbers."""
+    """Return the inputs A_k (n, K) as they enter, of combinations (n, K) in whole numbers."""
     if factors is None:
         inputs = light(whole, coding)
     else:

@@ -89,12 +89,15 @@ def unpack(words: Words, width: int, size: int) -> NDArray[Any]:
 
 
 def _lane(width: int) -> int:
-    """Bits of the smallest type that has ``width``."""
+    """Return the bits of the smallest type that has ``width``."""
     return next(lane for lane in (8, 16, 32) if width <= lane)
 
 
 def _fold(numbers: NDArray[Any], width: int) -> Words:
-    """Neighbours brought together, pair by pair, until each word has as many as its lanes were."""
+    """Pack the low ``width`` bits of neighbouring numbers together, pair by pair, and return the words.
+
+    Each word then holds as many numbers as it had lanes.
+    """
     lane = 8 * numbers.itemsize
     while lane < _WORD_BITS:
         pairs = numbers.view(f"<u{lane // 4}")
@@ -121,7 +124,7 @@ def _unfold(words: Words, width: int) -> NDArray[Any]:
 
 
 def _put(columns: Words, width: int, into: Words) -> None:
-    """Pieces of ``width`` bits, [pieces of a group, groups], one behind the other: [groups, words]."""
+    """Pack pieces of ``width`` bits, [pieces of a group, groups], one behind the other: [groups, words]."""
     if width == _WORD_BITS:
         into[:] = columns.T
         return
@@ -135,7 +138,7 @@ def _put(columns: Words, width: int, into: Words) -> None:
 
 
 def _get(groups: Words, width: int) -> Words:
-    """The pieces that :func:`_put` put together, group by group."""
+    """Return the pieces that :func:`_put` put together, group by group."""
     if width == _WORD_BITS:
         return groups.ravel()
     rows = np.ascontiguousarray(groups.T)

@@ -121,10 +121,10 @@ class Plane:
         return None
 
     def check_size(self, ranks: int) -> None:
-        """Raises ValueError for a number of ranks that it cannot have."""
+        """Raise ValueError for a number of ranks that the plane cannot have."""
 
     def check(self, ranks: Sequence[str], steps: Steps) -> None:
-        """Raises ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
+        """Raise ValueError for a collective with a transfer that has no way. No ``ranks``: any nodes."""
 
     def fitted(self, collective: str, ranks: int) -> str:
         """Return a collective's name, completed with what the plane decides if the name leaves it open."""

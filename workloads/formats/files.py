@@ -50,7 +50,7 @@ def read_text(path: Path, limit: int = TEXT_LIMIT, *, pipe: bool = False) -> str
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, and looks that it is there. Raises ValueError."""
+    """Write a file whole or not at all, and check that it is there. Raises ValueError."""
     with replacing(path) as part:
         part.write_bytes(data)
         if part.stat().st_size != len(data):

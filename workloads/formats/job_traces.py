@@ -204,7 +204,7 @@ def _number(text: str, column: str, most: float) -> float:
 
 
 def _time(text: str, column: str) -> float:
-    """Seconds, or a moment as ``2020-04-18 09:11:33``, with a zone or without."""
+    """Return the seconds of a number, or of a moment as ``2020-04-18 09:11:33``, with a zone or without."""
     if text[4:5] == "-" and text[7:8] == "-":
         try:
             moment = datetime.fromisoformat(text)

@@ -102,7 +102,7 @@ class Header:
 
     @property
     def is_simai(self) -> bool:
-        """SimAI's header has what ASTRA-sim's has no word for."""
+        """Return whether the header has words of SimAI that ASTRA-sim does not have."""
         return bool({"ep", "pp", "ga", "all_gpus"} & self.values.keys())
 
 
@@ -185,7 +185,7 @@ def _header(number: int, words: list[str]) -> Header:
 
 
 def _whole(line: int, what: str, word: str, limit: int) -> int:
-    """A number of something; ``6.0`` is one, too, as some programs write them."""
+    """Return a number of something; ``6.0`` is one, too, as some programs write them."""
     try:
         value = float(word) if "." in word else int(word)
     except ValueError:
@@ -213,7 +213,7 @@ def _layer(header: Header, line: int, words: list[str], unit_s: float) -> Layer:
 
 
 def _type(line: int, word: str) -> tuple[str, str]:
-    """Kind and group of a type of communication."""
+    """Return kind and group of a type of communication."""
     if word == "NONE":
         return "", ""
     ending = next((suffix for suffix in _ENDINGS if word.endswith(suffix)), "")
@@ -298,7 +298,7 @@ class _Iteration:
         self.groups: dict[str, IntArray] = {}
 
     def compute(self, layer: Layer, what: str, phase: Phase) -> None:
-        """Computes, when it takes any time."""
+        """Add a computation unless its time is zero."""
         if phase.seconds:
             self._room(layer)
             name = f"{layer.name} {what}"
@@ -399,7 +399,10 @@ def _overlapped(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 
 def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
-    """Passes with checkpoints: the forward pass is repeated from a checkpoint to the layer that needs it."""
+    """Add passes with checkpoints.
+
+    The forward pass is repeated from a checkpoint to the layer that needs it.
+    """
     checkpoints = _listed(run.header, "checkpoints", len(layers))
     asking = _listed(run.header, "checkpoint_initiates", len(layers))
     _inference(run, layers)
@@ -418,7 +421,7 @@ def _blocking(run: _Iteration, layers: Sequence[Layer]) -> None:
 
 
 def _listed(header: Header, key: str, layers: int) -> set[int]:
-    """Layers that a header lists after their number."""
+    """Return the layers that a header lists after their number."""
     count, *listed = header.values.get(key) or [0]
     if count != len(listed) or any(entry >= layers for entry in listed):
         raise _Mistake(1, f"{key}: it must be a number, and so many of the {layers} layers from 0")
@@ -426,7 +429,10 @@ def _listed(header: Header, key: str, layers: int) -> set[int]:
 
 
 def _dlrm(run: _Iteration, layers: Sequence[Layer]) -> None:
-    """Layer 0 is the embedding: its all-to-all goes on while the bottom layers compute."""
+    """Add the passes of DLRM.
+
+    Layer 0 is the embedding: its all-to-all goes on while the bottom layers compute.
+    """
     last = run.header.number("DLRM_LAST_BOTTOM_LAYER", default=0)
     if last >= len(layers):
         raise _Mistake(1, f"its last bottom layer is {last}, of {len(layers)}")

@@ -68,7 +68,7 @@ def _row(path: Path, number: int, line: str) -> tuple[int, ...]:
 
 
 def write(workload: Workload, path: Path) -> None:
-    """Writes :func:`workloads.traffic.traffic`, and reads it again. Raises ValueError."""
+    """Write :func:`workloads.traffic.traffic`, and read it again. Raises ValueError."""
     matrix = traffic(workload)
     lines = [",".join(map(str, row)) for row in matrix.tolist()]
     write_bytes(path, ("\n".join(lines) + "\n").encode())

@@ -57,7 +57,7 @@ def _text(raw: IO[bytes], compressed: bool) -> IO[str]:
 
 
 def _events(spans: Iterable[Span]) -> Iterator[str]:
-    """Lines of the spans; the names of a process or thread come before its first."""
+    """Yield lines of the spans; the names of a process or thread come before its first."""
     threads: dict[str, tuple[int, dict[str, int]]] = {}
     for span in spans:
         if not (-math.inf < span.begin_s <= span.end_s < math.inf):

@@ -20,10 +20,10 @@ FORMATS = {"packed": ".rlw", "chakra": ".et"}
 
 
 def write_any(workload: Workload, path: Path, form: str = "") -> list[Path]:
-    """Writes the workload in a format of ``FORMATS``, by default the one that the path's end says.
+    """Write the workload in a format of ``FORMATS``, by default the one that the path's end names.
 
     Packed it is one file. As Chakra traces it is ``NAME.RANK.et`` for each rank, where ``path`` is
-    ``NAME.et`` or ``NAME``, and a file of process groups. Returns the files. Raises ValueError, in one line,
+    ``NAME.et`` or ``NAME``, and a file of process groups. Return the files. Raises ValueError, in one line,
     also when what is read from them is not what was to be written.
     """
     if not form:
@@ -56,7 +56,7 @@ def _as_chakra(workload: Workload, path: Path) -> list[Path]:
 
 
 def _check_read(workload: Workload, read: Workload, path: Path) -> None:
-    """Raises ValueError where two workloads differ in what they come to."""
+    """Raise ValueError if two workloads differ in their summaries."""
     written, reread = summary(workload), summary(read)
     for what in ("ranks", "operations", "kinds", "collectives"):
         if getattr(written, what) != getattr(reread, what):

@@ -195,7 +195,7 @@ def not_ideal(fabric: Fabric) -> str | None:
 
 
 def check_averagers(fabric: Fabric) -> None:
-    """Raises ValueError naming an averager that could not work."""
+    """Raise ValueError naming an averager that could not work."""
     averagers = fabric.averagers
     above = {cable.a.node: averager for averager in averagers.values() for cable in averager.cables}
     for name, averager in averagers.items():

@@ -92,7 +92,7 @@ class HopRing(Interconnect):
         return ports, problems
 
     def check(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Raises ValueError naming servers that are too far apart, or one that needs two paths on a side."""
+        """Raise ValueError naming servers that are too far apart, or one that needs two paths on a side."""
         _, problems = self.choose(pairs)
         if problems:
             raise ValueError(problems[0])

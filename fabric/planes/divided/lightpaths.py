@@ -51,7 +51,7 @@ def setting_of(fabric: Fabric, paths: Paths) -> dict[str, frozenset[CrossConnect
 
 
 def _step(paths: Paths) -> Step:
-    """Step with a transfer for each lightpath."""
+    """Return a step with a transfer for each lightpath."""
     rows = [(*pair, path.wavelength or 0, path.port) for pair, own in paths.items() for path in own]
     sources, destinations, wavelengths, ports = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     nothing = frozen(np.zeros(len(rows), dtype=np.int64))

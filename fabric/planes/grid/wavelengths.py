@@ -150,14 +150,20 @@ def _coloured(
 
 
 def _line(a: tuple[int, int], b: tuple[int, int]) -> str | None:
-    """``row`` or ``column``: what two different places have in common."""
+    """Return ``row`` or ``column``, whichever two places have in common.
+
+    Return None if they have none or are equal.
+    """
     if a == b or (a[0] != b[0] and a[1] != b[1]):
         return None
     return "row" if a[0] == b[0] else "column"
 
 
 def check_power(fabric: Fabric, grid: Grid) -> None:
-    """Light through one WSS of the grid leaves its receiver enough. Raises ValueError naming the power."""
+    """Check that light through one WSS of the grid leaves its receiver enough power.
+
+    Raises ValueError naming the power.
+    """
     optics = fabric.optics
     switch = fabric.optical_switches[(*grid.row_switches, *grid.column_switches)[0]]
     power_dbm = received_dbm(optics.launch_dbm, [switch.insertion_loss_db, *[optics.fibre_db] * 2])
@@ -238,7 +244,7 @@ def ways_for(grid: Grid, ranks: Sequence[str], steps: Steps) -> dict[str, dict[s
 
 
 def check_steps(ways: Ways, ranks: Sequence[str], steps: Steps) -> None:
-    """Every transfer of a collective is one optical hop between ``ranks`` (node names by rank).
+    """Check that every transfer of a collective is one optical hop between ``ranks`` (node names by rank).
 
     Raises ValueError naming the ranks that share neither row nor column, or a world size that differs.
     """

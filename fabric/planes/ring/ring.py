@@ -64,7 +64,7 @@ def plugged_ring(
 def _links(
     nodes: tuple[str, ...], switches: tuple[str, ...], rate_bps: float, queue_s: float
 ) -> tuple[Link, ...]:
-    """Each node's two fibres to its WSS and the one to the next; ``rate_bps`` is that of one wavelength."""
+    """Return each node's two fibres to its WSS and the one to the next; ``rate_bps``: of one wavelength."""
     links: list[Link] = []
     for i, (node, switch) in enumerate(zip(nodes, switches, strict=True)):
         after = switches[(i + 1) % len(nodes)]

@@ -84,7 +84,7 @@ def segments(
 
 
 def check_power(fabric: Fabric, ring: WdmRing, step: Step, number: int = 0) -> None:
-    """Every lightpath of the step, whose directions are set, leaves its receiver enough power.
+    """Check that every lightpath of the step, whose directions are set, leaves its receiver enough power.
 
     A lightpath over s segments passes s + 1 WSSs and s + 2 fibres. Raises ValueError naming step, transfer,
     power and sensitivity.
@@ -106,10 +106,10 @@ def check_power(fabric: Fabric, ring: WdmRing, step: Step, number: int = 0) -> N
 
 
 def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int = 0) -> None:
-    """No segment of a fibre carries one wavelength twice in the step.
+    """Check that no segment of a fibre carries one wavelength twice in the step.
 
-    Raises ValueError naming step, segment, wavelength and both transfers; or a wavelength that the ring
-    does not have, or a step without wavelengths.
+    Raises ValueError naming step, segment, wavelength and both transfers; or a wavelength that the ring does
+    not have, or a step without wavelengths.
     """
     if step.wavelengths is None or step.clockwise is None:
         raise ValueError(f"step {number}: its transfers have no wavelengths")
@@ -141,7 +141,7 @@ def check_wavelengths(step: Step, ring_nodes: int, wavelengths: int, number: int
 
 
 def _pairs(step: Step, nodes: int) -> IntArray:
-    """One number for the two ends of each transfer."""
+    """Return one number for the two ends of each transfer."""
     return step.sources * nodes + step.destinations
 
 

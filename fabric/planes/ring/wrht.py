@@ -147,7 +147,7 @@ def _collect(present: Sequence[int], size: int, reach: int | None) -> Level:
 
 
 def _relays(node: int, centre: int, reach: int | None) -> list[int]:
-    """Nodes at which the vector stops on its way along the line, both ends included."""
+    """Return the nodes at which the vector stops on its way along the line, both ends included."""
     if reach is None:
         return [node, centre]
     way = range(node, centre, reach if node < centre else -reach)

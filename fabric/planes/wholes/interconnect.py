@@ -92,7 +92,7 @@ class Interconnect:
         return 0.0
 
     def check(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Raises ValueError where these GPUs (source, destination) cannot send to each other in one job."""
+        """Raise ValueError if these GPUs (source, destination) cannot send to each other in one job."""
 
     def cluster(self, gpus: int) -> Cluster:
         """Return so many GPUs as a cluster that jobs of a trace share. Raises ValueError if they are none."""

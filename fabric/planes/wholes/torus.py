@@ -100,10 +100,11 @@ class TorusOfGpus(Interconnect):
 
 
 def ways(torus: Torus, sources: IntArray, destinations: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """The links of every pair's way: pair k's are ``offsets[k]`` to ``offsets[k + 1]`` of the others.
+    """Return the links of every pair's way: ``offsets`` [pairs + 1], GPUs [links] and ports [links].
 
-    Returns ``offsets`` [pairs + 1], and of each link the GPU [links] at its beginning and that one's port.
-    Where both ways round are as long, even places of a line go forwards and odd ones backwards.
+    Pair k's links are ``offsets[k]`` to ``offsets[k + 1]`` of the others. Of each link the GPU is that at its
+    beginning, and the port is that GPU's. If both ways round are as long, even places of a line go forwards
+    and odd ones backwards.
     """
     import numpy as np
 

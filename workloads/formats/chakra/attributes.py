@@ -49,7 +49,7 @@ def tagged(attributes: list[bytes]) -> tuple[list[bytes], int]:
 
 
 def _decoded(raw: bytes) -> tuple[str, Any]:
-    """Name and value of an attribute. Raises ValueError."""
+    """Return name and value of an attribute. Raises ValueError."""
     try:
         if not raw.startswith(NAME_FIRST):
             raise ValueError("one of its attributes does not begin with its name")

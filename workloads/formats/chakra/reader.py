@@ -261,7 +261,7 @@ class _Reader:
         return _What(**fields, lane=columns.lanes.setdefault(lane, len(columns.lanes)))
 
     def _group(self, values: Mapping[str, Any], groups: Mapping[str, Ranks]) -> Ranks | tuple[bool, ...]:
-        """The group of a collective: its ranks, or the dimensions of the network along which it goes."""
+        """Return the group of a collective: its ranks, or the network's dimensions along which it goes."""
         attribute, name = group_of(values)
         if name in groups:
             self.named |= name in self._stated
@@ -293,7 +293,7 @@ class _Reader:
         return len(key)
 
     def _trace(self, path: Path, columns: _Columns) -> _Trace:
-        """The columns as arrays, in an order in which each operation comes after earlier ones only."""
+        """Return the columns as arrays, in an order in which each operation comes after earlier ones only."""
         ids = np.fromiter(columns.ids, dtype=np.uint64, count=len(columns.ids))
         targets = np.frombuffer(columns.after, dtype=np.uint64)
         by_id = np.argsort(ids, kind="stable")
@@ -387,7 +387,7 @@ class _Reader:
         return tuple(base + member for member in members)
 
     def _program(self, rank: int, trace: _Trace, slot_of_group: list[int]) -> tuple[Program, list[int]]:
-        """The program of one rank, and its peers in the order of their slots."""
+        """Return the program of one rank, and its peers in the order of their slots."""
         message = (trace.kind == Kind.SEND) | (trace.kind == Kind.RECEIVE)
         elsewhere = np.flatnonzero(message & (trace.own >= 0) & (trace.own != rank))
         if len(elsewhere):
@@ -416,7 +416,10 @@ class _Reader:
         ), used[by_use].tolist()  # fmt: skip
 
     def _streams(self, trace: _Trace, slot: IntArray) -> IntArray:
-        """The stream of each operation: its lane, or one of its own for each group, sender and receiver."""
+        """Return the stream of each operation.
+
+        It is the operation's lane, or one of its own for each group, sender and receiver.
+        """
         stream = np.empty(len(slot), dtype=np.int64)
         for lane, name in enumerate(trace.lanes):
             mine = np.flatnonzero(trace.lane == lane)
@@ -433,7 +436,10 @@ class _Reader:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Reading makes millions of objects and no circles: looking for these takes a fifth of the time."""
+    """Disable garbage collection inside the block.
+
+    Reading makes millions of objects and no circles: the search for circles takes a fifth of the time.
+    """
     if not gc.isenabled():
         yield
         return
@@ -445,7 +451,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each message of a file."""
+    """Yield offset and bytes of each message of a file."""
     offset, end = 0, len(data)
     while offset < end:
         start, size, shift = offset, 0, 0
@@ -465,7 +471,10 @@ def _messages(path: Path, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _sorted(path: Path, ids: Ids, owner: IntArray, after: IntArray) -> IntArray:
-    """An order in which each comes after what it depends on, else that of the file. Raises ValueError."""
+    """Return an order in which each comes after what it depends on, else that of the file.
+
+    Raises ValueError.
+    """
     waits = np.bincount(owner, minlength=len(ids)).tolist()
     by_source = np.argsort(after, kind="stable")
     followers = owner[by_source].tolist()
@@ -512,7 +521,7 @@ class _Slots:
 
 
 def _filled(rows: Sequence[Mapping[int, int]]) -> IntArray:
-    """Rows of slots as a table, -1 where a row has none."""
+    """Return rows of slots as a table, -1 if a row has none."""
     width = max((max(row) + 1 for row in rows if row), default=0)
     table = np.full((len(rows), width), -1)
     for number, row in enumerate(rows):

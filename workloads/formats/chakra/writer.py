@@ -17,11 +17,11 @@ VERSION = "0.0.4"
 
 
 def write(workload: Workload, path: Path) -> list[Path]:
-    """Writes PATH.RANK.et for each rank, and PATH.comm_group.json unless the world is the only group.
+    """Write PATH.RANK.et for each rank, and PATH.comm_group.json unless the world is the only group.
 
-    Returns the files. What Chakra has no field for (exact seconds, the algorithm, the stream) stands in
-    attributes of our own, so that ``reader.read`` gives the same again; others pass over them. Raises
-    ValueError; then it leaves none of the files.
+    Return the files. What Chakra has no field for (exact seconds, the algorithm, the stream) is in attributes
+    of our own, so that ``reader.read`` gives the same again; other programs skip them. Raises ValueError;
+    then it leaves none of the files.
     """
     written: list[Path] = []
     try:
@@ -95,7 +95,7 @@ def encoded(name: str, which: str, value: Any) -> bytes:
 def _what(
     workload: Workload, program: Program, rank: int, k: int, node: Any, names: Mapping[int, str]
 ) -> Iterable[tuple[str, str, Any]]:
-    """Sets a node's type, and what its attributes are."""
+    """Set a node's type. Return its attributes."""
     kind, size, slot = Kind(int(program.kind[k])), int(program.bytes[k]), int(program.slot[k])
     if kind is Kind.COMPUTE:
         node.type = NodeType.COMP

@@ -94,7 +94,7 @@ class Program:
     gpus: dict[int, Gpu] = field(default_factory=dict)
 
     def wrong(self, line: int, what: str) -> NoReturn:
-        """Raises ValueError for a line of the file."""
+        """Raise ValueError for a line of the file."""
         raise ValueError(f"{self.file}, line {line}: {what}")
 
 
@@ -150,7 +150,10 @@ class _Parser:
         most: int = 999_999_999,
         default: int | None = None,
     ) -> int:
-        """An attribute that is a whole number between two."""
+        """Return an attribute that is a whole number from ``least`` to ``most``, or ``default``.
+
+        Raises ValueError for another value, and for one that is missing without a default.
+        """
         text = attributes.get(key)
         if text is None:
             if default is None:

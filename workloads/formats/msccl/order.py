@@ -22,7 +22,7 @@ class Order:
     _read: dict[Hashable, list[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, line: int, past: int) -> None:
-        """The next step, in ``line`` of the file, has all of ``past`` behind it."""
+        """Begin the next step, in ``line`` of the file, which has all of ``past`` behind it."""
         self._line, self._past = line, past
 
     def end(self) -> int:

@@ -113,7 +113,7 @@ class _Play:
         return action.type not in RECEIVES or bool(self._under_way.get((block.recv, rank, block.channel)))
 
     def _take(self, rank: int, block: Block, action: Action) -> None:
-        """Do a step, which must wait for nothing any more."""
+        """Take a step, which must wait for nothing any more."""
         past = self._past_of_block.get((rank, block.number), 0)
         if action.after is not None:
             past |= self._past_of[rank, *action.after]

@@ -94,7 +94,7 @@ def _steps(program: Program, chunks: int, played: Played) -> Steps:
 
 
 def _levels(program: Program, pieces: list[Piece]) -> list[int]:
-    """The earliest step of each piece such that its sender has in place what is in it, and nothing else."""
+    """Return the earliest step of each piece for which its sender has exactly its content in place."""
     levels = [0] * len(pieces)
     of_chunk: defaultdict[int, list[int]] = defaultdict(list)
     for k, piece in enumerate(pieces):

@@ -54,7 +54,7 @@ def msccl_text(kind: str, steps: Steps, root: int = 0) -> str:
 
 
 def write_msccl(path: Path, kind: str, steps: Steps, root: int = 0) -> None:
-    """Writes it whole or not at all. Raises ValueError."""
+    """Write the file whole or not at all. Raises ValueError."""
     write_bytes(path, msccl_text(kind, steps, root).encode())
 
 
@@ -103,7 +103,7 @@ class _Gpu:
         yield "  </gpu>"
 
     def _runs(self, chunks: range) -> Iterator[range]:
-        """Chunks that are one behind the other at every GPU."""
+        """Yield runs of chunks that are one behind the other at every GPU."""
         first = chunks.start
         while first < chunks.stop:
             stop = min(chunks.stop, first - first % self._part + self._part) if self._part else chunks.stop
@@ -132,7 +132,7 @@ class _Gpu:
         return self._append(way, peer, {**attributes, **place}, waits)
 
     def _append(self, way: str, peer: int, attributes: Mapping[str, object], waits: set[Point]) -> Point:
-        """A step of the thread block for a peer, behind the nops that it needs."""
+        """Append a step to the thread block for a peer, behind the nops that it needs. Return its place."""
         number = self._number_of.setdefault((way, peer), len(self._number_of))
         if number == len(self._steps):
             self._steps.append([])
