@@ -110,7 +110,7 @@ def max_min_rates(flows: Sequence[Sequence[Link]], capacities: Mapping[Link, flo
     while rising:
         shares = {link: left[link] / count for link, count in rising.items()}
         level = min(shares.values())
-        # Links that are full at one level but for rounding are full together.
+        # Links that are full at one level except for rounding are full together.
         full = [link for link, share in shares.items() if share <= level * (1 + 1e-12)]
         for index in {index for link in full for index in through[link] if math.isnan(rates[index])}:
             rates[index] = level

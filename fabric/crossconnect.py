@@ -19,7 +19,7 @@ from enum import StrEnum
 class CrossConnect:
     """One direction of light from an ingress to an egress.
 
-    ``wavelength`` is a channel index, or None where the switch passes every colour alike. ``name`` is a
+    ``wavelength`` is a channel index, or None if the switch passes every colour. ``name`` is a
     label and takes no part in equality.
     """
 

@@ -51,7 +51,7 @@ _ALGORITHMS: dict[str, dict[str, Make]] = {
     **dict.fromkeys(_EXCHANGING, _EXCHANGES),
 }
 #: Kind -> names of its algorithms; the first is the default. ``hierarchical`` may say ``-group-M``, and the
-#: all-reduces have the options of :class:`fabric.schedules.Collective` but for bits.
+#: all-reduces have the options of :class:`fabric.schedules.Collective` except bits.
 KINDS: dict[str, tuple[str, ...]] = {
     "all-reduce": (*STEPS, "wrht"),
     **{kind: tuple(algorithms) for kind, algorithms in _ALGORITHMS.items()},

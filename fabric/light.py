@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Literal
 
 Modulation = Literal["nrz", "pam4"]
-#: Bits of PAM4 over decisions: 3/4 (six thresholds beside four levels, two bits each).
+#: Bits of PAM4 over decisions: 3/4 (six thresholds next to four levels, two bits each).
 _PAM4 = 0.75
 #: A codeword of RS(544, 514), of symbols of 10 bits, of which 15 can be wrong.
 _SYMBOLS, _SYMBOL_BITS, _CORRECTED = 544, 10, 15
@@ -84,7 +84,7 @@ def reach(budget_db: float, segment_db: float) -> int:
     return max(0, math.floor(budget_db / segment_db * (1 + 1e-12)))
 
 
-#: Where light is in a switch: an ingress and a wavelength, None where the switch passes every colour alike.
+#: Where light is in a switch: an ingress and a wavelength, None if the switch passes every colour.
 Spot = tuple[int, int | None]
 #: Cross-connects of one switch with their loss: ingress and wavelength to (egress, dB).
 Wires = Mapping[Spot, tuple[int, float]]

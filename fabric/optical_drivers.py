@@ -20,9 +20,9 @@ _SONIC = ("sonic-ocs",)
 @dataclass(frozen=True)
 class DriverKind:
     """``products``: profiles that its switch may have besides those of `CLASSES`. ``profile``: the one it
-    has unless another is said. ``port``: TCP port of such a switch, None where it comes to the controller.
+    has unless another is said. ``port``: TCP port of such a switch, None if it comes to the controller.
 
-    ``protocol``: what the emulated switch serves for it, None where it cannot. ``login``: whether there is a
+    ``protocol``: what the emulated switch serves for it, None if it cannot. ``login``: whether there is a
     user to say. ``options``: what can be said in ``options``, as the driver describes it.
     """
 

@@ -63,7 +63,7 @@ class Gpu:
         return cls(name, server, model, f"10.82.{high}.{low + 1}", f"02:52:4c:00:{high:02x}:{low + 1:02x}")
 
 
-#: Who writes a packet switch's tables where nothing else is said.
+#: Controller that writes a packet switch's tables by default.
 OURS = "ringlight"
 
 
@@ -71,10 +71,10 @@ OURS = "ringlight"
 class PacketSwitch:
     """An electrical packet switch (aggregation switch) under OpenFlow; ports 1..ports.
 
-    ``controller``: who writes its tables. ``ringlight``: we. ``none``: nobody, it learns and floods as a
-    plain Ethernet switch. ``app``: the applications that run beside our controller. Otherwise another
-    controller, at ``tcp:HOST:PORT``. ``forgets_moved``: of one of others, whether its flows that name a GPU
-    are deleted when the GPU has moved.
+    ``controller``: the controller that writes its tables. ``ringlight``: ours. ``none``: none; the switch
+    learns and floods as a plain Ethernet switch. ``app``: the applications that run next to our controller.
+    Otherwise another controller, at ``tcp:HOST:PORT``. ``forgets_moved``: at a switch of another controller,
+    whether its flows that name a GPU are deleted when the GPU has moved.
     """
 
     name: str
@@ -93,7 +93,7 @@ class PacketSwitch:
 class OpticalSwitch:
     """A dual-sided optical switch with ``size`` ingress and ``size`` egress ports.
 
-    ``wavelengths``: channels that it tells apart (a WSS), or None where it passes every colour alike.
+    ``wavelengths``: channels that it tells apart (a WSS), or None if it passes every colour.
     ``loss_db``: insertion loss of a pass, ``dark_s``: dark time of a new cross-connect, seconds, where these
     are not the profile's. ``access``: what the driver needs to get at it and is said in the fabric file, by
     its keys in an inventory entry; with an ``address`` it is a real switch, or one that runs elsewhere.

@@ -26,7 +26,7 @@ class Phase:
 class PhasePlan:
     """The phases of one iteration, in an order in which each rank goes through its own.
 
-    ``phase_of`` [ranks]: of each operation of a rank's program the number of its phase, -1 where it does not
+    ``phase_of`` [ranks]: of each operation of a rank's program the number of its phase, -1 if it does not
     communicate.
     """
 

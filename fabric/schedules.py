@@ -331,7 +331,7 @@ class Collective:
     ``group``: of a hierarchical ring or WRHT.
     ``reach``: segments that a lightpath of WRHT may pass. ``bits``: of whole numbers that a ring adds up in
     place of float32 values (:func:`ring_of_bits`). ``exchange``: WRHT's all-to-all step at the top
-    where it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
+    if it fits. ``striped``: each transfer spread over the wavelengths that its step leaves free.
     """
 
     algorithm: str

@@ -385,7 +385,7 @@ class RingSpec(Strict):
 
     A ring named r has GPUs r0, r1, … clockwise, each a server r-s0, … of its own, and WSSs r-w0, …
     ``wavelengths``: channels in each direction. ``rate``: that of ONE wavelength. ``reconfigure``: whether
-    every step of a collective sets all of its light anew, or only what does not stand.
+    every step of a collective sets all of its light again, or only what does not stand.
     """
 
     nodes: int = Field(ge=2, le=4096)
@@ -514,7 +514,7 @@ _MOST_EACH_WAY = 4096
 
 
 class _InterconnectSpec(Strict):
-    """``gpus`` GPUs g0, g1, …, each in a server s0, … of its own where its kind says nothing else. ``rate``:
+    """``gpus`` GPUs g0, g1, …, each in a server s0, … of its own unless its kind says otherwise. ``rate``:
     of a GPU in all, each way."""
 
     gpus: int = Field(ge=2, le=16384)
@@ -738,7 +738,7 @@ InterconnectSpec = Annotated[
 
 
 class FabricSpec(Strict):
-    """``servers`` and ``packet_switches`` may be left out where there is a grid, a ring or a short form.
+    """``servers`` and ``packet_switches`` may be left out if there is a grid, a ring or a short form.
 
     ``fat_tree``, ``leaf_spine`` and ``averaging`` are short forms: servers, switches, averagers and links are
     added before what is written out. ``paths``: how one of several shortest paths is chosen

@@ -45,7 +45,7 @@ class Step:
 class Steps:
     """A collective of ``world_size`` ranks over a vector of ``chunks`` parts in ``steps`` steps.
 
-    The parts are equal unless who runs it says otherwise. Iterating makes the steps anew, one at a time.
+    The parts are equal unless who runs it says otherwise. Iterating makes the steps again, one at a time.
     ``step_by_step``: a rank sends nothing of a step before it has received all of the earlier ones, as an
     exchange with one partner after another does (MPI_Sendrecv); otherwise it passes on at once what it has
     received.
@@ -129,7 +129,7 @@ class WrittenSteps:
         return cls(steps.name, steps.world_size, steps.chunks, steps.step_by_step, rows)
 
     def __hash__(self) -> int:
-        # Thousands of transfers; whoever looks one up has mostly the same object.
+        # Thousands of transfers; a look-up mostly has the same object.
         return hash((self.name, self.world_size, self.chunks, len(self.rows)))
 
     def steps(self) -> Steps:

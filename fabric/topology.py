@@ -40,7 +40,7 @@ class Fabric:
     ``circuits`` are the duplex circuits lit when the fabric is first switched on, each a pair of
     electrical ports. ``onics`` are by GPU, ``grids`` and ``rings`` by name. ``paths``: how one of several
     shortest paths is chosen, see ``fabric.paths``. ``optics``: of its transmitters, receivers and fibres.
-    ``interconnect``: what joins the GPUs where nothing is plugged port by port. ``divided``: the
+    ``interconnect``: what joins the GPUs if nothing is plugged port by port. ``divided``: the
     switches whose light is divided by what the GPUs send. ``averagers``: by name, with cables of their own.
     """
 

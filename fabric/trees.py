@@ -17,14 +17,14 @@ from ringlight.fabric.parts import (
 )
 from ringlight.fabric.topology import Fabric, PathChoice
 
-#: Seconds that a link's queue holds where nothing else is said.
+#: Seconds that a link's queue holds by default.
 QUEUE_S = 0.02
 
 
 @dataclass(frozen=True)
 class Tree:
     """A tiered fabric: names of GPUs in order, ports by packet switch, and links (the GPUs' first).
-    ``circuits``: what is lit at first, where GPUs' fibres pass an optical switch."""
+    ``circuits``: what is lit at first, if GPUs' fibres pass an optical switch."""
 
     gpus: tuple[str, ...]
     switches: dict[str, int]

@@ -85,7 +85,7 @@ class Collective(NamedTuple):
 class Program:
     """The operations of ranks that are alike, as arrays of shape [operations] (``after``: [edges]).
 
-    ``seconds`` of a compute operation that states them, NaN where ``flops`` does (``timed`` turns these into
+    ``seconds`` of a compute operation that states them, NaN if ``flops`` does (``timed`` turns these into
     seconds). ``bytes``: that a memory operation moves or a message has; of a collective the size as
     nccl-tests has it: the vector of an all-reduce or a broadcast, all that an all-gather leaves at each rank,
     all that a reduce-scatter takes from each rank, all that one rank sends in an all-to-all, its own part

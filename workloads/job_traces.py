@@ -26,7 +26,7 @@ Larger = Literal["drop", "cut"]
 #: Most copies of a trace that are laid over each other: a mistyped load must not fill the memory.
 MOST_COPIES = 64
 DAY_S = 86_400.0
-#: Most blocks of which a trace is drawn anew: each takes a look at all jobs.
+#: Most blocks of which a trace is drawn again: each takes a look at all jobs.
 MOST_BLOCKS = 1000
 #: How far copies are shifted against each other, as shares of the span: the golden ratio spreads any number
 #: of them.
@@ -36,7 +36,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 @dataclass(frozen=True)
 class JobTrace:
     """Jobs by arrival. ``arrival_s`` begins at 0; ``duration_s`` at ideal speed; ``shapes``: sides of a job's
-    block of a torus, none where the trace has no such. ``counts``: what was dropped or changed, by name."""
+    block of a torus, none if the trace has no such. ``counts``: what was dropped or changed, by name."""
 
     arrival_s: FloatArray
     gpus: IntArray
@@ -236,7 +236,7 @@ def _drawn_to(
     if load is None:
         parts = [resampled(trace, block_s, rng)]
     else:
-        # Some draws have no work; where none has any there is no end to them.
+        # Some draws have no work; if none has any there is no end to them.
         most = 4 * (1 + math.ceil(_copies(trace, gpus, load)))
         left = load * gpus * trace.span_s
         while left > 0 and len(parts) < most:

@@ -22,7 +22,7 @@ class Layer:
     the ranks of a tensor-parallel group, ``replicated`` are whole at each, ``experts`` are those of all
     experts together. ``flops``: forward. ``output``: elements handed on. ``kept``: elements kept for the
     backward pass, without the attention's scores. Under tensor parallelism the whole input is needed at
-    each rank where a layer ``gathers``, and its output is a sum over the ranks where it ``reduces``.
+    each rank if a layer ``gathers``, and its output is a sum over the ranks if it ``reduces``.
     ``copies``: experts that each token goes to, 0 of a layer without. ``recomputed``: its forward pass is
     done again where activations are.
     """
@@ -94,7 +94,7 @@ class Transformer:
 class Convolution:
     """A convolution, or a fully connected layer as one over a single pixel.
 
-    ``pixels``: the side of its square output. ``extra``: parameters beside the kernel for each output
+    ``pixels``: the side of its square output. ``extra``: parameters besides the kernel for each output
     channel: 1 for a bias, 2 for a batch normalisation.
     """
 

@@ -1,7 +1,7 @@
 """Models from which workloads are generated, each with the source of its figures.
 
 Totals of parameters are computed (``workloads.layers.parameters``) and tested against those published.
-They are equal but for Transformer-big, whose vocabulary its paper gives as "about 37000"; see
+They are equal except for Transformer-big, whose vocabulary its paper gives as "about 37000"; see
 ``docs/workloads.md``.
 """
 

@@ -15,8 +15,8 @@ What the paper's text does not state, assumed here:
   those of one GPU are added up before.
 - The backward pass of a piece is where its forward pass was, since weights and kept activations are there.
 - So both directions are used, and the window reaches both ways. The authors' reaches ahead only, round a
-  ring; where a window has all GPUs, as with 8 GPUs and 16 or 20, there is no difference.
-- Where no GPU is near enough to all, the piece goes to the last of those whose output it takes, as theirs
+  ring; if a window has all GPUs, as with 8 GPUs and 16 or 20, there is no difference.
+- If no GPU is near enough to all, the piece goes to the last of those whose output it takes, as theirs
   does; what comes from farther away is then handed on by GPUs in between, at most ``window - 1`` at a time.
 - Whether weights and activations fit into a GPU's memory is not asked.
 """

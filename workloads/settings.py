@@ -47,7 +47,7 @@ class Training:
     """One iteration: ``micro_batches`` of ``micro_batch`` samples for each replica.
 
     ``sequence``: tokens of a sample (0: the model's). ``schedule`` of the pipeline, with
-    ``virtual_stages`` chunks a stage where interleaved. ``bucket_bytes``: a bucket of gradients is
+    ``virtual_stages`` chunks a stage if interleaved. ``bucket_bytes``: a bucket of gradients is
     reduced once it has so many, the first of a backward pass once it has ``first_bucket_bytes``
     (PyTorch's DistributedDataParallel). ``zero``: ZeRO's stage. ``sequence_parallel``: Korthikanti et al.
     ``recompute``: blocks keep only their input. ``element_bytes`` of parameters and activations,

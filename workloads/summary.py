@@ -14,7 +14,7 @@ from ringlight.fabric.steps import IntArray
 from ringlight.workloads.graph import Collective, FloatArray, Kind, Program, Workload
 
 T = TypeVar("T")
-#: What was called where that is no collective.
+#: What was called if that is no collective.
 MESSAGE = "message"
 #: First words of the names that generated workloads give to communication.
 PURPOSES = ("dp", "edp", "tp", "pp", "ep", "embedding", "tables", "mp")
@@ -35,7 +35,7 @@ class Summary:
     """``kinds`` and ``collectives``: operations of all ranks. ``traffic`` by purpose and by what was called,
     a kind of collective or "message". ``groups``: how many there are of each size.
 
-    ``seconds`` [ranks]: of computation and memory, NaN where they are not known; ``flops`` of all ranks.
+    ``seconds`` [ranks]: of computation and memory, NaN if they are not known; ``flops`` of all ranks.
     """
 
     name: str

@@ -53,9 +53,9 @@ class ArcPlan:
     """Lightpaths on a ring of ``nodes`` with ``wavelengths`` colours in each direction.
 
     Arrays of shape [lightpaths], in order of source, destination, direction and colour: lightpath k goes from
-    ``sources[k]`` to ``destinations[k]``, towards higher numbers where ``clockwise[k]``, on colour
+    ``sources[k]`` to ``destinations[k]``, towards higher numbers if ``clockwise[k]``, on colour
     ``colours[k]`` of that direction's fibre. ``z``: see the module; ``bound``: no plan, coloured
-    or not, has a greater z. Both are infinite when nobody sends.
+    or not, has a greater z. Both are infinite when no pair sends.
     """
 
     nodes: int
@@ -134,7 +134,7 @@ class Decisions:
         matrix = check_demand(demand)
         places = np.flatnonzero(matrix)
         shares = matrix.ravel()[places]
-        # A factor leaves the shares alike but for their last bits.
+        # A factor leaves the shares equal except for their last bits.
         shares = np.round(shares / shares.max(initial=0.0), 12)
         known = (len(matrix), places.tobytes(), shares.tobytes())
         plan = self._plans.get(known)

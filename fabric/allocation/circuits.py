@@ -10,10 +10,10 @@ No integer program is needed for the greatest z. Any matrix of whole numbers who
 most Q is a sum of Q partial matchings (Kőnig, 1916), so only the ports of each GPU count.
 
 Beyond z a plan is max-min fair among the pairs, by progressive filling (Bertsekas and Gallager, Data
-Networks, 1992, section 6.5.2): all pairs rise together in circuits per demand; where a GPU has no ports left
+Networks, 1992, section 6.5.2): all pairs rise together in circuits per demand; when a GPU has no ports left
 for that, its pairs stop, and the others go on. If circuits could be divided, that would be the one plan
 whose sorted ratios are lexicographically greatest. Circuits are whole, so pairs whose ratios are alike get
-another circuit all at once or, where a GPU cannot give it to all of them, none: transfers of one step wait
+another circuit all at once or, if a GPU cannot give it to all of them, none: transfers of one step wait
 for the slowest, and a circuit for one of seven equal pairs would be taken from others in vain. (The
 lexicographic optimum over single pairs, a fair integral flow as of Frank and Murota, 2022, does just that.)
 """
@@ -36,7 +36,7 @@ from ringlight.fabric.steps import BoolArray, IntArray
 class CircuitPlan:
     """``counts`` [n, n]: circuits from source (row) to destination (column); the diagonal is 0.
 
-    ``z``: least circuits per relative demand, infinite when nobody has anything to send. ``bound``: what is
+    ``z``: least circuits per relative demand, infinite when no GPU has anything to send. ``bound``: what is
     proved that no plan with as many switches exceeds.
     """
 

@@ -52,7 +52,7 @@ def divider(fabric: Fabric) -> Divider:
 
 class PlanesDivider:
     """Circuits of parallel switches. Raises ValueError, too, naming the GPU that has more partners than there
-    are switches; not where the switches are set again and again, as then somebody's turn comes later."""
+    are switches; not if the switches are set again and again, as then somebody's turn comes later."""
 
     def __init__(self, interconnect: ParallelOcs) -> None:
         self.rate_bps = interconnect.circuit_bps
@@ -74,7 +74,7 @@ class PlanesDivider:
 
 
 class RingDivider:
-    """Lightpaths of a ring of wavelengths; a pair may go without any where they do not suffice for all."""
+    """Lightpaths of a ring of wavelengths; a pair may go without any if they do not suffice for all."""
 
     def __init__(self, ring: DemandRing) -> None:
         self.rate_bps = ring.wavelength_bps

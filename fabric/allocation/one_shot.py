@@ -2,7 +2,7 @@
 
 After TopoOpt (Wang et al., NSDI 2023). GPUs forward for each other. Circuits here are directed, so a matching
 is a partial permutation. Assumptions of our own: all-reduces are of groups without a common GPU, their rings
-and the matchings divide the ports as their bytes do, and where the whole would not hang together the last
+and the matchings divide the ports as their bytes do, and if the whole would not hang together the last
 port of every GPU makes one ring of all.
 """
 

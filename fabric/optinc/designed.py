@@ -7,14 +7,14 @@ about whether training finds such weights. The paper trains its networks; these 
 of 1/N. From the most significant input on, one hidden layer each: X_k = b f_(k-1) + A_k, e_k = floor(X_k),
 f_k = X_k - e_k. What floor drops goes down to the next input, and a whole e_k may be up to 2b - 1. The
 carries then go up, c_k = [e_k + c_(k+1) >= b], a hidden layer each (the first of them is known with e_K);
-where layers are too few, one layer finds several, of which c_(k-1) is
+if layers are too few, one layer finds several, of which c_(k-1) is
 [b e_(k-1) + e_k + c_(k+1) >= b^2] and so on. Digits of base b > 4 are split into PAM4 symbols in one more
 layer. Hidden layers left over hand on what is known. Where each carry has a layer, no compared value reaches
 2b, so that a step is more than 1 / (2 b N) of the largest of them, and not 1 / (4^M N) as of the whole mean.
 
 A comparison X >= t, X on a grid of width w, is a step of two units, ReLU(u + 3/2) - ReLU(u + 1/2) with
 u = 2 (X - t) / w: 0 up to a quarter of w above t - w, and 1 from a quarter of w below t. Towards the other
-end it is 1 - (ReLU(-u - 1/2) - ReLU(-u - 3/2)), the same; the nearer end is taken, where units stay smaller.
+end it is 1 - (ReLU(-u - 1/2) - ReLU(-u - 3/2)), the same; the nearer end is taken, with smaller units.
 
 **How an approximated layer holds it.** Such a layer is cut into squares of side s = min(outputs, inputs),
 each Sigma U: a square has that form exactly if its rows are orthogonal to each other, and its rows of zero
@@ -223,7 +223,7 @@ def _plus(form: Form, constant: float) -> Form:
 def _make_orthogonal(weight: Matrix, dark: NDArray[np.int64], layer: int) -> None:
     """Fill columns of dark units, so that each square's rows are orthogonal to each other.
 
-    Raises ValueError where a square has too few of them, and as :func:`squares`.
+    Raises ValueError if a square has too few of them, or :func:`squares` does.
     """
     side, wide = min(weight.shape), weight.shape[1] > weight.shape[0]
     # the squares are views: what is written to them is the layer's

@@ -24,7 +24,7 @@ class Structure:
     approximated.
 
     ``approximated`` numbers layers from 1: layer l is the matrix of sizes[l] x sizes[l - 1].
-    Raises ValueError where ends and coding do not fit, or for a layer that is not there.
+    Raises ValueError if ends and coding do not fit, or for a layer that is not there.
     """
 
     coding: Coding

@@ -16,7 +16,7 @@ from 0; each but the last has as many codes as HELLO says. A server that ends se
 answer says that all have all their answers. ERROR, from either side, names a rank and a cause, and is the
 last message.
 
-An averager keeps nothing of a frame that it has answered, so one that is started anew needs only HELLO.
+An averager keeps nothing of a frame that it has answered, so one that is started again needs only HELLO.
 
 A code is 1 byte up to 8 bits and 2 bytes above. Between two averagers (``averaging``, Eq. 10) the last
 symbol is divided into ``parts``: then all the whole codes of a frame come first and their decimals after

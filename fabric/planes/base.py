@@ -46,7 +46,7 @@ class Plane:
 
     #: What users call it, and the key of requests and documents that name one.
     kind: ClassVar[str]
-    #: Whether ranks may send what they said to any other at any time, and ask nobody for light.
+    #: Whether ranks may send to any other at any time, without a request for light.
     standing: ClassVar[bool] = False
     #: Whether its bytes take links that other jobs' packets take, too.
     shared: ClassVar[bool] = False
@@ -64,10 +64,10 @@ class Plane:
     parts: ClassVar[bool] = True
     #: Whether there is a model of its times.
     modelled: ClassVar[bool] = True
-    #: Seconds before a transfer's first byte counts, on real hardware, by default; 0 where light is asked for
+    #: Seconds before a transfer's first byte counts, on real hardware, by default; 0 if light is asked for
     #: or set for transfers, as those set-ups are counted.
     latency_s: ClassVar[float] = 0.0
-    #: Why a program that tells nobody what it sends cannot run here; empty where it can.
+    #: Why a program that does not announce its traffic cannot run here; empty if it can.
     untold: ClassVar[str] = ""
 
     @property
@@ -100,7 +100,7 @@ class Plane:
 
     @property
     def degree(self) -> int | None:
-        """To how many others a GPU can send in the whole job; None where there is no such bound."""
+        """Number of others to which a GPU can send in the whole job; None without such a bound."""
         return None
 
     def __str__(self) -> str:

@@ -125,7 +125,7 @@ def read(
 
 
 def _check_not_hybrid(layers: Sequence[Layer]) -> None:
-    """Refuse layers whose groups follow from the ranks of model parallelism, where nothing states these."""
+    """Refuse layers whose groups follow from the ranks of model parallelism, if nothing states these."""
     for layer in layers:
         if layer.policy.model in (TENSOR, OUTER_TENSOR):
             raise _Mistake(

@@ -1,4 +1,4 @@
-"""Trained weights: the file, the note beside it, and those that come with the program.
+"""Trained weights: the file, the note next to it, and those that come with the program.
 
 A file is numpy's ``npz`` with w1, b1, w2 .. in float32. Its note, JSON, says what made it, and has the file's
 sha256, so that weights and note cannot be mixed up.

@@ -19,7 +19,7 @@ class ParallelOcs(Interconnect):
     """SiP-OCS (Khani et al., SIGCOMM 2021): each GPU's wavelengths are divided over ``switches`` optical
     circuit switches, one port on each.
 
-    They are set once for the demand of the jobs, or, where ``interval_s`` is given, again and again for what
+    They are set once for the demand of the jobs, or, if ``interval_s`` is given, again and again for what
     the GPUs still have to send: a division holds for so many seconds; before it, all light is dark for
     ``dark_s`` seconds. It is decided in ``decision_s`` seconds, in which light shines on as before.
 

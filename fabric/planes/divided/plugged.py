@@ -1,6 +1,6 @@
 """The ports, fibres and optical switches of an interconnect that is described as a whole.
 
-So an emulated lab can be built of it, where its light is divided among the pairs by what they send.
+So an emulated lab can be built of it, if its light is divided among the pairs by what they send.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ringlight.fabric.parts import Link, Onic, OpticalSwitch, Plugged, Port, Wss, servers_of_one
 
-#: Which steps of a collective set light: each one, all of its light anew, also what stands already; or only
+#: Which steps of a collective set light: each one, all of its light again, also what is set already; or only
 #: those that need light that does not stand.
 Reconfigure = Literal["each-step", "changed-only"]
 

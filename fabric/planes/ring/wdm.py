@@ -376,7 +376,7 @@ class RingStep:
     """One step of a collective: who sends to whom, and what must be lit meanwhile.
 
     ``pairs``: (sender, receiver), GPU names. ``cross_connects``: all that every WSS of the ring shall pass
-    in this step; where only what changes is set, also what it still passes from former steps because nothing
+    in this step; if only what changes is set, also what it still passes from former steps because nothing
     of this one stands against it.
     """
 

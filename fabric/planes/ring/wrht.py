@@ -14,7 +14,7 @@ for, because each representative then adds the same vectors in another order, an
 the last bits of their sums may differ.
 
 A lightpath reaches only so far (insertion loss). What ``reach`` in segments does is a heuristic of ours, not
-the paper's: groups are made small enough; where even neighbouring representatives are further apart, groups
+the paper's: groups are made small enough; if even neighbouring representatives are further apart, groups
 are of three and the vector goes from relay to relay, one step for each. Relays have already given their own
 vector away, so nothing is lost. Other relays may take fewer steps.
 """

@@ -83,7 +83,7 @@ class Interconnect:
 
     @property
     def partners(self) -> int | None:
-        """To how many others a GPU can send in the whole job; None where there is no such bound."""
+        """Number of others to which a GPU can send in the whole job; None without such a bound."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Interconnects that are described as wholes, their light divided by demand where they have any."""
+"""Interconnects that are described as wholes, their light divided by demand if they have any."""
 
 from __future__ import annotations
 

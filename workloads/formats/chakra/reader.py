@@ -117,7 +117,7 @@ class _Trace:
     bytes: IntArray
     what: IntArray  # collective of the book
     group: IntArray  # index into ``groups``
-    own: IntArray  # the rank's end of a message, -1 where not stated
+    own: IntArray  # the rank's end of a message, -1 if not stated
     peer: IntArray
     tag: IntArray
     lane: IntArray  # index into ``lanes``

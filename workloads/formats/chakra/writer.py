@@ -112,7 +112,7 @@ def _what(
         attributes: list[tuple[str, str, Any]] = []
         if names[group]:
             attributes.append(("pg_name", "string_val", names[group]))
-        # Groups have names in a trace, and not what else the same ranks have beside it.
+        # Groups have names in a trace, and not what else the same ranks have besides.
         if number := workload.communicators[rank, :slot].tolist().count(group):
             attributes.append(("communicator", "int32_val", number))
         return attributes + _communication(what, size, len(workload.groups[group]))

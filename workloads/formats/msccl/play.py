@@ -1,6 +1,6 @@
 """Plays an MSCCL file, to find which ranks' values are in each chunk of each buffer.
 
-Thread blocks run beside each other, as far as messages and dependencies let them. A message takes what is in
+Thread blocks run at the same time, as far as messages and dependencies let them. A message takes what is in
 the buffer when it is sent, and waits for its receiver as long as it must.
 """
 
